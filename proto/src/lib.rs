@@ -1,0 +1,26 @@
+//! The wire contracts as Rust types. Owns nothing but the .proto files beside it;
+//! never holds logic. Used by agent and cli (CRI client, operator), shim (CRI
+//! server, monitor client) and the monitor program (without the `grpc` feature).
+
+/// CRI v1, `runtime.v1` (k8s.io/cri-api v0.36.3).
+#[cfg(feature = "grpc")]
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, deprecated, reason = "generated code")]
+pub mod cri {
+    tonic::include_proto!("runtime.v1");
+}
+
+/// The runtime's requests to a pod's monitor, `gantry.monitor.v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, reason = "generated code")]
+pub mod monitor {
+    include!(concat!(env!("OUT_DIR"), "/gantry.monitor.v1.rs"));
+
+    /// Version spoken by this build; a monitor answers Hello with its own.
+    pub const PROTOCOL_VERSION: u32 = 1;
+}
+
+/// The `gantry` command's requests to an agent, `gantry.operator.v1`.
+#[cfg(feature = "grpc")]
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, reason = "generated code")]
+pub mod operator {
+    tonic::include_proto!("gantry.operator.v1");
+}
