@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn grpc() -> Result<(), Box<dyn Error>> {
     for file in ["proto/cri.proto", "proto/operator.proto"] {
         let descriptors = protox::compile([file], ["proto"])?;
-        tonic_prost_build::configure().compile_fds(descriptors)?;
+        tonic_prost_build::configure().generate_default_stubs(true).compile_fds(descriptors)?;
     }
     Ok(())
 }

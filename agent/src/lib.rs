@@ -1,1 +1,18 @@
-//! placeholder
+//! The kubelet half of Gantry, as a library: decides what should run, asks a CRI runtime
+//! for it, and publishes how it goes. Never touches a namespace, a cgroup or an image
+//! itself. Called by the `gantry` binary.
+//!
+//! Reading order: [`manifest`] (files → pods), [`pod`] (one pod's life), [`runtime`] (what
+//! the agent asks of a runtime), [`agent`] (the wiring), [`operator`] (the socket of
+//! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
+
+pub mod agent;
+pub mod clock;
+pub mod dns;
+pub mod logs;
+pub mod manifest;
+pub mod node;
+pub mod operator;
+pub mod pod;
+pub mod runtime;
+pub mod timeline;

@@ -1,1 +1,72 @@
-fn main(){}
+//! The `gantry` command: the only crate that knows both agent and runtime. Owns flags,
+//! terminal output and exit codes; never decides what a pod needs. Called by people.
+
+mod args;
+mod client;
+mod in_process;
+mod logs;
+mod output;
+mod ps;
+mod run;
+mod runtime;
+mod stop;
+mod timeline;
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.verbose);
+    match serve(cli.command) {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(command: Command) -> anyhow::Result<ExitCode> {
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the threads that everything runs on")?;
+    let done = tokio.block_on(async move {
+        match command {
+            Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Run(args) => run::run(args).await,
+            Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Stop(args) => stop::stop(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),
+        }
+    });
+    // Somebody who pressed Ctrl-C thrice does not wait for a call that hangs.
+    tokio.shutdown_timeout(Duration::from_secs(1));
+    done
+}
+
+/// Warnings, with -v what changes, with -vv each step; GANTRY_LOG sets it in detail.
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug,h2=info,hyper=info,tower=info",
+    };
+    let filter = EnvFilter::try_from_env("GANTRY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// `gantry logs web | head -1` is not an error.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|e| e.kind() == ErrorKind::BrokenPipe)
+}

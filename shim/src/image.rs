@@ -1,1 +1,288 @@
-//! Images.
+//! Images of the runtime: pulled from registries by its own client, unpacked a folder per layer,
+//! known by name and id. Owns `layers/`, `ingest/` and `images.redb` under the root and `images/`
+//! under the state folder; never mounts anything. Called by the CRI's image RPCs and by
+//! CreateContainer.
+//!
+//! ```text
+//!   pull ─ resolve ─┬ layer 0: download ─► sha256 ─► inflate ─► sha256 ─► tar ─► files ┬─ fix-up ─ commit
+//!                   └ layer n: …                                                       ┘
+//! ```
+
+mod auth;
+mod class;
+mod digest;
+mod fixup;
+mod flight;
+mod ingest;
+mod layer;
+mod manifest;
+mod pull;
+mod reference;
+mod registry;
+mod store;
+mod sync;
+mod tarball;
+mod unpack;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use auth::{Auth, AuthError};
+pub use digest::{Digest, DigestError};
+pub use ingest::IngestError;
+pub use layer::LayerError;
+pub use manifest::{ImageConfig, ManifestError};
+pub use reference::{Reference, ReferenceError};
+pub use registry::RegistryError;
+pub use store::StoreError;
+pub use tarball::TarError;
+pub use unpack::UnpackError;
+
+use crate::timeline::{Recorder, Span};
+use flight::Flights;
+use manifest::Platform;
+use pull::{LayerResult, PullResult};
+use registry::{Http, Patience};
+use store::Store;
+use sync::Syncer;
+
+/// Where images live.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// On disk, survives reboots: `/var/lib/gantry`.
+    pub root: PathBuf,
+    /// Gone with a reboot: `/run/gantry`.
+    pub state: PathBuf,
+}
+
+/// All images of this node; a cheap handle.
+#[derive(Debug, Clone)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+/// One image, as it was when asked for: names may have moved since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Digest of its config, `sha256:` and 64 hex digits.
+    pub id: String,
+    /// `repository:tag`, canonical.
+    pub repo_tags: Vec<String>,
+    /// `repository@digest`, canonical; the digest is what the name pointed at, maybe an index's.
+    pub repo_digests: Vec<String>,
+    /// Compressed layers and config, in bytes.
+    pub size: u64,
+    /// What the image asks of a container's process.
+    pub config: ImageConfig,
+    /// Digests of the unpacked layers, base first.
+    pub diff_ids: Vec<String>,
+    /// Digest of the manifest for this platform.
+    pub manifest_digest: String,
+    folders: Vec<String>,
+}
+
+/// Why an image is not to be had.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The registry, or the way to it.
+    #[error("pull {reference}")]
+    Registry {
+        reference: String,
+        #[source]
+        source: Box<RegistryError>,
+    },
+    /// What the registry gave is no image for this node.
+    #[error("pull {reference}")]
+    Manifest {
+        reference: String,
+        #[source]
+        source: Box<ManifestError>,
+    },
+    /// An index of an index of an index.
+    #[error("pull {reference}: more than {limit} manifests refer to one another")]
+    Nested { reference: String, limit: usize },
+    /// One layer.
+    #[error("pull {reference}: layer {digest}")]
+    Layer {
+        reference: String,
+        digest: Digest,
+        #[source]
+        source: Box<LayerError>,
+    },
+    /// The layer of directories that goes on top of an image's own.
+    #[error("fix-up layer of image {id}")]
+    Fixup {
+        id: String,
+        #[source]
+        source: UnpackError,
+    },
+    /// The index of images.
+    #[error("image store")]
+    Store {
+        #[source]
+        source: Box<StoreError>,
+    },
+    /// The thread that makes images durable.
+    #[error("starting the image sync thread")]
+    Sync {
+        #[source]
+        source: Arc<std::io::Error>,
+    },
+    /// The work ended without an answer.
+    #[error("pull {reference}: its task died")]
+    Task { reference: String },
+}
+
+/// What kind of failure it is, for those who must answer with a code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The registry has no such image, or none for this platform.
+    NotFound,
+    /// The credentials don't do.
+    Unauthorized,
+    /// Network or registry trouble that may pass.
+    Unavailable,
+    /// The image is of a kind that can't be used here.
+    Invalid,
+    /// Bytes that are not what they should be.
+    Corrupt,
+    /// This node's disk.
+    Io,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<Store>,
+    http: Arc<Http>,
+    platform: Platform,
+    /// By canonical name and credentials: nobody gets what only another may see.
+    images: Flights<(String, Option<Auth>), PullResult>,
+    layers: Flights<Digest, LayerResult>,
+    /// Held while a fix-up layer is moved into place.
+    fixups: Mutex<()>,
+    pulls: Mutex<HashMap<String, Vec<Span>>>,
+    syncer: Option<Syncer>,
+}
+
+impl Images {
+    /// Opens the store: reads the index, deletes layer folders that it does not know. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Store`], of an unknown format version above all; [`Error::Sync`].
+    pub fn open(config: &Config) -> Result<Self, Error> {
+        let store = open_store(config)?;
+        let syncer = Syncer::start(Arc::clone(&store));
+        let syncer = syncer.map_err(|source| Error::Sync { source: Arc::new(source) })?;
+        Ok(Self::with(store, Patience::default(), Some(syncer)))
+    }
+
+    fn with(store: Arc<Store>, patience: Patience, syncer: Option<Syncer>) -> Self {
+        let inner = Inner {
+            store,
+            http: Arc::new(Http::new(patience)),
+            platform: Platform::host(),
+            images: Flights::new(),
+            layers: Flights::new(),
+            fixups: Mutex::new(()),
+            pulls: Mutex::new(HashMap::new()),
+            syncer,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Brings an image, or finds that it is here already; the name then points at what the registry
+    /// has now. Equal pulls at the same time are one. Dropping the future ends the pull unless
+    /// others wait for it, and leaves nothing behind but layers that were complete.
+    ///
+    /// # Errors
+    /// [`Error`]; its [`Error::class`] says of what kind.
+    pub async fn pull(
+        &self,
+        reference: &Reference,
+        auth: Option<Auth>,
+        spans: &Recorder,
+    ) -> Result<Arc<Image>, Error> {
+        let key = (reference.to_string(), auth.clone());
+        let seat = self.inner.images.board(&key, || {
+            let (inner, reference) = (Arc::clone(&self.inner), reference.clone());
+            Box::pin(async move {
+                let own = Recorder::default();
+                let image = pull::pull(inner, reference, auth, own.clone()).await;
+                (image, own)
+            })
+        });
+        let (image, own) = seat.work.await;
+        let own = own.spans();
+        own.iter().for_each(|span| spans.add(span.clone()));
+        if let Ok(image) = &image {
+            let mut pulls = self.inner.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+            pulls.insert(image.id.clone(), own);
+        }
+        image
+    }
+
+    /// By id (`sha256:…`, bare, or a beginning of 12 digits and more that fits one image only) or by
+    /// name; familiar names are normalised.
+    #[must_use]
+    pub fn find(&self, name_or_id: &str) -> Option<Arc<Image>> {
+        self.inner.store.find(name_or_id)
+    }
+
+    /// All images, by id.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<Image>> {
+        self.inner.store.list()
+    }
+
+    /// Folders under [`Images::layers_dir`] that make up the image, topmost first, each once, as
+    /// overlayfs wants them for `lowerdir`. Empty only for an image without layers.
+    #[must_use]
+    pub fn layers(&self, image: &Image) -> Vec<String> {
+        image.folders.clone()
+    }
+
+    /// Where layer folders stand; their names have 26 characters.
+    #[must_use]
+    pub fn layers_dir(&self) -> &Path {
+        self.inner.store.layers_dir()
+    }
+
+    /// Spans of the last pull of the image with this id in this process; empty without one.
+    #[must_use]
+    pub fn last_pull(&self, id: &str) -> Vec<Span> {
+        let pulls = self.inner.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        pulls.get(id).cloned().unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn wake(&self) {
+        if let Some(syncer) = &self.syncer {
+            syncer.wake();
+        }
+    }
+}
+
+impl Image {
+    /// Before its record has been read.
+    fn unnamed(id: String) -> Self {
+        Self {
+            id,
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+            size: 0,
+            config: ImageConfig::default(),
+            diff_ids: Vec::new(),
+            manifest_digest: String::new(),
+            folders: Vec::new(),
+        }
+    }
+}
+
+fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
+    Store::open(config).map(Arc::new).map_err(|source| Error::Store { source: Box::new(source) })
+}

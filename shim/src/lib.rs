@@ -2,7 +2,37 @@
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
 //! the programs in `bin/` (monitor, pause), which build it without `runtime`.
 
+pub mod exit;
+pub mod init;
+pub mod monitor;
+pub mod sys;
+pub mod wire;
+
+#[cfg(feature = "runtime")]
+pub mod cgroup;
+#[cfg(feature = "runtime")]
+mod container;
+#[cfg(feature = "runtime")]
+mod cri;
+#[cfg(feature = "runtime")]
+pub mod error;
+#[cfg(feature = "runtime")]
+mod events;
 #[cfg(feature = "runtime")]
 pub mod image;
+#[cfg(feature = "runtime")]
+mod monitor_client;
+#[cfg(feature = "runtime")]
+mod node;
+#[cfg(feature = "runtime")]
+mod recover;
+#[cfg(feature = "runtime")]
+pub mod runtime;
+#[cfg(feature = "runtime")]
+mod sandbox;
+#[cfg(feature = "runtime")]
+mod spec;
+#[cfg(feature = "runtime")]
+mod store;
 #[cfg(feature = "runtime")]
 pub mod timeline;

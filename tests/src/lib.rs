@@ -1,1 +1,16 @@
-//! x
+//! The harness of every tier above unit tests: images, a real registry, a CRI client, a node of
+//! one's own, and the check that nothing is left behind. Never asserts anything itself and never
+//! touches the host outside the folders, cgroups and namespaces it was given. Used by the kernel
+//! tier (`tests/kernel`) and by `cargo xtask demo`.
+
+pub mod cri;
+pub mod http;
+pub mod image;
+pub mod leakcheck;
+pub mod node;
+pub mod place;
+pub mod pod;
+pub mod poll;
+pub mod proc;
+pub mod registry;
+pub mod standalone;

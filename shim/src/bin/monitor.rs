@@ -1,1 +1,16 @@
-fn main(){}
+//! The program `gantry-monitor`: see `gantry_shim::monitor`. Started by the runtime, never by hand.
+
+use std::process::ExitCode;
+
+use gantry_shim::monitor::{Error, Options, run};
+
+#[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
+fn main() -> ExitCode {
+    let result = Options::parse(std::env::args().skip(1)).and_then(|options| run(&options));
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    match &error {
+        Error::Step { source, .. } => eprintln!("gantry-monitor: {error}: {source}"),
+        Error::Argument(_) => eprintln!("gantry-monitor: {error}"),
+    }
+    ExitCode::FAILURE
+}

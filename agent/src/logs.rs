@@ -1,0 +1,53 @@
+//! Pod logs on disk: their folders, the CRI line format, following a file. Owns the layout
+//! below the pod logs' folder; never writes a line (the runtime does). Called by the
+//! workers, `gantry logs` and `gantry run`.
+
+pub mod dir;
+pub mod follow;
+pub mod line;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+
+use crate::pod::spec::{Container, Pod};
+
+/// The folders of pod logs.
+pub trait PodLogs: Send + Sync + fmt::Debug {
+    /// Makes the pod's folder, and the container's in it.
+    fn prepare<'a>(&'a self, pod: &'a Pod, container: Option<&'a Container>) -> BoxFuture<'a, Result<(), Error>>;
+    /// The number of the newest log of a container.
+    fn highest_attempt<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+    ) -> BoxFuture<'a, Result<Option<u32>, Error>>;
+    /// Removes the pod's folder with everything in it; succeeds when it is not there.
+    fn remove<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// What failed, on which path.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
+pub enum Error {
+    #[error("make log folder {}", path.display())]
+    Make { path: PathBuf, #[source] source: std::io::Error },
+    #[error("list log folder {}", path.display())]
+    List { path: PathBuf, #[source] source: std::io::Error },
+    #[error("remove log folder {}", path.display())]
+    Remove { path: PathBuf, #[source] source: std::io::Error },
+    #[error("read log {}", path.display())]
+    Read { path: PathBuf, #[source] source: std::io::Error },
+}
+
+impl Error {
+    /// The error with its cause, for a status message.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+}

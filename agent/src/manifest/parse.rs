@@ -1,0 +1,123 @@
+//! YAML text to Kubernetes' own Pod type, without losing an unknown field or the place of
+//! a wrong one. Pure: owns the detection; never judges values. Called by
+//! [`super::parse_text`].
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_ignored::Path;
+use serde_json::{Map, Value};
+
+use super::convert::FieldError;
+use super::suggest;
+
+/// All documents that are not empty. Duplicate keys, alias bombs and values that JSON
+/// cannot hold are errors; `0644` is octal and `yes` a boolean, as in Kubernetes.
+pub(super) fn documents(text: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+    let options = serde_saphyr::options! {
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+    };
+    let mut values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    values.retain(|value| !value.is_null());
+    Ok(values)
+}
+
+/// What the document says it is, when that is not a v1 Pod.
+pub(super) fn not_a_pod(value: &Value) -> Option<String> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    match (text("kind"), text("apiVersion")) {
+        (Some("Pod"), Some("v1")) => None,
+        (Some(kind), Some(version)) => Some(format!("kind {kind} of apiVersion {version}")),
+        (Some(kind), None) => Some(format!("kind {kind} without apiVersion")),
+        (None, _) => Some("a document without kind".to_owned()),
+    }
+}
+
+/// The typed pod, when each field is known and of the right type.
+pub(super) fn pod(value: &Value) -> Result<Pod, FieldError> {
+    let mut unknown: Option<(String, String)> = None;
+    let parsed: Result<Pod, _> = serde_ignored::deserialize(value, |path| {
+        unknown.get_or_insert_with(|| (render(&path), last_key(&path)));
+    });
+    let pod = parsed.map_err(|source| FieldError::Type { field: culprit(value), source })?;
+    match unknown {
+        Some((field, key)) => Err(FieldError::Unknown { field, hint: suggest::hint(&key) }),
+        None => Ok(pod),
+    }
+}
+
+/// `spec.containers[0].image`.
+fn render(path: &Path<'_>) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", render(parent)),
+        Path::Map { parent, key } => match render(parent) {
+            parent if parent.is_empty() => key.clone(),
+            parent => format!("{parent}.{key}"),
+        },
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => render(parent),
+    }
+}
+
+fn last_key(path: &Path<'_>) -> String {
+    match path {
+        Path::Map { key, .. } => key.clone(),
+        Path::Root => String::new(),
+        Path::Seq { parent, .. }
+        | Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => last_key(parent),
+    }
+}
+
+/// One step from a document's root to a field.
+#[derive(Clone)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// Where the field of the wrong type is: every field of the API types may be left out, so
+/// the document is cut down to one branch at a time until the branch that fails is found.
+fn culprit(value: &Value) -> String {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut at = value;
+    loop {
+        let children: Vec<(Step, &Value)> = match at {
+            Value::Object(map) => map.iter().map(|(k, v)| (Step::Key(k.clone()), v)).collect(),
+            Value::Array(items) => items.iter().enumerate().map(|(i, v)| (Step::Index(i), v)).collect(),
+            _ => break,
+        };
+        let failing = children.into_iter().find(|(step, child)| {
+            let branch = steps.iter().chain(std::iter::once(step)).rev();
+            Pod::deserialize(with_type(wrap(branch, child))).is_err()
+        });
+        match failing {
+            Some((step, child)) => {
+                steps.push(step);
+                at = child;
+            }
+            None => break,
+        }
+    }
+    steps.iter().fold(String::new(), |path, step| match step {
+        Step::Key(key) if path.is_empty() => key.clone(),
+        Step::Key(key) => format!("{path}.{key}"),
+        Step::Index(index) => format!("{path}[{index}]"),
+    })
+}
+
+fn wrap<'a>(steps_inside_out: impl Iterator<Item = &'a Step>, leaf: &Value) -> Value {
+    steps_inside_out.fold(leaf.clone(), |inner, step| match step {
+        Step::Key(key) => Value::Object(Map::from_iter([(key.clone(), inner)])),
+        Step::Index(_) => Value::Array(vec![inner]),
+    })
+}
+
+fn with_type(mut value: Value) -> Value {
+    if let Value::Object(map) = &mut value {
+        map.entry("apiVersion").or_insert_with(|| "v1".into());
+        map.entry("kind").or_insert_with(|| "Pod".into());
+    }
+    value
+}

@@ -1,0 +1,173 @@
+//! Resource quantities (`100m`, `1.5Gi`, `2e3`), exactly. Pure: owns the parser; never uses
+//! floating point. Called by the manifest converter.
+
+/// Why a quantity was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum QuantityError {
+    /// Not a number with one of the known suffixes.
+    #[error("{text:?} is not a quantity: expected a number with an optional suffix such as m, k, M, G, Ki, Mi, Gi")]
+    Syntax {
+        /// As written.
+        text: String,
+    },
+    /// A resource cannot be negative.
+    #[error("{text:?} is negative")]
+    Negative {
+        /// As written.
+        text: String,
+    },
+    /// Larger than 2^63-1 units.
+    #[error("{text:?} is too large")]
+    TooLarge {
+        /// As written.
+        text: String,
+    },
+}
+
+/// Thousandths, rounded up, as `Quantity.MilliValue`.
+///
+/// # Errors
+/// When the text is no quantity, negative or too large.
+pub fn parse_milli(text: &str) -> Result<i64, QuantityError> {
+    parse_scaled(text, 1000)
+}
+
+/// Whole units, rounded up, as `Quantity.Value`.
+///
+/// # Errors
+/// When the text is no quantity, negative or too large.
+pub fn parse_units(text: &str) -> Result<i64, QuantityError> {
+    parse_scaled(text, 1)
+}
+
+/// One sign at most; a negative zero is a zero.
+fn parse_scaled(text: &str, scale: u128) -> Result<i64, QuantityError> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    match parse_unsigned(text, unsigned, scale)? {
+        value if value > 0 && text.starts_with('-') => Err(QuantityError::Negative { text: text.to_owned() }),
+        value => Ok(value),
+    }
+}
+
+/// value × scale as numerator / denominator, both exact.
+fn parse_unsigned(text: &str, unsigned: &str, scale: u128) -> Result<i64, QuantityError> {
+    let syntax = || QuantityError::Syntax { text: text.to_owned() };
+    let too_large = || QuantityError::TooLarge { text: text.to_owned() };
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(syntax());
+    }
+    let multiplier = Multiplier::parse(suffix).ok_or_else(syntax)?;
+
+    let digits: String = [whole, fraction].concat();
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Ok(0);
+    }
+    let mut numerator: u128 = digits.parse().map_err(|_| too_large())?;
+    let fraction_len = i32::try_from(fraction.len()).map_err(|_| syntax())?;
+    let power = multiplier.ten.checked_sub(fraction_len).ok_or_else(syntax)?;
+    numerator = numerator.checked_mul(scale).ok_or_else(too_large)?;
+    numerator = numerator.checked_mul(1 << multiplier.two).ok_or_else(too_large)?;
+    let ten = |exponent: u32| 10_u128.checked_pow(exponent);
+    let value = if power >= 0 {
+        ten(power.unsigned_abs()).and_then(|p| numerator.checked_mul(p)).ok_or_else(too_large)?
+    } else {
+        // A denominator beyond 10^38 leaves less than one unit, which rounds up to one.
+        ten(power.unsigned_abs()).map_or(1, |p| numerator.div_ceil(p))
+    };
+    i64::try_from(value).map_err(|_| too_large())
+}
+
+/// A suffix as 2^two × 10^ten.
+struct Multiplier {
+    two: u32,
+    ten: i32,
+}
+
+impl Multiplier {
+    fn parse(suffix: &str) -> Option<Self> {
+        let decimal = |ten| Some(Self { two: 0, ten });
+        let binary = |two| Some(Self { two, ten: 0 });
+        match suffix {
+            "" => decimal(0),
+            "n" => decimal(-9),
+            "u" => decimal(-6),
+            "m" => decimal(-3),
+            "k" => decimal(3),
+            "M" => decimal(6),
+            "G" => decimal(9),
+            "T" => decimal(12),
+            "P" => decimal(15),
+            "E" => decimal(18),
+            "Ki" => binary(10),
+            "Mi" => binary(20),
+            "Gi" => binary(30),
+            "Ti" => binary(40),
+            "Pi" => binary(50),
+            "Ei" => binary(60),
+            exponent => {
+                let digits = exponent.strip_prefix(['e', 'E'])?;
+                let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+                if unsigned.is_empty() || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
+                    return None;
+                }
+                digits.parse().ok().and_then(decimal)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_exact_and_round_up() {
+        for (text, milli) in [
+            ("0", 0),
+            ("1", 1000),
+            ("100m", 100),
+            ("0.1", 100),
+            (".5", 500),
+            ("5.", 5000),
+            ("1500m", 1500),
+            ("0.0001", 1),
+            ("1u", 1),
+            ("+2", 2000),
+            ("2e3", 2_000_000),
+            ("2E-3", 2),
+            ("1k", 1_000_000),
+            ("-0", 0),
+        ] {
+            assert_eq!(parse_milli(text), Ok(milli), "{text}");
+        }
+        for (text, units) in [
+            ("64Mi", 64 << 20),
+            ("1.5Gi", 3 << 29),
+            ("128974848", 128_974_848),
+            ("129e6", 129_000_000),
+            ("128974848000m", 128_974_848),
+            ("7Ei", 7 << 60),
+            ("1E", 1_000_000_000_000_000_000),
+            ("0000000000000000000000000000000000000000000001", 1),
+            ("1n", 1),
+        ] {
+            assert_eq!(parse_units(text), Ok(units), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for text in ["", "m", "1x", "1 Gi", "1.2.3", "0x10", "1e", "1e+", "e3", ".", "--1", "1mi", "1KI", "١"] {
+            assert!(matches!(parse_milli(text), Err(QuantityError::Syntax { .. })), "{text}");
+        }
+        assert!(matches!(parse_units("-1"), Err(QuantityError::Negative { .. })));
+        assert!(matches!(parse_units("8Ei"), Err(QuantityError::TooLarge { .. })));
+        assert!(matches!(parse_units("1e99999"), Err(QuantityError::TooLarge { .. })));
+        assert!(parse_units("1e-2147483649").is_err());
+        assert_eq!(parse_units("1e-2147483647"), Ok(1));
+    }
+}

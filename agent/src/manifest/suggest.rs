@@ -1,0 +1,59 @@
+//! "Did you mean": the known field nearest to a mistyped one. Pure: owns a list of the
+//! names people type; never decides whether a field is known (the API types do). Called
+//! when a field is unknown.
+
+const FIELDS: &[&str] = &[
+    "activeDeadlineSeconds", "add", "affinity", "allowPrivilegeEscalation", "annotations", "apiVersion", "args",
+    "automountServiceAccountToken", "capabilities", "command", "containerPort", "containers", "cpu", "dnsConfig",
+    "dnsPolicy", "drop", "enableServiceLinks", "env", "envFrom", "fsGroup", "hostAliases", "hostIPC", "hostIP",
+    "hostNetwork", "hostPID", "hostPort", "hostUsers", "hostname", "image", "imagePullPolicy", "imagePullSecrets",
+    "initContainers", "kind", "labels", "lifecycle", "limits", "livenessProbe", "memory", "metadata", "mountPath", "name",
+    "namespace", "nodeName", "nodeSelector", "ports", "privileged", "protocol", "readOnlyRootFilesystem",
+    "readinessProbe", "requests", "resources", "restartPolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
+    "seccompProfile", "securityContext", "serviceAccountName", "shareProcessNamespace", "spec", "startupProbe",
+    "stdin", "stdinOnce", "subdomain", "supplementalGroups", "terminationGracePeriodSeconds",
+    "terminationMessagePath", "terminationMessagePolicy", "tolerations", "tty", "uid", "value", "valueFrom",
+    "volumeMounts", "volumes", "workingDir",
+];
+
+/// ` (did you mean "image"?)`, or nothing when no name is near.
+pub(super) fn hint(key: &str) -> String {
+    let wanted = key.to_ascii_lowercase();
+    let limit = (wanted.chars().count() / 3).min(3);
+    FIELDS
+        .iter()
+        .map(|field| (distance(&wanted, &field.to_ascii_lowercase()), field))
+        .min()
+        .filter(|(edits, _)| *edits <= limit)
+        .map(|(_, field)| format!(" (did you mean {field:?}?)"))
+        .unwrap_or_default()
+}
+
+/// Levenshtein's.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut next = vec![i + 1];
+        for ((cb, diagonal), above) in b.iter().zip(&row).zip(row.iter().skip(1)) {
+            let left = next.last().copied().unwrap_or_default();
+            next.push((diagonal + usize::from(ca != *cb)).min(above + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_offered_and_far_ones_are_not() {
+        assert_eq!(hint("imagee"), " (did you mean \"image\"?)");
+        assert_eq!(hint("Containers"), " (did you mean \"containers\"?)");
+        assert_eq!(hint("restartPolcy"), " (did you mean \"restartPolicy\"?)");
+        assert_eq!(hint("flavour"), "");
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

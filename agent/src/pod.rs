@@ -1,0 +1,90 @@
+//! One pod's life. Owns the types that plan, run and publish share; never acts itself.
+//! Called by [`crate::agent`], which starts one worker for each pod.
+//!
+//! decide: [`plan`] (pure) · do: [`run`] · tell: [`publish`]; [`worker`] is the loop that
+//! joins them.
+
+pub mod history;
+pub mod phase;
+pub mod plan;
+pub mod predecessor;
+pub mod publish;
+pub mod restart;
+pub mod run;
+pub mod spec;
+pub mod status;
+pub mod teardown;
+pub mod worker;
+
+use std::time::Duration;
+
+/// Where a pod is in its life.
+///
+/// ```text
+/// Waiting ──first observation──▶ Starting ──each container ran──▶ Running
+///    │                              │                                │
+///    └──────────────┬───────────────┴──────── kill, or all ended ────┘
+///                   ▼
+///               Stopping{deadline, step} ──▶ Stopped ──remove──▶ Gone
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Nothing is known yet: nothing is done but observing.
+    Waiting,
+    /// Images, sandbox and containers are being brought up.
+    Starting,
+    /// Each container has run; those that end are restarted by policy.
+    Running,
+    /// Being ended, by order or because all containers are done.
+    Stopping {
+        /// When what still runs is killed; none when nothing runs.
+        deadline: Option<Duration>,
+        /// What is awaited.
+        step: StopStep,
+    },
+    /// Nothing runs and the network is given back; records and logs are still there.
+    Stopped,
+    /// The runtime has forgotten it; the worker ends.
+    Gone,
+}
+
+/// What a stopping pod waits for; observed anew each time, so a restart resumes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopStep {
+    /// Containers to end.
+    Containers,
+    /// The sandbox to stop.
+    Sandbox,
+}
+
+/// What the pod's owner asked for. Latest wins, except that a kill is monotone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// End it.
+    pub kill: Option<Kill>,
+    /// Forget it once it is stopped.
+    pub remove: bool,
+}
+
+/// A request to end a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    /// On the monotonic clock; only ever moves closer.
+    pub deadline: Duration,
+    /// Of the first request.
+    pub reason: String,
+}
+
+impl Orders {
+    /// Asks for the end within `grace`. Asking again can only shorten it.
+    pub fn kill(&mut self, grace: Duration, reason: &str, now: Duration) {
+        let deadline = now.saturating_add(grace);
+        match &mut self.kill {
+            Some(kill) => kill.deadline = kill.deadline.min(deadline),
+            None => self.kill = Some(Kill { deadline, reason: reason.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,76 @@
+//! An earlier pod of the same name, made from an older version of the file: both exist
+//! for a while, the new one waits until the old one is gone. Owns that wait; never
+//! touches a pod that no file was the source of. Called by [`crate::agent`] before a
+//! worker runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::spec::{Namespaces, Pod, RestartPolicy};
+use super::worker::{PodHandle, Worker};
+use crate::runtime::KnownPod;
+
+const RETRY: Duration = Duration::from_secs(1);
+/// The manifest of the older version is not at hand.
+const GRACE: Duration = Duration::from_secs(30);
+const REASON: &str = "replaced by a pod of the same name";
+
+/// Ends every predecessor of the worker's pod, then lives the pod's own life.
+pub async fn run_after(mut worker: Worker) {
+    let predecessors = loop {
+        match worker.deps().runtime.pods().await {
+            Ok(pods) => break pods.into_iter().filter(|p| precedes(p, worker.pod())).collect::<Vec<_>>(),
+            Err(error) => {
+                worker.say(format!("the runtime does not answer: {}", error.detail()));
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    };
+    for known in predecessors {
+        worker.say(format!("waiting for the earlier pod {} of this name to stop", known.uid));
+        let (old, handle) = Worker::new(shell(known), worker.deps().clone());
+        handle.kill(None, REASON);
+        handle.remove();
+        end(old, &handle, &mut worker).await;
+    }
+    worker.run().await;
+}
+
+/// Orders for the new pod shorten the wait for the old one.
+async fn end(old: Worker, handle: &PodHandle, worker: &mut Worker) {
+    let clock = worker.deps().clock.clone();
+    let mut life = Box::pin(old.run());
+    let orders = worker.orders();
+    let mut listening = true;
+    loop {
+        let kill = orders.borrow().kill.clone();
+        if let Some(kill) = kill {
+            handle.kill(Some(kill.deadline.saturating_sub(clock.mono())), REASON);
+        }
+        // Cancel-safe: the life is polled by reference, a change stays marked until read.
+        tokio::select! {
+            () = &mut life => return,
+            changed = orders.changed(), if listening => listening = changed.is_ok(),
+        }
+    }
+}
+
+fn precedes(known: &KnownPod, pod: &Pod) -> bool {
+    known.from_file && known.uid != pod.uid && known.name == pod.name && known.namespace == pod.namespace
+}
+
+/// All that is needed to end a pod: nothing of it will be started.
+fn shell(known: KnownPod) -> Pod {
+    Pod {
+        namespace: known.namespace,
+        name: known.name,
+        uid: known.uid,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        hostname: String::new(),
+        restart_policy: RestartPolicy::Never,
+        grace: GRACE,
+        namespaces: Namespaces::default(),
+        containers: Vec::new(),
+    }
+}

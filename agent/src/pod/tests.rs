@@ -1,0 +1,53 @@
+//! Fixtures for tests all over the agent, and the monotony of a kill.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Orders;
+use super::spec::{Container, Namespaces, Pod, PodUid, PullPolicy, Resources, RestartPolicy, Security};
+
+/// default/web, UID uid-1, one container `web`, restarted always, 30 s of grace.
+pub(crate) fn pod() -> Pod {
+    Pod {
+        namespace: "default".into(),
+        name: "web".into(),
+        uid: PodUid::parse("uid-1").unwrap(),
+        labels: BTreeMap::from([("app".into(), "web".into())]),
+        annotations: BTreeMap::new(),
+        hostname: "web".into(),
+        restart_policy: RestartPolicy::Always,
+        grace: Duration::from_secs(30),
+        namespaces: Namespaces::default(),
+        containers: vec![container("web")],
+    }
+}
+
+/// Of image `reg/img:v1`.
+pub(crate) fn container(name: &str) -> Container {
+    Container {
+        name: name.into(),
+        image: "reg/img:v1".into(),
+        pull_policy: PullPolicy::IfNotPresent,
+        command: vec!["/bin/serve".into()],
+        args: vec![],
+        working_dir: String::new(),
+        env: vec![("A".into(), "1".into())],
+        ports: vec![],
+        resources: Resources::default(),
+        security: Security::default(),
+        hash: "abc".into(),
+    }
+}
+
+#[test]
+fn a_kill_is_monotone() {
+    let s = Duration::from_secs;
+    let mut orders = Orders::default();
+    orders.kill(s(30), "first", s(100));
+    orders.kill(s(60), "second", s(101));
+    let kill = orders.kill.clone().unwrap();
+    assert_eq!((kill.deadline, kill.reason.as_str()), (s(130), "first"));
+    orders.kill(s(0), "third", s(110));
+    let kill = orders.kill.unwrap();
+    assert_eq!((kill.deadline, kill.reason.as_str()), (s(110), "first"));
+}

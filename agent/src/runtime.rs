@@ -1,0 +1,288 @@
+//! What the agent asks of a container runtime, in its own verbs. Owns the trait, what is
+//! observed through it, and its errors; never names a protobuf type (only
+//! [`cri`] does). Called by the pod workers.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
+pub mod cri;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::pod::spec::{Container, Pod, PodUid};
+use crate::timeline::Span;
+
+/// The future of one effect.
+pub type Effect<'a, T> = BoxFuture<'a, Result<T, Error>>;
+
+/// A container runtime. Calls may be dropped at any point: the runtime then finishes or
+/// undoes on its own, and the next observation tells which. Stopping and removing what is
+/// not there succeeds.
+pub trait Runtime: Send + Sync + fmt::Debug {
+    /// Every sandbox and container of one pod, whatever its state.
+    fn observe<'a>(&'a self, uid: &'a PodUid) -> Effect<'a, Observed>;
+    /// Every pod that has a sandbox, whoever made it.
+    fn pods(&self) -> Effect<'_, Vec<KnownPod>>;
+    /// The image's ID when the runtime has it.
+    fn image_id<'a>(&'a self, image: &'a str) -> Effect<'a, Option<String>>;
+    /// Fetches the image; returns its ID.
+    fn pull_image<'a>(&'a self, image: &'a str, pod: &'a Pod) -> Effect<'a, String>;
+    /// Makes the pod's sandbox; returns its ID.
+    fn run_sandbox<'a>(&'a self, pod: &'a Pod, attempt: u32) -> Effect<'a, String>;
+    /// Ends whatever runs in the sandbox and gives its network back.
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// Forgets the sandbox and all containers in it.
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// Prepares a container; returns its ID. Nothing runs yet.
+    fn create_container<'a>(&'a self, new: NewContainer<'a>) -> Effect<'a, String>;
+    /// Runs a created container.
+    fn start_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// SIGTERM, then SIGKILL after `grace`; returns when the container has ended.
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Effect<'a, ()>;
+    /// Forgets the container, ending it first if it runs.
+    fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// The runtime's own stages of something it made; empty when it keeps none.
+    fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>>;
+}
+
+/// Whose stages are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// By name, as it was pulled.
+    Image(&'a str),
+    /// By ID.
+    Sandbox(&'a str),
+    /// By ID.
+    Container(&'a str),
+}
+
+/// What a container is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct NewContainer<'a> {
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// Which of the pod's.
+    pub container: &'a Container,
+    /// How often it was made before.
+    pub attempt: u32,
+    /// The sandbox it goes into.
+    pub sandbox: &'a str,
+    /// The sandbox's own attempt: the runtime is given its config again.
+    pub sandbox_attempt: u32,
+    /// The image's ID, so that a tag that moved meanwhile changes nothing.
+    pub image_id: &'a str,
+}
+
+/// A pod known from its sandbox only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPod {
+    /// By label.
+    pub uid: PodUid,
+    /// By metadata.
+    pub namespace: String,
+    /// By metadata.
+    pub name: String,
+    /// Whether it was made from a file, by this agent or an earlier one.
+    pub from_file: bool,
+}
+
+/// One pod as the runtime has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Any order.
+    pub sandboxes: Vec<Sandbox>,
+    /// Any order, all attempts.
+    pub containers: Vec<Instance>,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The runtime's.
+    pub id: String,
+    /// From 0.
+    pub attempt: u32,
+    /// Whether its pause process and network are there.
+    pub ready: bool,
+    /// Unix nanoseconds.
+    pub created_at: i64,
+    /// Empty on the host's network.
+    pub ip: String,
+}
+
+/// One container, one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// The runtime's.
+    pub id: String,
+    /// The container's name in the pod.
+    pub name: String,
+    /// From 0; the restart count.
+    pub attempt: u32,
+    /// Where it lives.
+    pub sandbox: String,
+    /// What it does.
+    pub state: InstanceState,
+    /// Unix nanoseconds.
+    pub created_at: i64,
+    /// Full path of its log; empty when the runtime does not say.
+    pub log_path: String,
+}
+
+/// ```text
+/// Created ──start──▶ Running ──exit──▶ Exited
+///    └──────start failed───────────────▲        Unknown: the runtime lost track
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InstanceState {
+    /// No process yet: start it.
+    Created,
+    /// Leave it.
+    Running {
+        /// Unix nanoseconds.
+        started_at: i64,
+    },
+    /// Restart it or not.
+    Exited(Exit),
+    /// Remove it and start another.
+    Unknown,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// 128+n for signal n.
+    pub code: i32,
+    /// The runtime's word: Completed, Error, OOMKilled, StartError.
+    pub reason: String,
+    /// Details, may be empty.
+    pub message: String,
+    /// Unix nanoseconds; 0 when it never started.
+    pub started_at: i64,
+    /// Unix nanoseconds.
+    pub finished_at: i64,
+}
+
+impl Instance {
+    /// How it ended, if it did.
+    #[must_use]
+    pub fn exit(&self) -> Option<&Exit> {
+        match &self.state {
+            InstanceState::Exited(exit) => Some(exit),
+            InstanceState::Created | InstanceState::Running { .. } | InstanceState::Unknown => None,
+        }
+    }
+
+    /// Whether a process may be there.
+    #[must_use]
+    pub fn may_run(&self) -> bool {
+        matches!(self.state, InstanceState::Running { .. } | InstanceState::Unknown)
+    }
+}
+
+impl Observed {
+    /// The newest sandbox.
+    #[must_use]
+    pub fn newest_sandbox(&self) -> Option<&Sandbox> {
+        self.sandboxes.iter().max_by_key(|s| (s.attempt, s.created_at))
+    }
+
+    /// The newest attempt of a container.
+    #[must_use]
+    pub fn newest(&self, name: &str) -> Option<&Instance> {
+        self.containers.iter().filter(|c| c.name == name).max_by_key(|c| (c.attempt, c.created_at))
+    }
+}
+
+/// What kind of failure a runtime reports; the rest is in its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The thing is not there.
+    NotFound,
+    /// The runtime, or a registry behind it, cannot be reached.
+    Unavailable,
+    /// No answer in time: it may have happened all the same.
+    TimedOut,
+    /// The runtime does not do this.
+    Unsupported,
+    /// Anything else.
+    Failed,
+}
+
+/// The runtime's answer to a call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// For decisions.
+    pub kind: FailureKind,
+    /// For people.
+    pub message: String,
+}
+
+/// Which call failed, on what.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is one call of the trait, each field what it was about")]
+pub enum Error {
+    #[error("observe pod {uid}")]
+    Observe { uid: String, #[source] source: Failure },
+    #[error("list pods")]
+    Pods { #[source] source: Failure },
+    #[error("look for image {image:?}")]
+    ImageId { image: String, #[source] source: Failure },
+    #[error("pull image {image:?}")]
+    PullImage { image: String, #[source] source: Failure },
+    #[error("run a sandbox for pod {pod}")]
+    RunSandbox { pod: String, #[source] source: Failure },
+    #[error("stop sandbox {id}")]
+    StopSandbox { id: String, #[source] source: Failure },
+    #[error("remove sandbox {id}")]
+    RemoveSandbox { id: String, #[source] source: Failure },
+    #[error("create container {name}")]
+    CreateContainer { name: String, #[source] source: Failure },
+    #[error("start container {id}")]
+    StartContainer { id: String, #[source] source: Failure },
+    #[error("stop container {id}")]
+    StopContainer { id: String, #[source] source: Failure },
+    #[error("remove container {id}")]
+    RemoveContainer { id: String, #[source] source: Failure },
+    #[error("read the stages of {of}")]
+    Timeline { of: String, #[source] source: Failure },
+    /// Names the endpoint and the remedy.
+    #[error("connect to the runtime at {endpoint}: check that it runs and that the address is right")]
+    Connect { endpoint: String, #[source] source: Failure },
+    #[error("runtime endpoint {endpoint:?} is not of the form unix:///path")]
+    Endpoint { endpoint: String },
+}
+
+impl Error {
+    /// What the runtime said, for a status message.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Observe { source, .. }
+            | Self::Pods { source }
+            | Self::ImageId { source, .. }
+            | Self::PullImage { source, .. }
+            | Self::RunSandbox { source, .. }
+            | Self::StopSandbox { source, .. }
+            | Self::RemoveSandbox { source, .. }
+            | Self::CreateContainer { source, .. }
+            | Self::StartContainer { source, .. }
+            | Self::StopContainer { source, .. }
+            | Self::RemoveContainer { source, .. }
+            | Self::Timeline { source, .. }
+            | Self::Connect { source, .. } => Some(source),
+            Self::Endpoint { .. } => None,
+        }
+    }
+
+    /// What the runtime said, or the error itself.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        self.failure().map_or_else(|| self.to_string(), |failure| failure.message.clone())
+    }
+}

@@ -1,0 +1,290 @@
+//! The runtime behind CRI v1, over any tonic channel. Owns the calls, their timeouts and
+//! the mapping of answers; never decides what to call. Called by the pod workers through
+//! [`Runtime`].
+
+mod container_config;
+mod observe;
+mod resources;
+mod sandbox_config;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gantry_proto::cri::image_service_client::ImageServiceClient;
+use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use gantry_proto::cri::{self as wire};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use super::{Effect, Error, Failure, FailureKind, KnownPod, NewContainer, Observed, Runtime, Subject};
+use crate::dns::DnsConfig;
+use crate::pod::spec::{Pod, PodUid};
+use crate::timeline::{Span, parse_runtime_spans};
+
+/// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
+const MAX_MESSAGE: usize = 16 << 20;
+/// The kubelet's runtimeRequestTimeout.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Sandboxes wait for the network, and get twice that.
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// What the node adds to each pod's configuration.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Where pods' log folders are made.
+    pub pod_logs_dir: PathBuf,
+    /// For oom_score_adj of burstable pods.
+    pub memory_capacity: i64,
+    /// The node's resolver.
+    pub dns: DnsConfig,
+}
+
+/// A CRI runtime.
+#[derive(Debug, Clone)]
+pub struct CriRuntime {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    node: NodeConfig,
+}
+
+/// Dials a runtime's socket, `unix:///path`.
+///
+/// # Errors
+/// When the endpoint is no unix socket or nobody answers there.
+pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
+    let bad = || Error::Endpoint { endpoint: endpoint.to_owned() };
+    if !endpoint.starts_with("unix:///") {
+        return Err(bad());
+    }
+    let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
+    dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
+        endpoint: endpoint.to_owned(),
+        source: Failure { kind: FailureKind::Unavailable, message: chain(&error) },
+    })
+}
+
+impl CriRuntime {
+    /// Speaks CRI over `channel`.
+    #[must_use]
+    pub fn new(channel: Channel, node: NodeConfig) -> Self {
+        Self {
+            runtime: RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+            images: ImageServiceClient::new(channel)
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE),
+            node,
+        }
+    }
+
+    fn runtime(&self) -> RuntimeServiceClient<Channel> {
+        self.runtime.clone()
+    }
+
+    fn images(&self) -> ImageServiceClient<Channel> {
+        self.images.clone()
+    }
+
+    async fn info(&self, of: Subject<'_>) -> Result<HashMap<String, String>, Status> {
+        Ok(match of {
+            Subject::Image(image) => {
+                let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: true };
+                self.images().image_status(timed(ask, TIMEOUT)).await?.into_inner().info
+            }
+            Subject::Sandbox(id) => {
+                let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
+                self.runtime().pod_sandbox_status(timed(ask, TIMEOUT)).await?.into_inner().info
+            }
+            Subject::Container(id) => {
+                let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+                self.runtime().container_status(timed(ask, TIMEOUT)).await?.into_inner().info
+            }
+        })
+    }
+}
+
+impl Runtime for CriRuntime {
+    fn observe<'a>(&'a self, uid: &'a PodUid) -> Effect<'a, Observed> {
+        Box::pin(async move {
+            observe::pod(self.runtime(), uid, &self.node)
+                .await
+                .map_err(|status| Error::Observe { uid: uid.to_string(), source: failure(&status) })
+        })
+    }
+
+    fn pods(&self) -> Effect<'_, Vec<KnownPod>> {
+        Box::pin(async move {
+            observe::pods(self.runtime()).await.map_err(|status| Error::Pods { source: failure(&status) })
+        })
+    }
+
+    fn image_id<'a>(&'a self, image: &'a str) -> Effect<'a, Option<String>> {
+        Box::pin(async move {
+            let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: false };
+            let answer = self
+                .images()
+                .image_status(timed(ask, TIMEOUT))
+                .await
+                .map_err(|status| Error::ImageId { image: image.to_owned(), source: failure(&status) })?;
+            Ok(answer.into_inner().image.map(|image| image.id))
+        })
+    }
+
+    fn pull_image<'a>(&'a self, image: &'a str, pod: &'a Pod) -> Effect<'a, String> {
+        Box::pin(async move {
+            let ask = wire::PullImageRequest {
+                image: Some(image_spec(image)),
+                auth: None,
+                sandbox_config: Some(sandbox_config::sandbox(pod, 0, &self.node)),
+            };
+            // No deadline: how long a pull may take depends on the image.
+            let answer = self
+                .images()
+                .pull_image(ask)
+                .await
+                .map_err(|status| Error::PullImage { image: image.to_owned(), source: failure(&status) })?;
+            Ok(answer.into_inner().image_ref)
+        })
+    }
+
+    fn run_sandbox<'a>(&'a self, pod: &'a Pod, attempt: u32) -> Effect<'a, String> {
+        Box::pin(async move {
+            let ask = wire::RunPodSandboxRequest {
+                config: Some(sandbox_config::sandbox(pod, attempt, &self.node)),
+                runtime_handler: String::new(),
+            };
+            let answer = self
+                .runtime()
+                .run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT))
+                .await
+                .map_err(|status| Error::RunSandbox { pod: pod.full_name(), source: failure(&status) })?;
+            Ok(answer.into_inner().pod_sandbox_id)
+        })
+    }
+
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+            let answer = self.runtime().stop_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            gone_is_fine(answer).map_err(|source| Error::StopSandbox { id: id.to_owned(), source })
+        })
+    }
+
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = wire::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+            let answer = self.runtime().remove_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            gone_is_fine(answer).map_err(|source| Error::RemoveSandbox { id: id.to_owned(), source })
+        })
+    }
+
+    fn create_container<'a>(&'a self, new: NewContainer<'a>) -> Effect<'a, String> {
+        Box::pin(async move {
+            let ask = wire::CreateContainerRequest {
+                pod_sandbox_id: new.sandbox.to_owned(),
+                config: Some(container_config::container(&new, &self.node)),
+                sandbox_config: Some(sandbox_config::sandbox(new.pod, new.sandbox_attempt, &self.node)),
+            };
+            let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await.map_err(|status| {
+                Error::CreateContainer { name: new.container.name.clone(), source: failure(&status) }
+            })?;
+            Ok(answer.into_inner().container_id)
+        })
+    }
+
+    fn start_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = wire::StartContainerRequest { container_id: id.to_owned() };
+            match self.runtime().start_container(timed(ask, TIMEOUT)).await {
+                Ok(_) => Ok(()),
+                Err(status) => Err(Error::StartContainer { id: id.to_owned(), source: failure(&status) }),
+            }
+        })
+    }
+
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Effect<'a, ()> {
+        Box::pin(async move {
+            // Whole seconds on the wire; a part of one is rounded up, nothing stays nothing.
+            let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+            let ask = wire::StopContainerRequest {
+                container_id: id.to_owned(),
+                timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+            };
+            let answer = self.runtime().stop_container(timed(ask, grace.saturating_add(TIMEOUT))).await.map(drop);
+            gone_is_fine(answer).map_err(|source| Error::StopContainer { id: id.to_owned(), source })
+        })
+    }
+
+    fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
+        Box::pin(async move {
+            let ask = wire::RemoveContainerRequest { container_id: id.to_owned() };
+            let answer = self.runtime().remove_container(timed(ask, TIMEOUT)).await.map(drop);
+            gone_is_fine(answer).map_err(|source| Error::RemoveContainer { id: id.to_owned(), source })
+        })
+    }
+
+    fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>> {
+        Box::pin(async move {
+            let info = self
+                .info(of)
+                .await
+                .map_err(|status| Error::Timeline { of: format!("{of:?}"), source: failure(&status) })?;
+            Ok(info.get("timeline").map(|json| parse_runtime_spans(json)).unwrap_or_default())
+        })
+    }
+}
+
+fn image_spec(image: &str) -> wire::ImageSpec {
+    wire::ImageSpec {
+        image: image.to_owned(),
+        user_specified_image: image.to_owned(),
+        ..wire::ImageSpec::default()
+    }
+}
+
+/// The deadline goes on the wire as well, so that the runtime knows that nobody waits.
+fn timed<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+/// Stop and remove are idempotent by the CRI; some runtimes say NotFound all the same.
+fn gone_is_fine(answer: Result<(), Status>) -> Result<(), Failure> {
+    match answer {
+        Err(status) if status.code() == Code::NotFound => Ok(()),
+        answer => answer.map_err(|status| failure(&status)),
+    }
+}
+
+fn failure(status: &Status) -> Failure {
+    let kind = match status.code() {
+        Code::NotFound => FailureKind::NotFound,
+        Code::Unavailable => FailureKind::Unavailable,
+        Code::DeadlineExceeded | Code::Cancelled => FailureKind::TimedOut,
+        Code::Unimplemented => FailureKind::Unsupported,
+        _ => FailureKind::Failed,
+    };
+    let message = match status.message() {
+        "" => status.code().description().to_owned(),
+        message => message.to_owned(),
+    };
+    Failure { kind, message }
+}
+
+/// An error with its causes: tonic's own says only "transport error".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! A container as CRI's ContainerConfig, with the kubelet's labels, annotations and
+//! hidden paths. Pure: owns the mapping; never calls. Called by [`super::CriRuntime`].
+
+use std::collections::HashMap;
+
+use gantry_proto::cri::{self as wire};
+
+use super::observe::CONTAINER_NAME;
+use super::sandbox_config::{namespaces, pod_labels, unconfined};
+use super::{NodeConfig, resources};
+use crate::pod::spec::{Container, Pod, Security};
+use crate::runtime::NewContainer;
+
+/// What a container must not see of /proc and /sys, as the kubelet asks.
+const MASKED: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
+    let NewContainer { pod, container, attempt, sandbox: _, sandbox_attempt: _, image_id } = *new;
+    let mut labels: HashMap<String, String> = HashMap::from(pod_labels(pod));
+    labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
+    wire::ContainerConfig {
+        metadata: Some(wire::ContainerMetadata { name: container.name.clone(), attempt }),
+        image: Some(wire::ImageSpec {
+            image: image_id.to_owned(),
+            user_specified_image: container.image.clone(),
+            ..Default::default()
+        }),
+        command: container.command.clone(),
+        args: container.args.clone(),
+        working_dir: container.working_dir.clone(),
+        envs: container
+            .env
+            .iter()
+            .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
+            .collect(),
+        labels,
+        annotations: annotations(pod, container, attempt),
+        log_path: format!("{}/{attempt}.log", container.name),
+        linux: Some(wire::LinuxContainerConfig {
+            resources: Some(resources::linux(pod, &container.resources, node.memory_capacity)),
+            security_context: Some(security(pod, &container.security)),
+        }),
+        ..Default::default()
+    }
+}
+
+fn annotations(pod: &Pod, container: &Container, attempt: u32) -> HashMap<String, String> {
+    let mut list = HashMap::from([
+        ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
+        ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
+        ("io.kubernetes.container.terminationMessagePath".to_owned(), "/dev/termination-log".to_owned()),
+        ("io.kubernetes.container.terminationMessagePolicy".to_owned(), "File".to_owned()),
+        ("io.kubernetes.pod.terminationGracePeriod".to_owned(), pod.grace.as_secs().to_string()),
+    ]);
+    if !container.ports.is_empty() {
+        let ports: Vec<serde_json::Value> = container
+            .ports
+            .iter()
+            .map(|port| {
+                let mut entry = serde_json::json!({"containerPort": port.port, "protocol": port.protocol});
+                if !port.name.is_empty() {
+                    entry["name"] = port.name.clone().into();
+                }
+                entry
+            })
+            .collect();
+        list.insert("io.kubernetes.container.ports".to_owned(), serde_json::Value::from(ports).to_string());
+    }
+    list
+}
+
+fn security(pod: &Pod, security: &Security) -> wire::LinuxContainerSecurityContext {
+    let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
+    let owned = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect();
+    wire::LinuxContainerSecurityContext {
+        capabilities: Some(wire::Capability {
+            add_capabilities: security.add_capabilities.clone(),
+            drop_capabilities: security.drop_capabilities.clone(),
+            add_ambient_capabilities: Vec::new(),
+        }),
+        privileged: security.privileged,
+        namespace_options: Some(namespaces(pod.namespaces)),
+        run_as_user: id(security.run_as_user),
+        run_as_group: id(security.run_as_group),
+        readonly_rootfs: security.read_only_root,
+        no_new_privs: security.no_new_privileges,
+        masked_paths: owned(MASKED),
+        readonly_paths: owned(READONLY),
+        seccomp: Some(unconfined()),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,117 @@
+//! CRI's lists and statuses as what the agent observes. Owns the mapping; never changes
+//! anything. Called by [`super::CriRuntime`].
+
+use std::collections::HashMap;
+
+use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use gantry_proto::cri::{self as wire};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::{NodeConfig, TIMEOUT, timed};
+use crate::pod::spec::PodUid;
+use crate::runtime::{Exit, Instance, InstanceState, KnownPod, Observed, Sandbox};
+
+pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
+pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+/// Where the pod's description came from; `file` for ours, as for the kubelet's manifests.
+pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+
+/// Lists first, then asks for each one's status: what vanished in between is left out.
+pub(super) async fn pod(
+    mut client: RuntimeServiceClient<Channel>,
+    uid: &PodUid,
+    node: &NodeConfig,
+) -> Result<Observed, Status> {
+    let label_selector = HashMap::from([(POD_UID.to_owned(), uid.to_string())]);
+    let filter = wire::PodSandboxFilter { label_selector: label_selector.clone(), ..Default::default() };
+    let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
+    let sandboxes = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+    let filter = wire::ContainerFilter { label_selector, ..Default::default() };
+    let ask = wire::ListContainersRequest { filter: Some(filter) };
+    let containers = client.list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+
+    let mut observed = Observed::default();
+    for item in sandboxes {
+        let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id.clone(), verbose: false };
+        let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
+        observed.sandboxes.extend(present(answer)?.map(sandbox));
+    }
+    for item in containers {
+        let ask = wire::ContainerStatusRequest { container_id: item.id.clone(), verbose: false };
+        let answer = client.container_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
+        if let Some(status) = present(answer)? {
+            observed.containers.push(instance(status, item.pod_sandbox_id, node));
+        }
+    }
+    Ok(observed)
+}
+
+/// Every pod with a sandbox and the kubelet's labels; others are nobody's business here.
+pub(super) async fn pods(mut client: RuntimeServiceClient<Channel>) -> Result<Vec<KnownPod>, Status> {
+    let ask = wire::ListPodSandboxRequest { filter: None };
+    let items = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+    let mut pods: Vec<KnownPod> = Vec::new();
+    for item in items {
+        let metadata = item.metadata.unwrap_or_default();
+        let uid = item.labels.get(POD_UID).and_then(|uid| PodUid::parse(uid));
+        if let Some(uid) = uid
+            && pods.iter().all(|pod| pod.uid != uid)
+        {
+            let from_file = item.annotations.get(CONFIG_SOURCE).is_some_and(|source| source == "file");
+            pods.push(KnownPod { uid, namespace: metadata.namespace, name: metadata.name, from_file });
+        }
+    }
+    Ok(pods)
+}
+
+fn present<T>(answer: Result<Option<T>, Status>) -> Result<Option<T>, Status> {
+    match answer {
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        answer => answer,
+    }
+}
+
+pub(super) fn sandbox(status: wire::PodSandboxStatus) -> Sandbox {
+    Sandbox {
+        ready: status.state() == wire::PodSandboxState::SandboxReady,
+        attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
+        ip: status.network.map(|n| n.ip).unwrap_or_default(),
+        created_at: status.created_at,
+        id: status.id,
+    }
+}
+
+pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &NodeConfig) -> Instance {
+    let state = match status.state() {
+        wire::ContainerState::ContainerCreated => InstanceState::Created,
+        wire::ContainerState::ContainerRunning => InstanceState::Running { started_at: status.started_at },
+        wire::ContainerState::ContainerExited => InstanceState::Exited(Exit {
+            code: status.exit_code,
+            reason: status.reason.clone(),
+            message: status.message.clone(),
+            started_at: status.started_at,
+            finished_at: status.finished_at,
+        }),
+        wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
+    };
+    let (name, attempt) = status.metadata.map_or_else(Default::default, |m| (m.name, m.attempt));
+    Instance {
+        id: status.id,
+        name,
+        attempt,
+        sandbox,
+        state,
+        created_at: status.created_at,
+        log_path: absolute(&status.log_path, node),
+    }
+}
+
+/// Runtimes answer with the whole path; one outside the pods' folder would make
+/// `gantry logs` a way to read any file, so it is not passed on.
+fn absolute(path: &str, node: &NodeConfig) -> String {
+    let inside = std::path::Path::new(path).starts_with(&node.pod_logs_dir) && !path.contains("/../");
+    if inside { path.to_owned() } else { String::new() }
+}

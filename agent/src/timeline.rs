@@ -1,0 +1,116 @@
+//! Named spans of a pod's start: where did the time go? Owns the span type and the
+//! recorder each worker keeps; never draws ([`render`] does). Called by the workers, the
+//! operator API and the command line.
+
+pub mod json;
+pub mod render;
+
+use serde::Deserialize;
+
+/// One stage. Times are unix nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// Dotted for a stage within a stage: `sandbox`, `sandbox.cni.bridge`.
+    pub name: String,
+    /// Container the stage belongs to; empty for the pod's own.
+    pub container: String,
+    /// When it began.
+    pub start: i64,
+    /// When it ended; 0 while it goes on.
+    pub end: i64,
+    /// Bytes, an address, an image name; may be empty.
+    pub detail: String,
+}
+
+/// The stage of a runtime's own list, as its verbose `info["timeline"]` has it.
+#[derive(Deserialize)]
+struct RuntimeSpan {
+    name: String,
+    start: i64,
+    end: i64,
+    #[serde(default)]
+    detail: String,
+}
+
+/// Reads a runtime's list; one that is not understood is no reason to fail a pod, so it
+/// counts as empty.
+#[must_use]
+pub fn parse_runtime_spans(json: &str) -> Vec<Span> {
+    let spans: Vec<RuntimeSpan> = match serde_json::from_str(json) {
+        Ok(spans) => spans,
+        Err(error) => {
+            tracing::debug!(%error, "the runtime's timeline is not understood");
+            return Vec::new();
+        }
+    };
+    spans
+        .into_iter()
+        .map(|RuntimeSpan { name, start, end, detail }| Span { name, container: String::new(), start, end, detail })
+        .collect()
+}
+
+/// The spans of one pod, in the order they began.
+#[derive(Debug, Clone, Default)]
+pub struct Timeline {
+    spans: Vec<Span>,
+}
+
+impl Timeline {
+    /// All spans, by start.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Adds a span.
+    pub fn add(&mut self, span: Span) {
+        let at = self.spans.partition_point(|s| (s.start, s.end) <= (span.start, span.end));
+        self.spans.insert(at, span);
+    }
+
+    /// Adds a span and those of the runtime's `inner` stages that lie within it, named
+    /// below it. Older stages belong to an earlier pull or start and are left out.
+    pub fn add_with(&mut self, span: Span, inner: &[Span]) {
+        let within = inner.iter().filter(|s| s.start >= span.start && s.start <= span.end.max(span.start));
+        let nested: Vec<Span> = within
+            .map(|s| Span { name: format!("{}.{}", span.name, s.name), container: span.container.clone(), ..s.clone() })
+            .collect();
+        self.add(span);
+        nested.into_iter().for_each(|s| self.add(s));
+    }
+
+    /// A moment rather than a stage.
+    pub fn mark(&mut self, name: &str, at: i64) {
+        self.add(Span { name: name.to_owned(), container: String::new(), start: at, end: at, detail: String::new() });
+    }
+
+    /// Whether a span of that name is there.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.spans.iter().any(|s| s.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(name: &str, start: i64, end: i64) -> Span {
+        Span { name: name.into(), container: String::new(), start, end, detail: String::new() }
+    }
+
+    #[test]
+    fn spans_are_kept_by_start_and_old_inner_ones_are_dropped() {
+        let mut timeline = Timeline::default();
+        timeline.add(span("ready", 90, 90));
+        let inner = parse_runtime_spans(
+            r#"[{"name":"old","start":5,"end":8},{"name":"cni.bridge","start":20,"end":30,"detail":"10.0.0.2"}]"#,
+        );
+        timeline.add_with(span("sandbox", 10, 50), &inner);
+        timeline.mark("seen", 1);
+        let names: Vec<&str> = timeline.spans().iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["seen", "sandbox", "sandbox.cni.bridge", "ready"]);
+        assert!(timeline.has("ready"));
+        assert!(parse_runtime_spans("nonsense").is_empty());
+    }
+}

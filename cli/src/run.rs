@@ -1,0 +1,132 @@
+//! `gantry run`: pods from files in the foreground. Owns the order of start and end, the
+//! signals and the exit code; never decides about a pod. Called by main.
+
+mod narrate;
+mod signals;
+mod summary;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_agent::agent::Agent;
+use gantry_agent::clock::SystemClock;
+use gantry_agent::logs::dir::LogDir;
+use gantry_agent::operator::socket::Socket;
+use gantry_agent::pod::run::Deps;
+use gantry_agent::pod::spec::Pod;
+use gantry_agent::pod::status::{Phase, PodStatus};
+use gantry_agent::runtime::cri::{self, CriRuntime};
+use gantry_agent::{manifest, node};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::args::RunArgs;
+use crate::in_process::InProcess;
+use crate::{output, runtime};
+use narrate::narrate;
+use signals::Signals;
+
+const BAD_MANIFEST: u8 = 2;
+/// As a shell reports a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+/// For the last lines of containers that have ended.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
+    let pods = match manifest::load(&args.files) {
+        Ok(pods) => pods,
+        Err(error) => {
+            output::say(&format!("error: {:#}", anyhow::Error::from(error)));
+            return Ok(ExitCode::from(BAD_MANIFEST));
+        }
+    };
+    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir } = *args;
+    let mut signals = Signals::new()?;
+    // First of all what tells whether another agent is here already.
+    let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
+    let (in_process, channel) = match container_runtime_endpoint {
+        Some(endpoint) => (None, cri::connect(&endpoint).await?),
+        None => {
+            let (runtime, channel) = InProcess::start(runtime::config(flags)).await?;
+            (Some(runtime), channel)
+        }
+    };
+    let facts = node::facts(pod_logs_dir.clone())?;
+    let deps = Deps {
+        runtime: Arc::new(CriRuntime::new(channel, facts)),
+        logs: Arc::new(LogDir::new(pod_logs_dir)),
+        clock: Arc::new(SystemClock::new()),
+    };
+    let code = live(pods, deps, socket, &mut signals).await?;
+    if let Some(runtime) = in_process {
+        runtime.stop().await?;
+    }
+    Ok(code)
+}
+
+/// From the first pod to the last.
+async fn live(pods: Vec<Pod>, deps: Deps, socket: Socket, signals: &mut Signals) -> Result<ExitCode> {
+    let agent = Agent::start(pods, deps);
+    let (stop_serving, stopped) = oneshot::channel::<()>();
+    let stopped = async {
+        // Dropped or sent: either way it is time.
+        let _ = stopped.await;
+    };
+    let operator = tokio::spawn(socket.serve(agent.pods(), stopped));
+    let several = agent.pods().len() > 1;
+    let mut narrators = JoinSet::new();
+    for handle in agent.pods().iter() {
+        narrators.spawn(narrate(handle.clone(), several));
+    }
+
+    let Some(statuses) = until_over(&agent, signals).await else {
+        output::say("leaving at once: what runs goes on; `gantry run` on the same files takes it up again");
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    let drain = async { while narrators.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN, drain).await.is_err() {
+        tracing::warn!("not all output of the containers could be shown in time");
+    }
+    let pods = agent.pods();
+    output::say(&summary::table(&pods, &statuses));
+    // Cancel-safe: leaving at once is what was asked for.
+    let left = tokio::select! {
+        left = agent.clean_up() => left,
+        () = signals.next() => vec!["interrupted before everything was removed".to_owned()],
+    };
+    // An operator who waits for a stop gets the answer before the socket goes.
+    let _ = stop_serving.send(());
+    operator.await.context("the operator API died")?.context("offer the operator API")?;
+    for problem in &left {
+        output::say(&format!("error: left behind: {problem}"));
+    }
+    let failed = statuses.iter().any(|status| status.phase == Phase::Failed && !status.killed);
+    Ok(if failed || !left.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Until no pod runs or will run. The first signal asks them to end, the second kills
+/// them, the third gives up: none.
+async fn until_over(agent: &Agent, signals: &mut Signals) -> Option<Vec<PodStatus>> {
+    let mut over = Box::pin(agent.until_over());
+    let mut count = 0;
+    loop {
+        // Both arms are cancel-safe: the wait is polled by reference, a signal is kept.
+        tokio::select! {
+            statuses = &mut over => return Some(statuses),
+            () = signals.next() => count += 1,
+        }
+        match count {
+            1 => {
+                output::say("stopping; once more kills");
+                agent.kill_all(None, "interrupted");
+            }
+            2 => {
+                output::say("killing");
+                agent.kill_all(Some(Duration::ZERO), "interrupted twice");
+            }
+            _ => return None,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Tells on the terminal how a pod goes: stages and changes on stderr, what its containers
+//! write on stdout with a prefix. Owns the telling; never gives an order. One task for
+//! each pod, started by run, ends when the pod is over and its output is shown.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gantry_agent::logs::follow::LogReader;
+use gantry_agent::logs::line::{Line, Stream};
+use gantry_agent::pod::status::{ContainerState, PodStatus};
+use gantry_agent::pod::worker::PodHandle;
+use gantry_agent::timeline::render::millis;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::output;
+
+const POLL: Duration = Duration::from_millis(50);
+/// An ended container's log is complete when nothing came for this many looks.
+const QUIET_LOOKS: u32 = 3;
+
+/// Follows the pod to its end. `several`: prefixes name the pod as well.
+pub(super) async fn narrate(handle: PodHandle, several: bool) {
+    let mut status = handle.status.clone();
+    let mut followers = JoinSet::new();
+    let mut teller = Teller { pod: handle.pod.full_name(), ..Teller::default() };
+    loop {
+        let now = status.borrow_and_update().clone();
+        teller.tell(&now);
+        for container in now.containers.iter().filter(|c| !c.log_path.is_empty()) {
+            if teller.followed.insert(container.log_path.clone()) {
+                let prefix = if several {
+                    format!("[{}/{}] ", handle.pod.name, container.name)
+                } else {
+                    format!("[{}] ", container.name)
+                };
+                let path = PathBuf::from(&container.log_path);
+                followers.spawn(follow(path, prefix, container.id.clone(), handle.status.clone()));
+            }
+        }
+        if now.is_over() || status.changed().await.is_err() {
+            break;
+        }
+    }
+    while followers.join_next().await.is_some() {}
+}
+
+/// What was told already.
+#[derive(Debug, Default)]
+struct Teller {
+    pod: String,
+    stages: usize,
+    told: BTreeSet<(i64, String, String)>,
+    reason: String,
+    message: String,
+    followed: BTreeSet<String>,
+}
+
+impl Teller {
+    fn tell(&mut self, status: &PodStatus) {
+        if status.spans.len() != self.stages {
+            self.stages = status.spans.len();
+            for span in status.spans.iter().filter(|span| span.end != 0) {
+                let key = (span.start, span.name.clone(), span.container.clone());
+                if span.name.contains('.') && !span.name.starts_with("container.") || !self.told.insert(key) {
+                    continue;
+                }
+                let container = if span.container.is_empty() { String::new() } else { format!(" [{}]", span.container) };
+                let took = if span.end == span.start { String::new() } else { format!(" {}", millis(span.end - span.start)) };
+                let detail = if span.detail.is_empty() { String::new() } else { format!(" {}", span.detail) };
+                output::say(&output::one_line(&format!("{}{container} {}{took}{detail}", self.pod, span.name)));
+            }
+        }
+        if status.reason != self.reason || status.message != self.message {
+            self.reason.clone_from(&status.reason);
+            self.message.clone_from(&status.message);
+            let text = match (status.message.as_str(), status.ip.as_str()) {
+                ("", "") => status.reason.clone(),
+                ("", ip) => format!("{}, address {ip}", status.reason),
+                (message, _) => format!("{}: {message}", status.reason),
+            };
+            output::say(&output::one_line(&format!("{} {text}", self.pod)));
+        }
+    }
+}
+
+/// Prints a container's log as it grows, until the container has ended and its log is
+/// still.
+async fn follow(path: PathBuf, prefix: String, id: String, status: watch::Receiver<PodStatus>) {
+    let mut reader = LogReader::new(&path);
+    let mut writer = Prefixed { prefix, pending: Vec::new() };
+    let mut quiet = 0;
+    while quiet < QUIET_LOOKS {
+        match reader.next().await {
+            Ok(lines) if lines.is_empty() => {
+                quiet = if runs(&status.borrow(), &id) { 0 } else { quiet + 1 };
+                tokio::time::sleep(POLL).await;
+            }
+            Ok(lines) => {
+                quiet = 0;
+                // Nobody reads stdout any more: the pod goes on all the same.
+                if output::print(&writer.render(&lines)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "cannot show what the container writes");
+                return;
+            }
+        }
+    }
+}
+
+fn runs(status: &PodStatus, id: &str) -> bool {
+    !status.is_over()
+        && status.containers.iter().any(|c| c.id == id && matches!(c.state, ContainerState::Running { .. }))
+}
+
+/// Puts the prefix before whole lines; the parts of a long one are joined for each stream.
+struct Prefixed {
+    prefix: String,
+    pending: Vec<(Stream, Vec<u8>)>,
+}
+
+impl Prefixed {
+    fn render(&mut self, lines: &[Line]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for line in lines {
+            let at = self.pending.iter().position(|(stream, _)| *stream == line.stream);
+            let mut text = at.map(|at| self.pending.swap_remove(at).1).unwrap_or_default();
+            text.extend_from_slice(&line.text);
+            if line.partial {
+                self.pending.push((line.stream, text));
+                continue;
+            }
+            out.extend_from_slice(self.prefix.as_bytes());
+            out.extend_from_slice(&text);
+            out.push(b'\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_joined_for_each_stream() {
+        let line = |stream, partial, text: &str| Line { stream, partial, text: text.into() };
+        let mut writer = Prefixed { prefix: "[web] ".into(), pending: Vec::new() };
+        let out = writer.render(&[
+            line(Stream::Stdout, true, "a"),
+            line(Stream::Stderr, false, "x"),
+            line(Stream::Stdout, false, "b"),
+        ]);
+        assert_eq!(String::from_utf8(out).unwrap(), "[web] x\n[web] ab\n");
+    }
+}

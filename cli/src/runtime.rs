@@ -1,0 +1,51 @@
+//! `gantry runtime`: the container runtime as a process of its own. Owns its flags'
+//! meaning and its shutdown; the runtime itself is the shim crate's. Called by main.
+
+use anyhow::{Context, Result};
+use gantry_shim::runtime::{Config, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{RuntimeArgs, RuntimeFlags};
+
+/// Serves until SIGINT or SIGTERM; pods run on afterwards.
+pub(crate) async fn serve(args: RuntimeArgs) -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let runtime = Runtime::start(config(args.flags)).await.context("start the runtime")?;
+    tracing::info!(socket = %args.socket.display(), "serving");
+    // Both arms are cancel-safe: a signal is kept until it is received.
+    let shutdown = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    runtime.serve_unix(&args.socket, shutdown).await.with_context(|| format!("serve on {}", args.socket.display()))
+}
+
+/// The flags as the runtime's configuration.
+pub(crate) fn config(flags: RuntimeFlags) -> Config {
+    let RuntimeFlags {
+        root,
+        state,
+        cni_conf_dir,
+        cni_bin_dir,
+        cni_cache_dir,
+        cni_data_dir,
+        netns_dir,
+        cgroup_root,
+        programs_dir,
+    } = flags;
+    Config {
+        root,
+        state,
+        cni_conf_dir,
+        cni_bin_dir,
+        cni_cache_dir,
+        cni_data_dir,
+        netns_dir,
+        cgroup_root,
+        programs_dir,
+        default_network: false,
+    }
+}

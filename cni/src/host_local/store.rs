@@ -1,0 +1,166 @@
+//! Leases on disk, in the format of the upstream plugin, which may share the folder.
+//!
+//! A network's folder holds a file per leased address (`<container id>\r\n<interface>`), `last_reserved_ip.<set>` and
+//! `lock`. Owns these files; a [`Store`] is the proof that the lock is held (`flock(2)`, so other threads and other
+//! processes, upstream's plugin among them, wait). Never chooses an address. Called by `host_local`, and by the chain
+//! when it looks whether a network is idle.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+const LINE_BREAK: &str = "\r\n";
+const LAST_PREFIX: &str = "last_reserved_ip.";
+const LOCK: &str = "lock";
+/// A lease is written here and then renamed: a crash leaves no lease without an owner.
+const DRAFT: &str = ".lease.draft";
+
+/// Why the folder could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot make the folder")]
+    Folder(#[source] io::Error),
+    #[error("cannot lock {path}")]
+    Lock {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot list the folder")]
+    List(#[source] io::Error),
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot remove {path}")]
+    Remove {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A leased address and the text of its file.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    pub(crate) address: IpAddr,
+    owner: String,
+}
+
+impl Leased {
+    /// Whether it belongs to this container's interface.
+    pub(crate) fn is_of(&self, container_id: &str, ifname: &str) -> bool {
+        self.owner.trim() == format!("{container_id}{LINE_BREAK}{ifname}")
+    }
+
+    /// Whether it belongs to this container, written by a plugin of old that knew no interfaces.
+    fn is_of_old(&self, container_id: &str) -> bool {
+        self.owner.trim() == container_id
+    }
+}
+
+/// A network's folder, locked as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Store {
+    dir: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Makes the folder if need be and waits for its lock.
+    pub(crate) fn lock(dir: &Path) -> Result<Store, Error> {
+        DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(Error::Folder)?;
+        let path = dir.join(LOCK);
+        let failed = |source| Error::Lock { path: path.clone(), source };
+        // Opened anew each time: flock(2) belongs to the open file, so threads exclude one another too.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(Store { dir: dir.into(), _lock: file })
+    }
+
+    /// All leases of the network.
+    pub(crate) fn leases(&self) -> Result<Vec<Leased>, Error> {
+        let mut leases = Vec::new();
+        for entry in self.dir.read_dir().map_err(Error::List)? {
+            let entry = entry.map_err(Error::List)?;
+            let Some(address) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let path = entry.path();
+            let bytes = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
+            leases.push(Leased { address, owner: String::from_utf8_lossy(&bytes).into_owned() });
+        }
+        Ok(leases)
+    }
+
+    /// The address that was given last from a range set, if one was.
+    pub(crate) fn last(&self, set: usize) -> Result<Option<IpAddr>, Error> {
+        let path = self.last_path(set);
+        match std::fs::read_to_string(&path) {
+            // A torn file only loses the place in the round.
+            Ok(text) => Ok(text.trim().parse().ok()),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Read { path, source }),
+        }
+    }
+
+    /// Leases an address that is free, as seen under this lock.
+    pub(crate) fn take(
+        &self,
+        address: IpAddr,
+        container_id: &str,
+        ifname: &str,
+        set: usize,
+    ) -> Result<(), Error> {
+        let draft = self.dir.join(DRAFT);
+        let path = self.dir.join(address.to_string());
+        write(&draft, &format!("{container_id}{LINE_BREAK}{ifname}"))
+            .and_then(|()| std::fs::rename(&draft, &path))
+            .map_err(|source| Error::Write { path, source })?;
+        let path = self.last_path(set);
+        write(&path, &address.to_string()).map_err(|source| Error::Write { path, source })
+    }
+
+    /// Releases every address of a container's interface and says how many there were.
+    pub(crate) fn release(&self, container_id: &str, ifname: &str) -> Result<usize, Error> {
+        let leases = self.leases()?;
+        let mut own: Vec<_> = leases.iter().filter(|lease| lease.is_of(container_id, ifname)).collect();
+        if own.is_empty() {
+            own = leases.iter().filter(|lease| lease.is_of_old(container_id)).collect();
+        }
+        for lease in &own {
+            let path = self.dir.join(lease.address.to_string());
+            std::fs::remove_file(&path).map_err(|source| Error::Remove { path, source })?;
+        }
+        Ok(own.len())
+    }
+
+    fn last_path(&self, set: usize) -> PathBuf {
+        self.dir.join(format!("{LAST_PREFIX}{set}"))
+    }
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}

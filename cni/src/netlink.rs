@@ -1,0 +1,217 @@
+//! A blocking `NETLINK_ROUTE` socket: one request, its answers, the kernel's verdict.
+//!
+//! Owns the socket and the sequence numbers; a socket stays bound to the network namespace of the thread that opened
+//! it. Never decides what to ask for: `link`, `addr` and `route` build the messages, the plugins choose them.
+//! See `netlink(7)` and `rtnetlink(7)`.
+
+mod addr;
+mod link;
+mod route;
+
+pub(crate) use link::{Link, VethPair};
+
+use std::io;
+
+use netlink_packet_core::{
+    DecodeError, ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NlasIterator,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// `recv(2)`: return the datagram's true length, so that a cut one is noticed.
+const MSG_TRUNC: i32 = 0x20;
+/// The kernel builds dumps in buffers of at most 32 KiB (`netlink_dump` in `af_netlink.c`).
+const BUFFER: usize = 64 * 1024;
+/// `NLMSGERR_ATTR_MSG` of `linux/netlink.h`: the kernel's own words.
+const NLMSGERR_ATTR_MSG: u16 = 1;
+/// Length of the request's header, which an error repeats before its attributes.
+const NLMSG_HEADER: usize = 16;
+/// How often a dump is taken again when the kernel says that something changed while it ran.
+const DUMP_TRIES: u32 = 10;
+
+const EEXIST: i32 = rustix::io::Errno::EXIST.raw_os_error();
+const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+
+/// Why a request brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot open a netlink socket")]
+    Open(#[source] io::Error),
+    #[error("cannot send a netlink request")]
+    Send(#[source] io::Error),
+    #[error("cannot receive a netlink answer")]
+    Receive(#[source] io::Error),
+    #[error("a netlink answer of {length} bytes was cut")]
+    Cut { length: usize },
+    #[error("cannot decode a netlink answer")]
+    Decode(#[source] DecodeError),
+    #[error("the kernel's list changed {DUMP_TRIES} times while it was read")]
+    Interrupted,
+    #[error("the kernel lost netlink messages")]
+    Overrun,
+    #[error("the kernel refused{}", detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    Refused {
+        detail: Option<String>,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the kernel says that the thing is there already.
+    pub(crate) fn is_exists(&self) -> bool {
+        matches!(self, Error::Refused { source, .. } if source.raw_os_error() == Some(EEXIST))
+    }
+
+    /// Whether the kernel says that there is no such link.
+    pub(crate) fn is_no_device(&self) -> bool {
+        matches!(self, Error::Refused { source, .. } if source.raw_os_error() == Some(ENODEV))
+    }
+}
+
+/// A socket to the kernel's routing and link tables.
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Netlink, Error> {
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(Error::Open)?;
+        socket.bind_auto().map_err(Error::Open)?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
+        socket.set_cap_ack(true).map_err(Error::Open)?;
+        socket.set_ext_ack(true).map_err(Error::Open)?;
+        Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
+    }
+
+    /// Asks for one change, or for one thing: the answer is what came before the acknowledgement.
+    fn request(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
+        let (answers, _) = self.receive()?;
+        Ok(answers)
+    }
+
+    /// Asks for a whole table.
+    fn dump(&mut self, message: &RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        for _ in 0..DUMP_TRIES {
+            self.send(message.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            let (answers, consistent) = self.receive()?;
+            if consistent {
+                return Ok(answers);
+            }
+        }
+        Err(Error::Interrupted)
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<(), Error> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut packet = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop).map_err(Error::Send)
+    }
+
+    /// Reads up to the verdict on the last request; the flag is false for a dump that something changed under.
+    fn receive(&mut self) -> Result<(Vec<RouteNetlinkMessage>, bool), Error> {
+        let mut answers = Vec::new();
+        let mut consistent = true;
+        loop {
+            self.fill()?;
+            let mut rest = self.buffer.as_slice();
+            while !rest.is_empty() {
+                let packet =
+                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(Error::Decode)?;
+                rest = rest.get(aligned(packet.header.length)..).unwrap_or_default();
+                if packet.header.sequence_number != self.sequence {
+                    continue;
+                }
+                consistent &= packet.header.flags & NLM_F_DUMP_INTR == 0;
+                match packet.payload {
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Error(verdict) if verdict.code.is_none() => {
+                        return Ok((answers, consistent));
+                    }
+                    NetlinkPayload::Error(verdict) => return Err(refused(&verdict)),
+                    NetlinkPayload::Done(done) if done.code == 0 => return Ok((answers, consistent)),
+                    NetlinkPayload::Done(done) => {
+                        let source = io::Error::from_raw_os_error(done.code.saturating_abs());
+                        return Err(Error::Refused { detail: None, source });
+                    }
+                    NetlinkPayload::Overrun(_) => return Err(Error::Overrun),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        loop {
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer, MSG_TRUNC) {
+                Ok(length) if length > self.buffer.len() => return Err(Error::Cut { length }),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::Receive(error)),
+            }
+        }
+    }
+}
+
+/// Messages of one datagram start at multiples of four bytes; never zero, so that reading always moves on.
+fn aligned(length: u32) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX).max(NLMSG_HEADER).div_ceil(4).saturating_mul(4)
+}
+
+fn refused(verdict: &ErrorMessage) -> Error {
+    Error::Refused { detail: kernel_words(&verdict.header), source: verdict.to_io() }
+}
+
+/// The text that the kernel adds to an error, if it has one.
+fn kernel_words(payload: &[u8]) -> Option<String> {
+    let attributes = payload.get(NLMSG_HEADER..)?;
+    let text =
+        NlasIterator::new(attributes).flatten().find(|attribute| attribute.kind() == NLMSGERR_ATTR_MSG)?;
+    let bytes = text.value();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_words_are_found_behind_the_header() {
+        let mut payload = vec![0; NLMSG_HEADER];
+        payload.extend_from_slice(&[8, 0, 2, 0, 1, 2, 3, 4]); // another attribute first
+        payload.extend_from_slice(&[8, 0, 1, 0, b'n', b'o', 0, 0]);
+        assert_eq!(kernel_words(&payload).as_deref(), Some("no"));
+        assert_eq!(kernel_words(&payload[..NLMSG_HEADER]), None);
+        assert_eq!(kernel_words(&[1, 2]), None);
+    }
+
+    #[test]
+    fn reading_moves_on_even_past_a_broken_length() {
+        assert_eq!(aligned(17), 20);
+        assert_eq!(aligned(0), 16);
+    }
+
+    #[test]
+    fn links_can_be_read_without_privileges() {
+        let link = Netlink::open().unwrap().link("lo").unwrap().unwrap();
+        assert_eq!(link.name, "lo");
+        assert!(Netlink::open().unwrap().link("no-such-link").unwrap().is_none());
+    }
+}

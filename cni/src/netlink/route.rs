@@ -1,0 +1,91 @@
+//! Routes.
+//!
+//! Owns how a route becomes an `RTM_NEWROUTE` message. Never decides which routes there are. Called by the bridge.
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
+    RouteType,
+};
+
+use super::addr::family;
+use super::{Error, Netlink};
+use crate::result::Route;
+
+impl Netlink {
+    /// Adds a route out of a link.
+    pub(crate) fn add_route(&mut self, index: u32, route: &Route) -> Result<(), Error> {
+        let message = route_message(index, route);
+        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL).map(drop)
+    }
+}
+
+fn route_message(index: u32, route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(route.dst.addr());
+    message.header.destination_prefix_length = route.dst.prefix_len();
+    message.header.protocol = RouteProtocol::Boot;
+    message.header.kind = RouteType::Unicast;
+    message.header.scope = match route.scope {
+        Some(scope) => RouteScope::from(scope),
+        None => RouteScope::Universe,
+    };
+    // Tables above 255 do not fit the header; the attribute holds any.
+    message.header.table = match route.table {
+        None => RouteHeader::RT_TABLE_MAIN,
+        Some(_) => RouteHeader::RT_TABLE_UNSPEC,
+    };
+    let attributes = &mut message.attributes;
+    attributes.extend(route.table.map(RouteAttribute::Table));
+    attributes.push(RouteAttribute::Destination(RouteAddress::from(route.dst.network())));
+    attributes.extend(route.gw.map(|gw| RouteAttribute::Gateway(RouteAddress::from(gw))));
+    attributes.push(RouteAttribute::Oif(index));
+    attributes.extend(route.priority.map(RouteAttribute::Priority));
+    let metrics: Vec<_> =
+        route.mtu.map(RouteMetric::Mtu).into_iter().chain(route.advmss.map(RouteMetric::Advmss)).collect();
+    if !metrics.is_empty() {
+        attributes.push(RouteAttribute::Metrics(metrics));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_route_goes_to_the_main_table() {
+        let route = Route::new("0.0.0.0/0".parse().unwrap(), Some("10.87.0.1".parse().unwrap()));
+        let message = route_message(4, &route);
+        assert_eq!(message.header.table, RouteHeader::RT_TABLE_MAIN);
+        assert_eq!(message.header.destination_prefix_length, 0);
+        assert!(message.attributes.contains(&RouteAttribute::Oif(4)));
+        assert!(
+            message.attributes.contains(&RouteAttribute::Gateway(RouteAddress::Inet([10, 87, 0, 1].into())))
+        );
+    }
+
+    #[test]
+    fn each_wish_of_a_route_is_passed_on() {
+        let route = Route {
+            mtu: Some(1400),
+            advmss: Some(1360),
+            priority: Some(5),
+            table: Some(1000),
+            scope: Some(253),
+            ..Route::new("fd01::7/64".parse().unwrap(), None)
+        };
+        let message = route_message(4, &route);
+        assert_eq!(message.header.scope, RouteScope::Link);
+        assert!(message.attributes.contains(&RouteAttribute::Table(1000)));
+        assert!(message.attributes.contains(&RouteAttribute::Priority(5)));
+        assert!(
+            message
+                .attributes
+                .contains(&RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400), RouteMetric::Advmss(1360)]))
+        );
+        let network: std::net::Ipv6Addr = "fd01::".parse().unwrap();
+        assert!(message.attributes.contains(&RouteAttribute::Destination(RouteAddress::Inet6(network))));
+    }
+}

@@ -1,0 +1,396 @@
+//! The chain on real links, leases and namespaces.
+//!
+//! These tests make bridges in the network namespace that they run in and mounts in the mount namespace, so they must
+//! run as root in namespaces of their own, and refuse to run in the host's:
+//! `unshare --mount --net --propagation private cargo test -p gantry-cni --test netlink`
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gantry_cni::chain::{self, Attachment, Conflist, Dirs};
+use gantry_cni::{CniResult, netns};
+use serde_json::{Value, json};
+
+/// A node with a network of its own, and pods in their namespaces.
+struct Node {
+    root: tempfile::TempDir,
+    dirs: Dirs,
+    list: Conflist,
+    bridge: String,
+}
+
+impl Node {
+    /// The bridge's name must be no other test's: they share the host side.
+    fn new(bridge: &str, ipam: Value) -> Node {
+        refuse_the_hosts_namespaces();
+        let root = tempfile::tempdir().unwrap();
+        let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [
+            {"type": "bridge", "bridge": bridge, "isDefaultGateway": true, "hairpinMode": true, "ipam": ipam}]});
+        Node {
+            dirs: Dirs {
+                data_dir: root.path().join("networks"),
+                cache_dir: root.path().join("results"),
+                bin_dir: PathBuf::from("/opt/cni/bin"),
+            },
+            root,
+            list: Conflist::parse(&list.to_string(), "test").unwrap(),
+            bridge: bridge.into(),
+        }
+    }
+
+    fn pod(&self, id: &str) -> Pod<'_> {
+        Pod { node: self, id: id.into(), netns: netns::create(&self.root.path().join("netns"), id).unwrap() }
+    }
+
+    fn bridge_mac(&self) -> String {
+        let sys = Sysfs::mount();
+        std::fs::read_to_string(sys.path().join(format!("class/net/{}/address", self.bridge))).unwrap()
+    }
+
+    /// Number of the bridge's ports.
+    fn ports(&self) -> usize {
+        let sys = Sysfs::mount();
+        sys.path().join(format!("class/net/{}/brif", self.bridge)).read_dir().map_or(0, Iterator::count)
+    }
+
+    fn leases(&self) -> BTreeSet<String> {
+        let names = |dir: PathBuf| dir.read_dir().into_iter().flatten().map(|e| e.unwrap().file_name());
+        names(self.dirs.data_dir.join("net"))
+            .map(|name| name.into_string().unwrap())
+            .filter(|name| name.parse::<IpAddr>().is_ok())
+            .collect()
+    }
+
+    fn cached(&self) -> usize {
+        self.dirs.cache_dir.read_dir().map_or(0, Iterator::count)
+    }
+
+    #[track_caller]
+    fn assert_empty(&self) {
+        assert_eq!(self.leases(), BTreeSet::new(), "leases");
+        assert_eq!(self.cached(), 0, "cached results");
+        assert_eq!(self.ports(), 0, "ports of {}", self.bridge);
+        chain::remove_idle(&self.list, &self.dirs).unwrap();
+        assert!(!links(Path::new("/proc/self/ns/net")).contains(&self.bridge), "the bridge");
+    }
+}
+
+struct Pod<'a> {
+    node: &'a Node,
+    id: String,
+    netns: PathBuf,
+}
+
+impl Pod<'_> {
+    fn add_as(&self, ifname: &str) -> Result<CniResult, chain::Error> {
+        chain::add(&self.node.list, &self.attachment(ifname), &self.node.dirs, &mut |_, _, _| {})
+    }
+
+    fn add(&self) -> CniResult {
+        self.add_as("eth0").unwrap_or_else(|error| panic!("{}", explain(&error)))
+    }
+
+    fn del(&self) {
+        let deleted = chain::del(&self.node.list, &self.attachment("eth0"), &self.node.dirs);
+        deleted.unwrap_or_else(|error| panic!("{}", explain(&error)));
+    }
+
+    fn attachment<'a>(&'a self, ifname: &'a str) -> Attachment<'a> {
+        Attachment { container_id: &self.id, netns: &self.netns, ifname, args: Vec::new() }
+    }
+
+    fn listen(&self, address: IpAddr) -> (TcpListener, SocketAddr) {
+        // The socket stays in the namespace it was opened in.
+        let listener = netns::run(&self.netns, || TcpListener::bind((address, 0))).unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[track_caller]
+    fn connect(&self, to: SocketAddr) -> TcpStream {
+        netns::run(&self.netns, || TcpStream::connect_timeout(&to, Duration::from_secs(10)))
+            .unwrap()
+            .unwrap_or_else(|error| panic!("{} cannot connect to {to}: {error}", self.id))
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        let removed = netns::remove(&self.netns);
+        if !std::thread::panicking() {
+            removed.unwrap();
+        }
+    }
+}
+
+/// sysfs shows the links of the namespace in which it was mounted, so it is mounted anew.
+struct Sysfs(tempfile::TempDir);
+
+impl Sysfs {
+    fn mount() -> Sysfs {
+        let dir = tempfile::tempdir().unwrap();
+        rustix::mount::mount("sysfs", dir.path(), "sysfs", rustix::mount::MountFlags::RDONLY, None).unwrap();
+        Sysfs(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Sysfs {
+    fn drop(&mut self) {
+        rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+}
+
+/// Compares with the first process, by what can be read of it without `CAP_SYS_PTRACE` and all of its capabilities:
+/// `/proc/1/ns` cannot. A namespace's `net/dev` has an inode number of its own, and a mount's id is in one namespace.
+fn refuse_the_hosts_namespaces() {
+    const REMEDY: &str = "must not run there; as root, run \
+        `unshare --mount --net --propagation private cargo test -p gantry-cni --test netlink`";
+    let net = |process: &str| std::fs::metadata(format!("/proc/{process}/net/dev")).unwrap().ino();
+    assert_ne!(
+        net("1"),
+        net("self"),
+        "this is the host's network namespace, which these tests change: they {REMEDY}"
+    );
+    let mount = |process: &str| {
+        let mounts = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
+        mounts.split_whitespace().next().map(str::to_owned)
+    };
+    assert_ne!(
+        mount("1"),
+        mount("self"),
+        "this is the host's mount namespace, which these tests change: they {REMEDY}"
+    );
+}
+
+fn links(netns: &Path) -> BTreeSet<String> {
+    let table = netns::run(netns, || std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap().unwrap();
+    table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.trim().to_owned())
+        .collect()
+}
+
+fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn address(result: &CniResult, index: usize) -> IpAddr {
+    result.ips[index].address.addr()
+}
+
+#[test]
+fn pods_reach_each_other_and_the_gateway_and_leave_nothing() {
+    let node = Node::new(
+        "gt-reach",
+        json!({"type": "host-local", "ranges": [[{"subnet": "10.201.0.0/24"}], [{"subnet": "fd00:201::/64"}]]}),
+    );
+    let (one, two) = (node.pod("one"), node.pod("two"));
+    let first = one.add();
+    let mac = node.bridge_mac();
+    let second = two.add();
+    assert_eq!(node.bridge_mac(), mac, "the bridge keeps its address when ports come");
+    assert_eq!(first.ips[0].address.to_string(), "10.201.0.2/24");
+    assert_eq!(second.ips[1].address.to_string(), "fd00:201::3/64");
+    assert_eq!(links(&one.netns), ["eth0", "lo"].map(String::from).into());
+    let value = serde_json::to_value(&first).unwrap();
+    assert_eq!(value["interfaces"][2]["name"], "eth0");
+    assert_eq!(value["interfaces"][2]["mac"], "0a:58:0a:c9:00:02");
+    assert_eq!(value["routes"][0], json!({"dst": "0.0.0.0/0", "gw": "10.201.0.1"}));
+
+    for family in [0, 1] {
+        let (_listener, at) = two.listen(address(&second, family));
+        one.connect(at);
+        let gateway = TcpListener::bind((first.ips[family].gateway.unwrap(), 0)).unwrap();
+        one.connect(gateway.local_addr().unwrap());
+    }
+    let (_listener, at) = one.listen("127.0.0.1".parse().unwrap());
+    one.connect(at);
+
+    assert_eq!((node.ports(), node.cached(), node.leases().len()), (2, 2, 4));
+    assert!(!chain::remove_idle(&node.list, &node.dirs).unwrap(), "a bridge in use stays");
+    one.del();
+    assert_eq!((node.ports(), node.cached(), node.leases().len()), (1, 1, 2));
+    assert_eq!(links(&one.netns), ["lo"].map(String::from).into());
+    one.del();
+    two.del();
+    assert!(chain::remove_idle(&node.list, &node.dirs).unwrap(), "an idle bridge goes");
+    node.assert_empty();
+}
+
+#[test]
+fn a_port_has_hairpin_mode_and_the_host_forwards() {
+    let node = Node::new("gt-hairpin", json!({"type": "host-local", "subnet": "10.202.0.0/24"}));
+    let pod = node.pod("one");
+    let result = pod.add();
+    let sys = Sysfs::mount();
+    let port = sys.path().join(format!("class/net/{}/brport", result.interfaces[1].name));
+    assert_eq!(std::fs::read_to_string(port.join("hairpin_mode")).unwrap().trim(), "1");
+    assert_eq!(std::fs::read_to_string(port.join("state")).unwrap().trim(), "3", "BR_STATE_FORWARDING");
+    assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(), "1");
+    drop(sys);
+    pod.del();
+    node.assert_empty();
+}
+
+#[test]
+fn an_exhausted_range_leaves_no_link() {
+    let node = Node::new(
+        "gt-full",
+        json!({"type": "host-local", "subnet": "10.203.0.0/24", "rangeStart": "10.203.0.9", "rangeEnd": "10.203.0.9"}),
+    );
+    let (one, two) = (node.pod("one"), node.pod("two"));
+    one.add();
+    let error = explain(&two.add_as("eth0").unwrap_err());
+    assert!(error.contains("no free address in 10.203.0.9-10.203.0.9"), "{error}");
+    assert_eq!(links(&two.netns), ["lo"].map(String::from).into());
+    assert_eq!((node.ports(), node.cached(), node.leases().len()), (1, 1, 1));
+    two.del();
+    assert_eq!(node.leases().len(), 1, "a failed pod's DEL takes no other's lease");
+    one.del();
+    node.assert_empty();
+}
+
+#[test]
+fn a_failure_after_the_lease_releases_it() {
+    let node = Node::new("gt-taken", json!({"type": "host-local", "subnet": "10.204.0.0/24"}));
+    let pod = node.pod("one");
+    let error = explain(&pod.add_as("lo").unwrap_err());
+    assert!(error.contains("cannot make veth pair") && error.contains("File exists"), "{error}");
+    node.assert_empty();
+}
+
+#[test]
+fn a_failure_inside_the_pod_removes_the_link() {
+    let routes = json!([{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}]);
+    let node =
+        Node::new("gt-route", json!({"type": "host-local", "subnet": "10.205.0.0/24", "routes": routes}));
+    let pod = node.pod("one");
+    let error = explain(&pod.add_as("eth0").unwrap_err());
+    assert!(error.contains("cannot add the route to 192.0.2.0/24"), "{error}");
+    assert_eq!(links(&pod.netns), ["lo"].map(String::from).into());
+    node.assert_empty();
+}
+
+#[test]
+fn del_works_when_the_namespace_is_gone() {
+    let node = Node::new("gt-gone", json!({"type": "host-local", "subnet": "10.206.0.0/24"}));
+    let pod = node.pod("one");
+    pod.add();
+    netns::remove(&pod.netns).unwrap();
+    pod.del();
+    node.assert_empty();
+}
+
+#[test]
+fn del_works_when_only_the_file_of_the_namespace_is_gone() {
+    let node = Node::new("gt-held", json!({"type": "host-local", "subnet": "10.207.0.0/24"}));
+    let pod = node.pod("one");
+    let result = pod.add();
+    let (_keeps_the_namespace, _) = pod.listen(address(&result, 0));
+    netns::remove(&pod.netns).unwrap();
+    assert_eq!(node.ports(), 1);
+    pod.del();
+    node.assert_empty();
+}
+
+#[test]
+fn del_removes_a_link_whose_host_end_has_another_name() {
+    let node = Node::new("gt-other", json!({"type": "host-local", "subnet": "10.208.0.0/24"}));
+    let pod = node.pod("one");
+    pod.add();
+    let other = Attachment { container_id: "another", ..pod.attachment("eth0") };
+    chain::del(&node.list, &other, &node.dirs).unwrap();
+    assert_eq!(links(&pod.netns), ["lo"].map(String::from).into());
+    pod.del();
+    node.assert_empty();
+}
+
+#[test]
+fn a_bridge_of_another_network_is_refused() {
+    let node = Node::new("gt-clash", json!({"type": "host-local", "subnet": "10.209.0.0/24"}));
+    let mut other = Node::new("gt-clash", json!({"type": "host-local", "subnet": "10.210.0.0/24"}));
+    let (mine, theirs) = (node.pod("one"), other.pod("two"));
+    mine.add();
+    let error = explain(&theirs.add_as("eth0").unwrap_err());
+    assert!(error.contains("bridge gt-clash has address 10.209.0.1/24"), "{error}");
+    assert_eq!(other.leases(), BTreeSet::new());
+    mine.del();
+    node.assert_empty();
+    drop(theirs);
+    other.bridge = "lo".into();
+    let list = other.list.raw().to_string().replace("gt-clash", "lo");
+    other.list = Conflist::parse(&list, "test").unwrap();
+    let error = explain(&other.pod("three").add_as("eth0").unwrap_err());
+    assert!(error.contains("lo exists but is not a bridge"), "{error}");
+}
+
+#[test]
+fn pods_come_and_go_side_by_side() {
+    let node = Node::new("gt-many", json!({"type": "host-local", "subnet": "10.211.0.0/24"}));
+    let mut times: Vec<i64> = Vec::new();
+    let added: Vec<(Pod<'_>, CniResult, i64)> = std::thread::scope(|scope| {
+        let node = &node;
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn(move || {
+                    (0..8)
+                        .map(|n| {
+                            let pod = node.pod(&format!("p{thread}-{n}"));
+                            let mut spent = 0;
+                            let mut on_plugin = |name: &str, start, end| {
+                                spent += if name == "host-local" { 0 } else { end - start };
+                            };
+                            let result =
+                                chain::add(&node.list, &pod.attachment("eth0"), &node.dirs, &mut on_plugin)
+                                    .unwrap();
+                            (pod, result, spent)
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let addresses: BTreeSet<IpAddr> = added.iter().map(|(_, result, _)| address(result, 0)).collect();
+    assert_eq!((addresses.len(), node.leases().len(), node.ports()), (32, 32, 32));
+    let (_listener, at) = added[0].0.listen(address(&added[0].1, 0));
+    added[31].0.connect(at);
+    for (pod, _, spent) in &added {
+        times.push(*spent);
+        pod.del();
+    }
+    times.sort_unstable();
+    println!("ADD, 4 side by side: median {} us, slowest {} us", times[16] / 1000, times[31] / 1000);
+    node.assert_empty();
+}
+
+#[test]
+fn a_namespace_is_made_once_and_removed_without_a_trace() {
+    refuse_the_hosts_namespaces();
+    let dir = tempfile::tempdir().unwrap();
+    let parent = dir.path().join("netns");
+    let path = netns::create(&parent, "a").unwrap();
+    assert_eq!(links(&path), ["lo"].map(String::from).into());
+    assert!(netns::create(&parent, "a").is_err(), "the name is taken");
+    assert_eq!(links(&path).len(), 1, "and the namespace of that name is as it was");
+    netns::remove(&path).unwrap();
+    netns::remove(&path).unwrap();
+    let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    assert!(!mounts.contains(&*path.to_string_lossy()), "{mounts}");
+    assert_eq!(parent.read_dir().unwrap().count(), 0);
+}

@@ -1,0 +1,341 @@
+//! Control groups of sandboxes, containers and monitors, on v1, v2 and hybrid hosts, driver cgroupfs.
+//! Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
+//! the processes enter by themselves.
+
+mod devices;
+mod layout;
+mod resources;
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gantry_proto::monitor::CgroupTarget;
+use rustix::process::{Pid, Signal};
+
+pub use layout::{Hierarchy, Layout};
+pub use resources::Resources;
+
+use crate::sys;
+
+/// A cgroup operation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The mount table could not be read.
+    #[error("read the mount table /proc/self/mountinfo")]
+    Mounts(#[source] io::Error),
+    /// No cgroup file system is mounted.
+    #[error("no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup")]
+    NotMounted,
+    /// A folder could not be made.
+    #[error("make the cgroup {path}", path = path.display())]
+    Create {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A value could not be written.
+    #[error("write {value:?} to {path}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was to be written.
+        value: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The device filter could not be attached.
+    #[error("attach the device filter to {path}", path = path.display())]
+    Devices {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A folder could not be removed.
+    #[error("remove the cgroup {path}", path = path.display())]
+    Remove {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A request that this host's cgroup version has no file for.
+    #[error("{0} needs cgroup v2, and this node has v1: leave it unset here")]
+    NeedsV2(String),
+    /// A path that would leave the cgroup tree.
+    #[error("cgroup path {0:?} is not absolute and plain")]
+    BadPath(String),
+}
+
+/// One cgroup: a folder in each v1 hierarchy, or one on v2. May not exist yet.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    layout: Layout,
+    path: String,
+}
+
+fn write(path: PathBuf, value: &str) -> Result<(), Error> {
+    fs::write(&path, value).map_err(|source| Error::Write { path, value: value.to_owned(), source })
+}
+
+impl Cgroup {
+    /// Names a cgroup by its path below the root, as in `/gantry/ID`.
+    ///
+    /// # Errors
+    /// When the path has `..` or is not absolute.
+    pub fn new(layout: &Layout, path: &str) -> Result<Self, Error> {
+        let plain = path.starts_with('/') && !path.split('/').any(|part| part == ".." || part == ".");
+        if plain {
+            Ok(Self { layout: layout.clone(), path: path.to_owned() })
+        } else {
+            Err(Error::BadPath(path.to_owned()))
+        }
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        self.layout.mounts().iter().map(|mount| mount.join(self.path.trim_start_matches('/'))).collect()
+    }
+
+    /// Makes the folders, parents first. On v2 each parent hands its controllers down; on v1 a new
+    /// cpuset folder gets its parent's CPUs and memory nodes, or nothing could enter it.
+    ///
+    /// # Errors
+    /// When a folder can't be made or prepared.
+    pub fn create(&self) -> Result<(), Error> {
+        match &self.layout {
+            Layout::Unified { mount } => self.create_v2(mount),
+            Layout::Legacy { hierarchies } => {
+                hierarchies.iter().try_for_each(|hierarchy| self.create_v1(hierarchy))
+            }
+        }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &str> {
+        self.path.split('/').filter(|part| !part.is_empty())
+    }
+
+    fn create_v2(&self, mount: &Path) -> Result<(), Error> {
+        let mut folder = mount.to_path_buf();
+        for part in self.steps() {
+            delegate(&folder)?;
+            folder.push(part);
+            make(&folder)?;
+        }
+        Ok(())
+    }
+
+    fn create_v1(&self, hierarchy: &Hierarchy) -> Result<(), Error> {
+        let mut folder = hierarchy.mount.clone();
+        for part in self.steps() {
+            let parent = folder.clone();
+            folder.push(part);
+            make(&folder)?;
+            if hierarchy.has("cpuset") {
+                for file in ["cpuset.cpus", "cpuset.mems"] {
+                    inherit(&parent.join(file), &folder.join(file))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets limits.
+    ///
+    /// # Errors
+    /// When the kernel refuses a value, with file and value.
+    pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
+        for (controller, file, value) in resources.files(self.layout.is_unified())? {
+            let folder = self.layout.folder_of(controller, &self.path);
+            match folder {
+                Some(folder) => write(folder.join(file), &value)?,
+                None => {
+                    return Err(Error::Write {
+                        path: file.into(),
+                        value,
+                        source: io::Error::new(
+                            io::ErrorKind::Unsupported,
+                            format!("this node has no {controller} controller"),
+                        ),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the members use the standard devices of a container and `extra`, devices of the node.
+    ///
+    /// # Errors
+    /// When the filter can't be attached: the container must not start without it.
+    pub fn restrict_devices<'a>(&self, extra: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
+        let rules: Vec<devices::Rule> =
+            devices::defaults().into_iter().chain(extra.filter_map(devices::of_node)).collect();
+        match &self.layout {
+            Layout::Unified { mount } => {
+                let path = mount.join(self.path.trim_start_matches('/'));
+                let attach = || -> io::Result<()> {
+                    let folder = fs::File::open(&path)?;
+                    sys::bpf::attach_device_program(folder.as_fd(), &devices::program(&rules))
+                };
+                attach().map_err(|source| Error::Devices { path: path.clone(), source })
+            }
+            Layout::Legacy { .. } => {
+                let Some(folder) = self.layout.folder_of("devices", &self.path) else {
+                    return Err(Error::Devices {
+                        path: self.path.clone().into(),
+                        source: io::Error::new(
+                            io::ErrorKind::Unsupported,
+                            "this node has no devices controller",
+                        ),
+                    });
+                };
+                write(folder.join("devices.deny"), "a")?;
+                rules.iter().try_for_each(|rule| write(folder.join("devices.allow"), &rule.to_string()))
+            }
+        }
+    }
+
+    /// What the monitor and its children need to know.
+    #[must_use]
+    pub fn target(&self) -> CgroupTarget {
+        let folders = self.folders().iter().map(|folder| folder.display().to_string()).collect();
+        let counter = if self.layout.is_unified() { "memory.events" } else { "memory.oom_control" };
+        let oom_counter = self
+            .layout
+            .folder_of("memory", &self.path)
+            .map(|folder| folder.join(counter).display().to_string())
+            .unwrap_or_default();
+        let hierarchies = match &self.layout {
+            Layout::Unified { .. } => Vec::new(),
+            Layout::Legacy { hierarchies } => hierarchies.iter().map(|h| h.options.clone()).collect(),
+        };
+        CgroupTarget { folders, unified: self.layout.is_unified(), oom_counter, hierarchies }
+    }
+
+    /// Whether any folder is there.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.folders().iter().any(|folder| folder.exists())
+    }
+
+    /// Pids of the members, of this folder only.
+    fn members(&self) -> Vec<Pid> {
+        let mut pids: Vec<Pid> = self
+            .folders()
+            .iter()
+            .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
+            .flat_map(|text| {
+                text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect::<Vec<_>>()
+            })
+            .collect();
+        pids.sort_by_key(|pid| pid.as_raw_nonzero());
+        pids.dedup();
+        pids
+    }
+
+    /// Kills all members: `cgroup.kill` on v2; on v1 frozen first, so that none forks away meanwhile.
+    pub fn kill(&self) {
+        if let Layout::Unified { mount } = &self.layout {
+            let file = mount.join(self.path.trim_start_matches('/')).join("cgroup.kill");
+            if fs::write(file, "1").is_ok() {
+                return;
+            }
+        }
+        let freezer = self.layout.folder_of("freezer", &self.path).map(|folder| folder.join("freezer.state"));
+        let set = |state: &str| freezer.as_ref().is_some_and(|file| fs::write(file, state).is_ok());
+        set("FROZEN");
+        for pid in self.members() {
+            // Gone already: what was wanted.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        set("THAWED");
+    }
+
+    /// Kills what is left and removes the folders, children first. Waits up to two seconds for the
+    /// dead to be gone. A cgroup that is not there is fine. Blocks: call it off the async threads.
+    ///
+    /// # Errors
+    /// The first folder that stays.
+    pub fn remove(&self) -> Result<(), Error> {
+        let mut left = Ok(());
+        for attempt in 0..100u64 {
+            left = self.folders().iter().try_for_each(|folder| remove_tree(folder));
+            if left.is_ok() {
+                break;
+            }
+            self.kill_tree();
+            wait(Duration::from_millis((attempt / 2 + 1).min(30)));
+        }
+        left
+    }
+
+    fn kill_tree(&self) {
+        self.kill();
+        for folder in self.folders() {
+            let Ok(entries) = fs::read_dir(&folder) else { continue };
+            for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
+                let path = format!("{}/{}", self.path, entry.file_name().to_string_lossy());
+                Self { layout: self.layout.clone(), path }.kill_tree();
+            }
+        }
+    }
+}
+
+fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
+fn make(folder: &Path) -> Result<(), Error> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result.map_err(|source| Error::Create { path: folder.to_owned(), source }),
+    }
+}
+
+/// Enables every controller of `folder` for its children. Each by itself: one that the kernel can't
+/// delegate here (cpu with real-time processes about) must not take the others along.
+fn delegate(folder: &Path) -> Result<(), Error> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let enabled = read("cgroup.subtree_control");
+    let enabled: Vec<&str> = enabled.split_whitespace().collect();
+    for controller in read("cgroup.controllers").split_whitespace().filter(|name| !enabled.contains(name)) {
+        let value = format!("+{controller}");
+        match write(folder.join("cgroup.subtree_control"), &value) {
+            Err(error) if matches!(controller, "memory" | "pids" | "cpu") => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn inherit(from: &Path, to: &Path) -> Result<(), Error> {
+    let current = fs::read_to_string(to).unwrap_or_default();
+    if !current.trim().is_empty() {
+        return Ok(());
+    }
+    let value = fs::read_to_string(from).unwrap_or_default();
+    if value.trim().is_empty() { Ok(()) } else { write(to.to_owned(), value.trim()) }
+}
+
+fn remove_tree(folder: &Path) -> Result<(), Error> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(Error::Remove { path: folder.to_owned(), source }),
+    };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_tree(&entry.path())?;
+    }
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|source| Error::Remove { path: folder.to_owned(), source }),
+    }
+}

@@ -1,0 +1,175 @@
+//! Limits as the files and values that set them, on v1 and v2. PURE. The conversions are those of
+//! runc 1.5 (opencontainers/cgroups), which every peer's numbers come from.
+
+use std::collections::BTreeMap;
+
+use super::Error;
+
+/// Limits of one container or pod; zero and empty mean unset, as in CRI's LinuxContainerResources.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// CFS period in microseconds.
+    pub cpu_period: i64,
+    /// CFS quota in microseconds per period; -1 for none.
+    pub cpu_quota: i64,
+    /// v1 CPU shares.
+    pub cpu_shares: i64,
+    /// Bytes.
+    pub memory_limit: i64,
+    /// Bytes of memory and swap together.
+    pub memory_swap_limit: i64,
+    /// CPU list.
+    pub cpuset_cpus: String,
+    /// Memory node list.
+    pub cpuset_mems: String,
+    /// Hugepage size ("2MB") to bytes.
+    pub hugepages: BTreeMap<String, u64>,
+    /// v2 files by name.
+    pub unified: BTreeMap<String, String>,
+}
+
+type FileValue = (&'static str, String, String);
+
+impl Resources {
+    /// The writes in order: controller, file, value.
+    pub(super) fn files(&self, unified: bool) -> Result<Vec<FileValue>, Error> {
+        if unified { Ok(self.v2()) } else { self.v1() }
+    }
+
+    fn v1(&self) -> Result<Vec<FileValue>, Error> {
+        if let Some(key) = self.unified.keys().next() {
+            return Err(Error::NeedsV2(key.clone()));
+        }
+        let mut files = Vec::new();
+        let mut add = |controller, file: &str, value: i64| {
+            if value != 0 {
+                files.push((controller, file.to_owned(), value.to_string()));
+            }
+        };
+        add("memory", "memory.limit_in_bytes", self.memory_limit);
+        add(
+            "memory",
+            "memory.memsw.limit_in_bytes",
+            if self.memory_swap_limit > 0 { self.memory_swap_limit } else { 0 },
+        );
+        add("cpu", "cpu.shares", self.cpu_shares);
+        add("cpu", "cpu.cfs_period_us", self.cpu_period);
+        add("cpu", "cpu.cfs_quota_us", self.cpu_quota);
+        for (size, limit) in &self.hugepages {
+            files.push(("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), limit.to_string()));
+        }
+        self.cpuset(&mut files);
+        Ok(files)
+    }
+
+    fn v2(&self) -> Vec<FileValue> {
+        let mut files = Vec::new();
+        if self.memory_limit != 0 {
+            files.push(("memory", "memory.max".to_owned(), max_or(self.memory_limit)));
+        }
+        if self.memory_swap_limit > 0 && self.memory_limit > 0 {
+            let swap = self.memory_swap_limit.saturating_sub(self.memory_limit).max(0);
+            files.push(("memory", "memory.swap.max".to_owned(), swap.to_string()));
+        }
+        if let Some(weight) = weight(self.cpu_shares) {
+            files.push(("cpu", "cpu.weight".to_owned(), weight.to_string()));
+        }
+        if self.cpu_quota != 0 || self.cpu_period != 0 {
+            let period = if self.cpu_period == 0 { 100_000 } else { self.cpu_period };
+            let quota = if self.cpu_quota > 0 { self.cpu_quota.to_string() } else { "max".to_owned() };
+            files.push(("cpu", "cpu.max".to_owned(), format!("{quota} {period}")));
+        }
+        for (size, limit) in &self.hugepages {
+            files.push(("hugetlb", format!("hugetlb.{size}.max"), limit.to_string()));
+        }
+        self.cpuset(&mut files);
+        for (file, value) in &self.unified {
+            files.push(("unified", file.clone(), value.clone()));
+        }
+        files
+    }
+
+    fn cpuset(&self, files: &mut Vec<FileValue>) {
+        for (file, value) in [("cpuset.cpus", &self.cpuset_cpus), ("cpuset.mems", &self.cpuset_mems)] {
+            if !value.is_empty() {
+                files.push(("cpuset", file.to_owned(), value.clone()));
+            }
+        }
+    }
+}
+
+fn max_or(limit: i64) -> String {
+    if limit < 0 { "max".to_owned() } else { limit.to_string() }
+}
+
+/// v1 shares 2…262144 as v2 weight 1…10000, so that 1024 shares give the default 100 and small
+/// containers keep their distance (KEP-2254's follow-up in opencontainers/cgroups#20).
+fn weight(shares: i64) -> Option<u64> {
+    match shares {
+        ..=0 => None,
+        1..=2 => Some(1),
+        262_144.. => Some(10_000),
+        _ => {
+            let shares = i32::try_from(shares).map_or(262_144.0, f64::from);
+            let log = shares.log2();
+            let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "between 1 and 10000"
+            )]
+            Some(10f64.powf(exponent).ceil() as u64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_those_of_runc() {
+        for (shares, expected) in
+            [(0, None), (2, Some(1)), (102, Some(17)), (1024, Some(100)), (262_144, Some(10_000))]
+        {
+            assert_eq!(weight(shares), expected, "{shares}");
+        }
+    }
+
+    #[test]
+    fn limits_become_the_files_of_each_version() {
+        let limits = Resources {
+            memory_limit: 64 << 20,
+            cpu_quota: 50_000,
+            cpu_period: 100_000,
+            cpu_shares: 1024,
+            ..Resources::default()
+        };
+        let names = |unified| -> Vec<String> {
+            limits
+                .files(unified)
+                .unwrap()
+                .into_iter()
+                .map(|(_, file, value)| format!("{file}={value}"))
+                .collect()
+        };
+        assert_eq!(
+            names(false),
+            [
+                "memory.limit_in_bytes=67108864",
+                "cpu.shares=1024",
+                "cpu.cfs_period_us=100000",
+                "cpu.cfs_quota_us=50000"
+            ]
+        );
+        assert_eq!(names(true), ["memory.max=67108864", "cpu.weight=100", "cpu.max=50000 100000"]);
+    }
+
+    #[test]
+    fn v2_files_are_refused_on_v1_by_name() {
+        let unified = BTreeMap::from([("memory.oom.group".to_owned(), "1".to_owned())]);
+        let limits = Resources { unified, ..Resources::default() };
+        assert!(matches!(limits.files(false), Err(Error::NeedsV2(name)) if name == "memory.oom.group"));
+        assert_eq!(limits.files(true).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,45 @@
+//! Containers: created, started, stopped, removed. Called by the RPC handlers and `sandbox::stop`.
+
+pub(crate) mod create;
+pub(crate) mod start;
+pub(crate) mod stop;
+
+use crate::store::container::Ended;
+use crate::store::record::StartFailure;
+use crate::store::{Container, ContainerState};
+
+/// File with the monitor's request, written at create: a start must not depend on anything that
+/// could have changed since.
+const START_FILE: &str = "start.pb";
+
+/// The name that may exist once.
+#[must_use]
+pub(crate) fn reserved(name: &str, attempt: u32, sandbox: &str) -> String {
+    format!("{name}_{sandbox}_{attempt}")
+}
+
+/// How a container whose start failed has ended, in containerd's words and number.
+#[must_use]
+pub(crate) fn start_error(failure: &StartFailure) -> Ended {
+    Ended { exit_code: 128, finished_at: failure.at, reason: "StartError", message: failure.message.clone() }
+}
+
+impl ContainerState {
+    /// For messages.
+    #[must_use]
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Running(_) => "running",
+            Self::Exited(_) => "exited",
+        }
+    }
+}
+
+impl Container {
+    /// Whether no process of it can run any more.
+    #[must_use]
+    pub(crate) fn is_final(&self) -> bool {
+        !matches!(self.state(), ContainerState::Running(_))
+    }
+}

@@ -1,0 +1,255 @@
+//! CreateContainer: checks everything that can be checked, resolves the user, and writes down what
+//! the monitor will be told. No process is started. Called by the RPC handler, in a task of its own.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use gantry_proto::cri;
+use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
+use prost::Message;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{START_FILE, reserved};
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::image::Image;
+use crate::node::{Node, new_id};
+use crate::sandbox::HOST_FILES;
+use crate::spec;
+use crate::spec::container::Checked;
+use crate::spec::user::{Accounts, User};
+use crate::store::record::{self, ContainerRecord, MountRecord, SandboxRecord, VERSION};
+use crate::store::{Container, ContainerState, SandboxState};
+use crate::timeline::unix_nanos;
+
+/// More than any account file of an image; no more is read.
+const MAX_ACCOUNTS: u64 = 4 << 20;
+
+/// Makes a container and returns its id.
+///
+/// # Errors
+/// What is wrong with the request, or with this node; nothing is left behind.
+pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest) -> Result<String, Error> {
+    let config = request.config.ok_or(spec::Error::Missing("config"))?;
+    let metadata = config.metadata.clone().ok_or(spec::Error::Missing("config.metadata"))?;
+    if metadata.name.is_empty() {
+        return Err(spec::Error::Missing("config.metadata.name").into());
+    }
+    let sandbox = node.store.sandbox(&request.pod_sandbox_id)?;
+    let _operation = sandbox.operation.lock().await;
+    if sandbox.state() != SandboxState::Ready {
+        return Err(Error::SandboxNotReady(sandbox.id.clone()));
+    }
+    let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
+    let image = node.images.find(&named).ok_or_else(|| Error::NoImage(named.clone()))?;
+    let id = new_id().map_err(|source| Error::Files {
+        what: "get randomness for",
+        path: "an id".into(),
+        source,
+    })?;
+    let reservation =
+        node.store.names.reserve(&reserved(&metadata.name, metadata.attempt, &sandbox.id), &id)?;
+    let folder = node.container_folder(&id);
+    let (owned, parent, into) = (node.clone(), sandbox.record(), folder.clone());
+    let job = move || {
+        let made = make(&owned, &parent, &image, &config, &id, &into);
+        if made.is_err() && into.exists() {
+            // The failure is what the caller must hear; what stays is removed at the next start.
+            if let Err(error) = fs::remove_dir_all(&into) {
+                tracing::warn!(folder = %into.display(), "{error}");
+            }
+        }
+        made
+    };
+    let record = tokio::task::spawn_blocking(job).await??;
+    let id = record.id.clone();
+    node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
+    reservation.keep();
+    Ok(id)
+}
+
+fn make(
+    node: &Node,
+    sandbox: &SandboxRecord,
+    image: &Image,
+    config: &cri::ContainerConfig,
+    id: &str,
+    folder: &Path,
+) -> Result<ContainerRecord, Error> {
+    let checked = spec::container::check(config)?;
+    let layers = node.images.layers(image);
+    let accounts = Accounts {
+        passwd: topmost(node.images.layers_dir(), &layers, "etc/passwd")?,
+        group: topmost(node.images.layers_dir(), &layers, "etc/group")?,
+    };
+    let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
+    let mut start = checked.start(config, &image.config, &user, sandbox.namespaces)?;
+    let stop_signal = spec::container::signal(&image.config.stop_signal)?;
+    make_folders(folder)?;
+    let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
+    let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
+    let mut log_path = String::new();
+    if !sandbox.log_directory.is_empty() && !config.log_path.is_empty() {
+        log_path = Path::new(&sandbox.log_directory).join(&config.log_path).display().to_string();
+    }
+    start.id = id.to_owned();
+    start.cgroup = Some(cgroup.target());
+    start.log_path.clone_from(&log_path);
+    start.record_dir = folder.display().to_string();
+    start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
+    resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
+    let path = folder.join(START_FILE);
+    fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
+    let record = ContainerRecord {
+        log_path,
+        stop_signal,
+        cgroup: cgroup_path,
+        ..new_record(node, sandbox, image, config, &checked, &user, id)
+    };
+    record::write(folder, &record)?;
+    Ok(record)
+}
+
+fn make_folders(folder: &Path) -> Result<(), Error> {
+    for name in ["upper", "work", "root", "empty"] {
+        let path = folder.join(name);
+        fs::create_dir_all(&path).map_err(|source| Error::Files { what: "make", path, source })?;
+    }
+    // The upper's mode becomes that of the container's "/".
+    let upper = folder.join("upper");
+    fs::set_permissions(&upper, fs::Permissions::from_mode(0o755)).map_err(|source| Error::Files {
+        what: "set the mode of",
+        path: upper,
+        source,
+    })
+}
+
+fn rootfs(node: &Node, folder: &Path, mut lower: Vec<String>, readonly: bool) -> Rootfs {
+    let path = |name: &str| folder.join(name).display().to_string();
+    if lower.is_empty() {
+        // An overlay needs one; an image may have none.
+        lower.push(path("empty"));
+    }
+    Rootfs {
+        layers_dir: node.images.layers_dir().display().to_string(),
+        lower,
+        upper: path("upper"),
+        work: path("work"),
+        target: path("root"),
+        readonly,
+    }
+}
+
+/// The sandbox's own files where the request brings none, and the request's mounts with their
+/// sources made, as containerd makes them, and their links followed.
+fn resolve_mounts(
+    start: &mut StartContainer,
+    config: &cri::ContainerConfig,
+    sandbox: &Path,
+    readonly: bool,
+) -> Result<(), Error> {
+    for mount in &mut start.mounts {
+        let source = Path::new(&mount.source);
+        let wrap =
+            |error| Error::Files { what: "prepare the mount source", path: source.to_owned(), source: error };
+        if !source.exists() {
+            fs::create_dir_all(source).map_err(wrap)?;
+        }
+        mount.source = fs::canonicalize(source).map_err(wrap)?.display().to_string();
+    }
+    let own = HOST_FILES
+        .iter()
+        .filter(|(_, destination)| !config.mounts.iter().any(|mount| mount.container_path == *destination))
+        .map(|(name, destination)| Mount {
+            source: sandbox.join(name).display().to_string(),
+            destination: (*destination).to_owned(),
+            readonly,
+            propagation: 0,
+        });
+    start.mounts.extend(own);
+    // Outer before inner, whatever order they were given in.
+    start.mounts.sort_by_key(|mount| mount.destination.trim_end_matches('/').matches('/').count());
+    Ok(())
+}
+
+fn new_record(
+    node: &Node,
+    sandbox: &SandboxRecord,
+    image: &Image,
+    config: &cri::ContainerConfig,
+    checked: &Checked,
+    user: &User,
+    id: &str,
+) -> ContainerRecord {
+    let metadata = config.metadata.clone().unwrap_or_default();
+    let named = config.image.clone().unwrap_or_default();
+    let mounts = config.mounts.iter().map(|mount| MountRecord {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.clone(),
+        readonly: mount.readonly,
+        propagation: mount.propagation,
+    });
+    ContainerRecord {
+        version: VERSION,
+        id: id.to_owned(),
+        sandbox_id: sandbox.id.clone(),
+        boot_id: node.boot_id.clone(),
+        name: metadata.name,
+        attempt: metadata.attempt,
+        image: if named.user_specified_image.is_empty() { named.image } else { named.user_specified_image },
+        image_id: image.id.clone(),
+        image_ref: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+        labels: config.labels.clone().into_iter().collect(),
+        annotations: config.annotations.clone().into_iter().collect(),
+        mounts: mounts.collect(),
+        log_path: String::new(),
+        cgroup: String::new(),
+        stop_signal: 0,
+        created_at: unix_nanos(),
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+        resources: record::to_hex(&checked.linux_resources.encode_to_vec()),
+        started: None,
+        start_failure: None,
+    }
+}
+
+/// An account file of the image, from the topmost layer that has it. A hostile image may have a link
+/// or a device there: links stay inside the layer, and only a plain file is read. A whiteout hides
+/// what lies below.
+fn topmost(layers_dir: &Path, layers: &[String], name: &str) -> Result<String, Error> {
+    for layer in layers {
+        let path = layers_dir.join(layer);
+        let wrap = |source: io::Error| Error::Files {
+            what: "read the accounts of layer",
+            path: path.clone(),
+            source,
+        };
+        let root = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| wrap(error.into()))?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let found =
+            match rustix::fs::openat2(&root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Ok(found) => found,
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+                    continue;
+                }
+                Err(error) => return Err(wrap(error.into())),
+            };
+        let kind = rustix::fs::fstat(&found).map_err(|error| wrap(error.into()))?;
+        if !rustix::fs::FileType::from_raw_mode(kind.st_mode).is_file() {
+            return Ok(String::new());
+        }
+        let mut bytes = Vec::new();
+        fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+            .and_then(|file| file.take(MAX_ACCOUNTS).read_to_end(&mut bytes))
+            .map_err(wrap)?;
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    Ok(String::new())
+}

@@ -1,0 +1,98 @@
+//! StartContainer: cgroup and limits, then the monitor clones. A start that fails leaves the container
+//! EXITED, 128, StartError, with the failing step. Called by the RPC handler, in a task of its own.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use gantry_proto::monitor::{StartContainer, request};
+use prost::Message;
+
+use super::{START_FILE, start_error};
+use crate::cgroup::{Cgroup, Layout};
+use crate::error::{Error, chain};
+use crate::node::Node;
+use crate::recover;
+use crate::spec::container::resources;
+use crate::store::record::{Process, StartFailure, Started};
+use crate::store::{Container, ContainerState, SandboxState};
+use crate::timeline::unix_nanos;
+
+/// Starts a created container. One that runs already has been started by this very call, whose
+/// answer was lost: that is success.
+///
+/// # Errors
+/// The failing step.
+pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<(), Error> {
+    let _operation = container.operation.lock().await;
+    match container.state() {
+        ContainerState::Created => {}
+        ContainerState::Running(_) => return Ok(()),
+        state @ ContainerState::Exited(_) => {
+            return Err(Error::WrongState {
+                id: container.id.clone(),
+                state: state.word(),
+                wanted: "created",
+            });
+        }
+    }
+    let sandbox = node.store.sandbox(&container.sandbox_id)?;
+    let client = match (sandbox.state(), sandbox.monitor()) {
+        (SandboxState::Ready, Some(client)) => client,
+        _ => return Err(Error::SandboxNotReady(sandbox.id.clone())),
+    };
+    let attempt = async {
+        let start = {
+            let _stage = container.spans.stage("cgroup");
+            let (layout, owned) = (node.layout.clone(), container.clone());
+            tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
+        };
+        let _stage = container.spans.stage("clone");
+        Ok::<_, Error>(client.start(request::Op::StartContainer(start)).await?)
+    };
+    match attempt.await {
+        Ok(started) => {
+            let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
+            container.update(|record| record.started = Some(Started { process, at: unix_nanos() }))?;
+            // When it can't be opened it has ended already, and its exit is on its way, or here.
+            if let Ok(pidfd) = recover::open(process) {
+                container.set_state(ContainerState::Running(Arc::new(pidfd)));
+            }
+            tracing::info!(container = container.id, pid = process.pid, "container started");
+            Ok(())
+        }
+        Err(error) => Err(fail(&node, &container, &error).await),
+    }
+}
+
+/// Makes the cgroup with its limits and device filter, and reads back what create wrote.
+fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Error> {
+    let path = container.folder.join(START_FILE);
+    let wrap = |source| Error::Files { what: "read", path: path.clone(), source };
+    let bytes = fs::read(&path).map_err(wrap)?;
+    let start =
+        StartContainer::decode(bytes.as_slice()).map_err(|error| wrap(std::io::Error::other(error)))?;
+    let record = container.record();
+    let cgroup = Cgroup::new(layout, &record.cgroup)?;
+    cgroup.create()?;
+    cgroup.apply(&resources(&record.linux_resources()))?;
+    if !start.privileged {
+        cgroup.restrict_devices(start.devices.iter().map(|device| Path::new(&device.host_path)))?;
+    }
+    Ok(start)
+}
+
+async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Error {
+    let message = chain(error);
+    let failure = StartFailure { at: unix_nanos(), message: message.clone() };
+    if let Err(error) = container.update(|record| record.start_failure = Some(failure.clone())) {
+        tracing::warn!(container = container.id, "{}", chain(&error));
+    }
+    container.set_state(ContainerState::Exited(start_error(&failure)));
+    let (layout, path) = (node.layout.clone(), container.record().cgroup);
+    let removed = tokio::task::spawn_blocking(move || Cgroup::new(&layout, &path)?.remove()).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(container = container.id, "{}", chain(&error));
+    }
+    Error::Start { id: container.id.clone(), message }
+}

@@ -1,0 +1,82 @@
+//! StopContainer and RemoveContainer. Signals go by pidfd from here, never through the monitor: one
+//! that is stuck on a bad disk blocks nothing (runtime-traps 2.5). Called by the RPC handlers and
+//! `sandbox::stop`.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::node::Node;
+use crate::store::{Container, ContainerState};
+use crate::sys;
+
+/// How long a container has to be gone after SIGKILL, output drained and exit recorded.
+const KILL_END: Duration = Duration::from_secs(10);
+
+const SIGKILL: i32 = 9;
+
+/// Asks the container to stop, and kills it after `grace`. One that does not run is stopped.
+///
+/// # Errors
+/// When it survives SIGKILL.
+pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), Error> {
+    let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
+    if !grace.is_zero() {
+        send(container, &pidfd, container.record().stop_signal)?;
+        if tokio::time::timeout(grace, container.ended()).await.is_ok() {
+            return Ok(());
+        }
+    }
+    kill(container).await
+}
+
+/// Kills the container and waits for its end.
+///
+/// # Errors
+/// When it survives.
+pub(crate) async fn kill(container: &Container) -> Result<(), Error> {
+    let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
+    send(container, &pidfd, SIGKILL)?;
+    match tokio::time::timeout(KILL_END, container.ended()).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(Error::Unkillable { id: container.id.clone(), seconds: KILL_END.as_secs() }),
+    }
+}
+
+fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error> {
+    match sys::pidfd::send_signal(pidfd.as_fd(), signal) {
+        // Ended meanwhile: what was wanted.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        result => result.map_err(|source| Error::Process {
+            id: container.id.clone(),
+            pid: container.record().started.map_or(0, |started| started.process.pid),
+            source,
+        }),
+    }
+}
+
+/// Removes the container and all it wrote, killing it first if it runs.
+///
+/// # Errors
+/// What could not be removed; the container stays listed then.
+pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Result<(), Error> {
+    let _operation = container.operation.lock().await;
+    kill(container).await?;
+    let (owned, layout) = (container.clone(), node.layout.clone());
+    tokio::task::spawn_blocking(move || {
+        Cgroup::new(&layout, &owned.record().cgroup)?.remove()?;
+        match fs::remove_dir_all(&owned.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => {
+                result.map_err(|source| Error::Files { what: "remove", path: owned.folder.clone(), source })
+            }
+        }
+    })
+    .await??;
+    node.store.forget_container(&container.id);
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! The CRI v1 services. Owns the edge: requests in, one module call, an answer or a Status out; never
+//! logic. RPCs that are not here answer UNIMPLEMENTED (the generated default). Served by
+//! `runtime::Runtime`.
+//!
+//! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
+//! up, and what was begun must be finished or undone all the same (runtime-traps §4).
+
+mod show;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gantry_proto::cri;
+use gantry_proto::cri::image_service_server::ImageService;
+use gantry_proto::cri::runtime_service_server::RuntimeService;
+use tonic::{Request, Response, Status};
+
+use crate::error::Error;
+use crate::image::{Auth, Reference};
+use crate::node::Node;
+use crate::store::LookupError;
+use crate::timeline::Recorder;
+use crate::{container, sandbox};
+
+/// Both services on one node.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    node: Arc<Node>,
+}
+
+impl Service {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Runs `work` to its end, whatever becomes of the caller.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Status> {
+    let result = tokio::spawn(work).await.map_err(Error::from).and_then(|result| result);
+    result.map_err(|error| {
+        tracing::debug!("{}", crate::error::chain(&error));
+        Status::from(error)
+    })
+}
+
+fn credentials(from: cri::AuthConfig) -> Auth {
+    Auth {
+        username: from.username,
+        password: from.password,
+        auth: from.auth,
+        server_address: from.server_address,
+        identity_token: from.identity_token,
+        registry_token: from.registry_token,
+    }
+}
+
+/// None for an object that is not there: stopping and removing it is done already.
+fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(LookupError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(Error::from(error).into()),
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeService for Service {
+    async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
+        Ok(Response::new(cri::VersionResponse {
+            version: "0.1.0".into(),
+            runtime_name: "gantry".into(),
+            runtime_version: env!("CARGO_PKG_VERSION").into(),
+            runtime_api_version: "v1".into(),
+        }))
+    }
+
+    async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
+        Ok(Response::new(show::status(&self.node, request.into_inner().verbose)))
+    }
+
+    async fn runtime_config(
+        &self,
+        _: Request<cri::RuntimeConfigRequest>,
+    ) -> Answer<cri::RuntimeConfigResponse> {
+        let linux = cri::LinuxRuntimeConfiguration { cgroup_driver: cri::CgroupDriver::Cgroupfs.into() };
+        Ok(Response::new(cri::RuntimeConfigResponse { linux: Some(linux) }))
+    }
+
+    async fn run_pod_sandbox(
+        &self,
+        request: Request<cri::RunPodSandboxRequest>,
+    ) -> Answer<cri::RunPodSandboxResponse> {
+        let pod_sandbox_id = detached(sandbox::run::run(self.node.clone(), request.into_inner())).await?;
+        Ok(Response::new(cri::RunPodSandboxResponse { pod_sandbox_id }))
+    }
+
+    async fn stop_pod_sandbox(
+        &self,
+        request: Request<cri::StopPodSandboxRequest>,
+    ) -> Answer<cri::StopPodSandboxResponse> {
+        if let Some(sandbox) = absent_is_done(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
+        {
+            let node = self.node.clone();
+            detached(async move { sandbox::stop::stop(&node, &sandbox).await }).await?;
+        }
+        Ok(Response::new(cri::StopPodSandboxResponse {}))
+    }
+
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<cri::RemovePodSandboxRequest>,
+    ) -> Answer<cri::RemovePodSandboxResponse> {
+        if let Some(sandbox) = absent_is_done(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
+        {
+            let node = self.node.clone();
+            detached(async move { sandbox::stop::remove(&node, &sandbox).await }).await?;
+        }
+        Ok(Response::new(cri::RemovePodSandboxResponse {}))
+    }
+
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<cri::PodSandboxStatusRequest>,
+    ) -> Answer<cri::PodSandboxStatusResponse> {
+        let request = request.into_inner();
+        let sandbox = self.node.store.sandbox(&request.pod_sandbox_id).map_err(Error::from)?;
+        Ok(Response::new(show::sandbox_status(&sandbox, request.verbose)))
+    }
+
+    async fn list_pod_sandbox(
+        &self,
+        request: Request<cri::ListPodSandboxRequest>,
+    ) -> Answer<cri::ListPodSandboxResponse> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        Ok(Response::new(cri::ListPodSandboxResponse { items: show::sandboxes(&self.node.store, &filter) }))
+    }
+
+    async fn create_container(
+        &self,
+        request: Request<cri::CreateContainerRequest>,
+    ) -> Answer<cri::CreateContainerResponse> {
+        let container_id =
+            detached(container::create::create(self.node.clone(), request.into_inner())).await?;
+        Ok(Response::new(cri::CreateContainerResponse { container_id }))
+    }
+
+    async fn start_container(
+        &self,
+        request: Request<cri::StartContainerRequest>,
+    ) -> Answer<cri::StartContainerResponse> {
+        let container = self.node.store.container(&request.into_inner().container_id).map_err(Error::from)?;
+        detached(container::start::start(self.node.clone(), container)).await?;
+        Ok(Response::new(cri::StartContainerResponse {}))
+    }
+
+    async fn stop_container(
+        &self,
+        request: Request<cri::StopContainerRequest>,
+    ) -> Answer<cri::StopContainerResponse> {
+        let request = request.into_inner();
+        if let Some(container) = absent_is_done(self.node.store.container(&request.container_id))? {
+            let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
+            detached(async move { container::stop::stop(&container, grace).await }).await?;
+        }
+        Ok(Response::new(cri::StopContainerResponse {}))
+    }
+
+    async fn remove_container(
+        &self,
+        request: Request<cri::RemoveContainerRequest>,
+    ) -> Answer<cri::RemoveContainerResponse> {
+        if let Some(container) =
+            absent_is_done(self.node.store.container(&request.into_inner().container_id))?
+        {
+            let node = self.node.clone();
+            detached(async move { container::stop::remove(&node, &container).await }).await?;
+        }
+        Ok(Response::new(cri::RemoveContainerResponse {}))
+    }
+
+    async fn container_status(
+        &self,
+        request: Request<cri::ContainerStatusRequest>,
+    ) -> Answer<cri::ContainerStatusResponse> {
+        let request = request.into_inner();
+        let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
+        Ok(Response::new(show::container_status(&container, request.verbose)))
+    }
+
+    async fn list_containers(
+        &self,
+        request: Request<cri::ListContainersRequest>,
+    ) -> Answer<cri::ListContainersResponse> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        Ok(Response::new(cri::ListContainersResponse {
+            containers: show::containers(&self.node.store, &filter),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl ImageService for Service {
+    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
+        let filter = request.into_inner().filter.and_then(|filter| filter.image).map(|image| image.image);
+        let images = match filter.filter(|name| !name.is_empty()) {
+            Some(name) => self.node.images.find(&name).into_iter().collect(),
+            None => self.node.images.list(),
+        };
+        Ok(Response::new(cri::ListImagesResponse {
+            images: images.iter().map(|image| show::image(image)).collect(),
+        }))
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<cri::ImageStatusRequest>,
+    ) -> Answer<cri::ImageStatusResponse> {
+        let request = request.into_inner();
+        let name = request.image.unwrap_or_default().image;
+        Ok(Response::new(show::image_status(&self.node.images, &name, request.verbose)))
+    }
+
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
+        let request = request.into_inner();
+        let (node, name) = (self.node.clone(), request.image.unwrap_or_default().image);
+        let auth = request.auth.map(credentials);
+        let image = detached(async move {
+            let reference = Reference::parse(&name).map_err(Error::from)?;
+            Ok(node.images.pull(&reference, auth, &Recorder::default()).await?)
+        })
+        .await?;
+        Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
+    }
+}

@@ -1,0 +1,271 @@
+//! Sandboxes, containers and images as CRI messages. PURE but for reading states. Called by `cri`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gantry_proto::cri;
+
+use crate::error::chain;
+use crate::image::{Image, Images};
+use crate::node::Node;
+use crate::sandbox::network;
+use crate::store::record::{ContainerRecord, PodName};
+use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
+use crate::timeline::Span;
+
+fn map(from: BTreeMap<String, String>) -> HashMap<String, String> {
+    from.into_iter().collect()
+}
+
+/// Verbose info: where the time went.
+fn info(verbose: bool, spans: &[Span]) -> HashMap<String, String> {
+    let json = serde_json::to_string(spans).ok().filter(|_| verbose && !spans.is_empty());
+    json.map(|json| ("timeline".to_owned(), json)).into_iter().collect()
+}
+
+fn selected(labels: &BTreeMap<String, String>, selector: &HashMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
+    let network = network::conflist(node);
+    let runtime = cri::RuntimeCondition {
+        r#type: "RuntimeReady".into(),
+        status: true,
+        ..cri::RuntimeCondition::default()
+    };
+    let network = cri::RuntimeCondition {
+        r#type: "NetworkReady".into(),
+        status: network.is_ok(),
+        reason: if network.is_ok() { String::new() } else { "NetworkPluginNotReady".into() },
+        message: network.err().map(|error| chain(&error)).unwrap_or_default(),
+    };
+    let info = if verbose {
+        HashMap::from([("config".to_owned(), format!("{:?}", node.config))])
+    } else {
+        HashMap::new()
+    };
+    cri::StatusResponse {
+        status: Some(cri::RuntimeStatus { conditions: vec![runtime, network] }),
+        info,
+        runtime_handlers: vec![cri::RuntimeHandler {
+            name: String::new(),
+            features: Some(cri::RuntimeHandlerFeatures {
+                recursive_read_only_mounts: false,
+                user_namespaces: false,
+            }),
+        }],
+        features: Some(cri::RuntimeFeatures {
+            supplemental_groups_policy: true,
+            ..cri::RuntimeFeatures::default()
+        }),
+    }
+}
+
+fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {
+    cri::PodSandboxMetadata { name: pod.name, uid: pod.uid, namespace: pod.namespace, attempt: pod.attempt }
+}
+
+fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
+    match sandbox.state() {
+        SandboxState::Ready => cri::PodSandboxState::SandboxReady,
+        SandboxState::Starting | SandboxState::NotReady => cri::PodSandboxState::SandboxNotready,
+    }
+}
+
+pub(super) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
+    let wanted = filter.state.as_ref().map(cri::PodSandboxStateValue::state);
+    let shown = store.sandboxes().into_iter().filter(|sandbox| sandbox.state() != SandboxState::Starting);
+    shown
+        .filter(|sandbox| filter.id.is_empty() || sandbox.id.starts_with(&filter.id))
+        .filter(|sandbox| wanted.is_none_or(|wanted| wanted == sandbox_state(sandbox)))
+        .map(|sandbox| (sandbox_state(&sandbox), sandbox.record()))
+        .filter(|(_, record)| selected(&record.labels, &filter.label_selector))
+        .map(|(state, record)| cri::PodSandbox {
+            id: record.id,
+            metadata: Some(pod_metadata(record.pod)),
+            state: state.into(),
+            created_at: record.created_at,
+            labels: map(record.labels),
+            annotations: map(record.annotations),
+            runtime_handler: record.runtime_handler,
+        })
+        .collect()
+}
+
+pub(super) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandboxStatusResponse {
+    let record = sandbox.record();
+    let addresses =
+        record.network.as_ref().and_then(|network| network.result.as_ref()).map(network::addresses);
+    let mut addresses = addresses.unwrap_or_default().into_iter();
+    let options = cri::NamespaceOption {
+        network: record.namespaces.network,
+        pid: record.namespaces.pid,
+        ipc: record.namespaces.ipc,
+        ..cri::NamespaceOption::default()
+    };
+    let status = cri::PodSandboxStatus {
+        id: record.id,
+        metadata: Some(pod_metadata(record.pod)),
+        state: sandbox_state(sandbox).into(),
+        created_at: record.created_at,
+        network: Some(cri::PodSandboxNetworkStatus {
+            ip: addresses.next().unwrap_or_default(),
+            additional_ips: addresses.map(|ip| cri::PodIp { ip }).collect(),
+        }),
+        linux: Some(cri::LinuxPodSandboxStatus {
+            namespaces: Some(cri::Namespace { options: Some(options) }),
+        }),
+        labels: map(record.labels),
+        annotations: map(record.annotations),
+        runtime_handler: record.runtime_handler,
+    };
+    cri::PodSandboxStatusResponse {
+        status: Some(status),
+        info: info(verbose, &sandbox.spans.spans()),
+        ..cri::PodSandboxStatusResponse::default()
+    }
+}
+
+fn container_state(state: &ContainerState) -> cri::ContainerState {
+    match state {
+        ContainerState::Created => cri::ContainerState::ContainerCreated,
+        ContainerState::Running(_) => cri::ContainerState::ContainerRunning,
+        ContainerState::Exited(_) => cri::ContainerState::ContainerExited,
+    }
+}
+
+fn container_metadata(record: &ContainerRecord) -> cri::ContainerMetadata {
+    cri::ContainerMetadata { name: record.name.clone(), attempt: record.attempt }
+}
+
+fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
+    cri::ImageSpec { image: record.image.clone(), ..cri::ImageSpec::default() }
+}
+
+pub(super) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
+    let wanted = filter.state.as_ref().map(cri::ContainerStateValue::state);
+    store
+        .containers()
+        .into_iter()
+        .filter(|container| filter.id.is_empty() || container.id.starts_with(&filter.id))
+        .filter(|container| {
+            filter.pod_sandbox_id.is_empty() || container.sandbox_id.starts_with(&filter.pod_sandbox_id)
+        })
+        .map(|container| (container_state(&container.state()), container.record()))
+        .filter(|(state, _)| wanted.is_none_or(|wanted| wanted == *state))
+        .filter(|(_, record)| selected(&record.labels, &filter.label_selector))
+        .map(|(state, record)| cri::Container {
+            metadata: Some(container_metadata(&record)),
+            image: Some(image_spec(&record)),
+            id: record.id,
+            pod_sandbox_id: record.sandbox_id,
+            image_ref: record.image_ref,
+            state: state.into(),
+            created_at: record.created_at,
+            labels: map(record.labels),
+            annotations: map(record.annotations),
+            image_id: record.image_id,
+        })
+        .collect()
+}
+
+pub(super) fn container_status(container: &Container, verbose: bool) -> cri::ContainerStatusResponse {
+    let (record, state) = (container.record(), container.state());
+    let mut status = cri::ContainerStatus {
+        id: record.id.clone(),
+        metadata: Some(container_metadata(&record)),
+        state: container_state(&state).into(),
+        created_at: record.created_at,
+        started_at: record.started.map_or(0, |started| started.at),
+        image: Some(image_spec(&record)),
+        log_path: record.log_path.clone(),
+        resources: Some(cri::ContainerResources { linux: Some(record.linux_resources()), windows: None }),
+        user: Some(cri::ContainerUser {
+            linux: Some(cri::LinuxContainerUser {
+                uid: record.uid.into(),
+                gid: record.gid.into(),
+                supplemental_groups: record.groups.iter().map(|group| i64::from(*group)).collect(),
+            }),
+        }),
+        mounts: record.mounts.iter().map(mount).collect(),
+        stop_signal: stop_signal(record.stop_signal),
+        image_ref: record.image_ref,
+        image_id: record.image_id,
+        labels: map(record.labels),
+        annotations: map(record.annotations),
+        ..cri::ContainerStatus::default()
+    };
+    if let ContainerState::Exited(ended) = state {
+        status.exit_code = ended.exit_code;
+        status.finished_at = ended.finished_at;
+        status.reason = ended.reason.to_owned();
+        status.message = ended.message;
+    }
+    cri::ContainerStatusResponse { status: Some(status), info: info(verbose, &container.spans.spans()) }
+}
+
+fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
+    cri::Mount {
+        container_path: record.container_path.clone(),
+        host_path: record.host_path.clone(),
+        readonly: record.readonly,
+        propagation: record.propagation,
+        ..cri::Mount::default()
+    }
+}
+
+/// CRI numbers its signals by the alphabet, so the name is what maps.
+fn stop_signal(number: i32) -> i32 {
+    let name = match number {
+        34 => "SIGRTMIN".to_owned(),
+        35..=49 => format!("SIGRTMINPLUS{}", number - 34),
+        50..=63 => format!("SIGRTMAXMINUS{}", 64 - number),
+        64 => "SIGRTMAX".to_owned(),
+        _ => crate::spec::container::SIGNALS
+            .iter()
+            .find(|(known, _)| *known == number)
+            .map(|(_, name)| format!("SIG{name}"))
+            .unwrap_or_default(),
+    };
+    cri::Signal::from_str_name(&name).unwrap_or(cri::Signal::RuntimeDefault).into()
+}
+
+pub(super) fn image(image: &Image) -> cri::Image {
+    let (uid, username) = match image.config.user.split(':').next().unwrap_or_default() {
+        // No user named: root, which CRI writes as uid 0.
+        "" => (Some(0), String::new()),
+        user => match user.parse::<i64>() {
+            Ok(uid) => (Some(uid), String::new()),
+            Err(_) => (None, user.to_owned()),
+        },
+    };
+    cri::Image {
+        id: image.id.clone(),
+        repo_tags: image.repo_tags.clone(),
+        repo_digests: image.repo_digests.clone(),
+        size: image.size,
+        uid: uid.map(|value| cri::Int64Value { value }),
+        username,
+        spec: Some(cri::ImageSpec { image: image.id.clone(), ..cri::ImageSpec::default() }),
+        pinned: false,
+    }
+}
+
+pub(super) fn image_status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
+    let Some(found) = images.find(name) else { return cri::ImageStatusResponse::default() };
+    cri::ImageStatusResponse { image: Some(image(&found)), info: info(verbose, &images.last_pull(&found.id)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_cris_by_name() {
+        for (number, expected) in
+            [(15, cri::Signal::Sigterm), (3, cri::Signal::Sigquit), (37, cri::Signal::Sigrtminplus3)]
+        {
+            assert_eq!(stop_signal(number), i32::from(expected));
+        }
+    }
+}

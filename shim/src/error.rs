@@ -1,0 +1,132 @@
+//! Why an operation on a sandbox or container failed, and the gRPC code that says so. Owns the union
+//! of what the modules report; printed once, at the RPC edge, with its chain of causes.
+
+use std::error::Error as _;
+use std::io;
+use std::path::PathBuf;
+
+use tonic::{Code, Status};
+
+use crate::store::LookupError;
+use crate::store::names::Taken;
+use crate::store::record;
+use crate::{cgroup, exit, image, monitor_client, spec};
+
+/// A failed operation.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is its module's error")]
+pub enum Error {
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    #[error(transparent)]
+    Name(#[from] Taken),
+    #[error(transparent)]
+    Spec(#[from] spec::Error),
+    #[error(transparent)]
+    Image(#[from] image::Error),
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    #[error(transparent)]
+    Exit(#[from] exit::Error),
+    #[error(transparent)]
+    Monitor(#[from] monitor_client::Error),
+    #[error("make the network namespace of the sandbox")]
+    Netns(#[source] gantry_cni::netns::Error),
+    #[error("set up the pod network")]
+    Network(#[source] gantry_cni::Error),
+    #[error("read the CNI network configuration")]
+    Conflist(#[source] gantry_cni::chain::ConflistError),
+    #[error(transparent)]
+    Reference(#[from] image::ReferenceError),
+    #[error(transparent)]
+    Auth(#[from] image::AuthError),
+    /// No conflist and no built-in network asked for.
+    #[error("no CNI network configuration in {folder}: put a .conflist there", folder = .0.display())]
+    NoNetwork(PathBuf),
+    #[error("image {0:?} is not on this node: pull it first")]
+    NoImage(String),
+    #[error("sandbox {0} is not ready")]
+    SandboxNotReady(String),
+    #[error("container {id} is {state}, not {wanted}")]
+    WrongState { id: String, state: &'static str, wanted: &'static str },
+    /// The start failed in the container; the container is EXITED, 128, StartError.
+    #[error("failed to start container {id}: {message}")]
+    Start { id: String, message: String },
+    #[error("container {id} still runs {seconds} s after SIGKILL: a process of it may hang in the kernel")]
+    Unkillable { id: String, seconds: u64 },
+    #[error("{what} {path}", path = .path.display())]
+    Files {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("start the monitor program {path}", path = .path.display())]
+    Launch {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("open process {pid} of {id}")]
+    Process {
+        id: String,
+        pid: i32,
+        #[source]
+        source: io::Error,
+    },
+    /// A task of ours ended by panic.
+    #[error("a task of the runtime ended early")]
+    Task(#[from] tokio::task::JoinError),
+    /// The operation failed, and so did part of undoing it.
+    #[error("{failure}; cleaning up failed too: {cleanup}")]
+    Undo { failure: Box<Error>, cleanup: String },
+}
+
+/// The error and all its causes in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+impl Error {
+    fn code(&self) -> Code {
+        match self {
+            Self::Lookup(LookupError::NotFound { .. }) | Self::NoImage(_) => Code::NotFound,
+            Self::Lookup(LookupError::Ambiguous { .. })
+            | Self::Spec(_)
+            | Self::Reference(_)
+            | Self::Auth(_) => Code::InvalidArgument,
+            Self::Name(_) => Code::AlreadyExists,
+            Self::SandboxNotReady(_) | Self::WrongState { .. } => Code::FailedPrecondition,
+            Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
+            Self::Unkillable { .. } => Code::DeadlineExceeded,
+            Self::Image(error) => match error.class() {
+                image::Class::NotFound => Code::NotFound,
+                image::Class::Unauthorized => Code::PermissionDenied,
+                image::Class::Unavailable => Code::Unavailable,
+                image::Class::Invalid => Code::InvalidArgument,
+                image::Class::Corrupt => Code::DataLoss,
+                image::Class::Io => Code::Unknown,
+            },
+            Self::Undo { failure, .. } => failure.code(),
+            _ => Code::Unknown,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        // `transparent` variants hand their cause's causes on: the chain names each once.
+        debug_assert!(error.source().is_none_or(|cause| cause.to_string() != error.to_string()));
+        Status::new(error.code(), chain(&error))
+    }
+}

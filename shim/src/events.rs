@@ -1,0 +1,118 @@
+//! The event task: what monitors tell becomes the state of containers and sandboxes. Owns no state
+//! of its own. Started by `runtime::Runtime::start`; `monitor_gone` is also recovery's.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gantry_proto::monitor::Exited;
+use tokio::sync::mpsc;
+
+use crate::cgroup::Cgroup;
+use crate::exit::ExitRecord;
+use crate::monitor_client::Event;
+use crate::node::Node;
+use crate::store::container::Ended;
+use crate::store::{Container, ContainerState, Sandbox, SandboxState};
+use crate::sys;
+use crate::timeline::unix_nanos;
+
+/// Runs as long as the runtime: `node` holds a sender itself.
+pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Event>) {
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Exited { sandbox, exited } => exit_seen(&node, &sandbox, &exited),
+            Event::Gone { sandbox } => {
+                let Ok(sandbox) = node.store.sandbox(&sandbox) else { continue };
+                // A stop lets go of its monitor first: that is no loss.
+                if sandbox.monitor().is_some() {
+                    tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
+                    tokio::spawn(monitor_gone(node.clone(), sandbox));
+                }
+            }
+        }
+    }
+}
+
+fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
+    if exited.id == sandbox {
+        if let Ok(sandbox) = node.store.sandbox(sandbox) {
+            sandbox.set_state(SandboxState::NotReady);
+        }
+        return;
+    }
+    let Ok(container) = node.store.container(&exited.id) else { return };
+    let exit = ExitRecord::seen(exited.exit_code, exited.finished_at_unix_nanos, exited.oom_kills);
+    tracing::info!(container = container.id, code = exit.exit_code, "container ended");
+    end(node, &container, &exit);
+}
+
+/// Moves a container to Exited; its cgroup goes in the background, after the record is on disk.
+pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecord) {
+    container.set_state(ContainerState::Exited(Ended::from_exit(exit)));
+    let (layout, path) = (node.layout.clone(), container.record().cgroup);
+    tokio::task::spawn_blocking(move || {
+        // Whatever stays is reported, and removed, by RemoveContainer.
+        if let Err(error) = Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.remove()) {
+            tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
+        }
+    });
+}
+
+/// Without its monitor nobody writes a pod's logs or sees its exits: the pod is ended. Exit codes come
+/// from the records, from the kernel where it keeps them (Linux 6.15), else 255.
+pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+    sandbox.set_monitor(None);
+    let containers = node.store.containers_of(&sandbox.id);
+    let mut paths: Vec<String> = containers.iter().map(|container| container.record().cgroup).collect();
+    paths.push(sandbox.record().pause_cgroup());
+    let layout = node.layout.clone();
+    let killed = tokio::task::spawn_blocking(move || {
+        for path in paths {
+            if let Ok(cgroup) = Cgroup::new(&layout, &path) {
+                cgroup.kill();
+            }
+        }
+    });
+    if killed.await.is_err() {
+        tracing::error!(sandbox = sandbox.id, "killing the pod's processes ended early");
+    }
+    for container in containers {
+        let pidfd = match container.state() {
+            ContainerState::Running(pidfd) => Some(pidfd),
+            ContainerState::Created if container.record().started.is_some() => None,
+            _ => continue,
+        };
+        let exit = last_words(&container, pidfd.as_deref()).await;
+        end(&node, &container, &exit);
+    }
+    sandbox.set_state(SandboxState::NotReady);
+}
+
+async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
+    match ExitRecord::read(&container.folder) {
+        Ok(Some(exit)) => return exit,
+        Ok(None) => {}
+        Err(error) => tracing::warn!(container = container.id, "{}", crate::error::chain(&error)),
+    }
+    let exit = match pidfd {
+        Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unseen(unix_nanos())),
+        None => ExitRecord::unseen(unix_nanos()),
+    };
+    if let Err(error) = exit.write(&container.folder) {
+        tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+    }
+    exit
+}
+
+/// The kernel knows the status once the process's new parent has reaped it, which takes a moment.
+async fn from_kernel(pidfd: &OwnedFd) -> Option<ExitRecord> {
+    for _ in 0..50 {
+        if let Ok(Some(status)) = sys::pidfd::wait_status(pidfd.as_fd()) {
+            let code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
+            return Some(ExitRecord::seen(code, unix_nanos(), 0));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    None
+}

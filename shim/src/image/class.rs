@@ -1,0 +1,75 @@
+//! Which kind of failure an error is. PURE; one match per error type, without a catch-all, so that
+//! a new variant must be sorted in. Called by the RPC edge.
+
+use super::layer::LayerError;
+use super::manifest::ManifestError;
+use super::registry::RegistryError;
+use super::unpack::UnpackError;
+use super::{Class, Error};
+
+impl Error {
+    /// The kind of failure.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Registry { source, .. } => registry(source),
+            Self::Manifest { source, .. } => match **source {
+                ManifestError::Platform { .. } => Class::NotFound,
+                ManifestError::Json { .. }
+                | ManifestError::Ambiguous { .. }
+                | ManifestError::MediaType { .. }
+                | ManifestError::Foreign { .. }
+                | ManifestError::Digest { .. }
+                | ManifestError::Count { .. }
+                | ManifestError::Many { .. } => Class::Invalid,
+            },
+            Self::Nested { .. } => Class::Invalid,
+            Self::Layer { source, .. } => layer(source),
+            Self::Fixup { .. } | Self::Store { .. } | Self::Sync { .. } | Self::Task { .. } => Class::Io,
+        }
+    }
+}
+
+fn registry(error: &RegistryError) -> Class {
+    match error {
+        RegistryError::NotFound { .. } => Class::NotFound,
+        RegistryError::Unauthorized { .. } | RegistryError::Challenge { .. } => Class::Unauthorized,
+        RegistryError::Connect { .. }
+        | RegistryError::Lost { .. }
+        | RegistryError::Stalled { .. }
+        | RegistryError::Redirect { .. }
+        | RegistryError::Status { .. } => Class::Unavailable,
+        RegistryError::Auth { .. } | RegistryError::Large { .. } | RegistryError::Url { .. } => {
+            Class::Invalid
+        }
+        RegistryError::Digest { .. } | RegistryError::Size { .. } => Class::Corrupt,
+        RegistryError::Client { .. } => Class::Io,
+    }
+}
+
+fn layer(error: &LayerError) -> Class {
+    match error {
+        LayerError::Download { source } => registry(source),
+        LayerError::Size { .. }
+        | LayerError::Digest { .. }
+        | LayerError::DiffId { .. }
+        | LayerError::Gzip { .. } => Class::Corrupt,
+        LayerError::Bomb { .. } => Class::Invalid,
+        LayerError::Unpack { source } => unpack(source),
+        LayerError::GivenUp => Class::Unavailable,
+        LayerError::Ingest { .. } | LayerError::Store { .. } | LayerError::Thread => Class::Io,
+    }
+}
+
+fn unpack(error: &UnpackError) -> Class {
+    match error {
+        UnpackError::Tar { .. } => Class::Corrupt,
+        UnpackError::Climbs { .. }
+        | UnpackError::Name { .. }
+        | UnpackError::WhiteoutDevice { .. }
+        | UnpackError::LinkTarget { .. }
+        | UnpackError::Parent { .. }
+        | UnpackError::Entries { .. } => Class::Invalid,
+        UnpackError::Io { .. } | UnpackError::DiskFull { .. } => Class::Io,
+    }
+}

@@ -1,0 +1,301 @@
+//! A pull from name to image: resolve, layers side by side, fix-up, commit. Owns the order of work
+//! and its spans; each step is another file's. Called by `Images`.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use super::auth::Auth;
+use super::digest::Digest;
+use super::fixup::{self, Below};
+use super::ingest::Ingest;
+use super::layer::{self, LayerError, Promise};
+use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
+use super::reference::Reference;
+use super::registry::{RegistryError, Repository};
+use super::store::record::{ImageRecord, LayerRecord, escape, unescape};
+use super::store::{StoreError, chain};
+use super::{Error, Image, Inner};
+use crate::timeline::{Recorder, Span, unix_nanos};
+
+/// Layers of one image on their way at the same time.
+const AT_ONCE: usize = 4;
+const MAX_CONFIG: usize = 8 << 20;
+/// An index may name an index; a chain of them is a trick.
+const MAX_DEPTH: usize = 4;
+
+/// What everybody on an image's flight gets.
+pub(super) type PullResult = (Result<Arc<Image>, Error>, Recorder);
+/// What everybody on a layer's flight gets.
+pub(super) type LayerResult = Result<Arc<Vec<Span>>, LayerError>;
+
+/// The image's documents, digests verified.
+struct Resolved {
+    /// Of the document that the name pointed at: an index's, or the manifest's.
+    named: Digest,
+    manifest_digest: Digest,
+    manifest: String,
+    config: Blob,
+    layers: Vec<LayerBlob>,
+}
+
+/// One pull. Dropped at any await it leaves nothing: every folder belongs to a blocking thread that
+/// removes it as soon as its pipe breaks.
+pub(super) async fn pull(
+    inner: Arc<Inner>,
+    reference: Reference,
+    auth: Option<Auth>,
+    spans: Recorder,
+) -> Result<Arc<Image>, Error> {
+    let name = reference.to_string();
+    let registry = |source: RegistryError| Error::Registry { reference: name.clone(), source: source.into() };
+    let repository = Repository::new(Arc::clone(&inner.http), &reference, auth.as_ref()).map_err(registry)?;
+    let repository = Arc::new(repository);
+    let resolved = {
+        let mut stage = spans.stage("resolve");
+        stage.detail(name.clone());
+        resolve(&repository, &reference, &inner.platform).await?
+    };
+    let id = resolved.config.digest.to_string();
+    let known = inner.store.image_record(&id);
+    let (config, diff_ids) = match known {
+        // All layers of a known image are here.
+        Some(record) => (record.config.clone(), record.diff_ids.clone()),
+        None => {
+            let stage = spans.stage("config");
+            let bytes = repository.small_blob(&resolved.config, MAX_CONFIG).await.map_err(registry)?;
+            drop(stage);
+            let parsed =
+                manifest::config(&bytes, resolved.config.digest, resolved.layers.len(), &inner.platform);
+            let (_, diff_ids) = parsed.map_err(|source| invalid(&name, source))?;
+            let text = String::from_utf8(bytes.to_vec()).map_err(|_| {
+                let (what, digest) = ("image config", resolved.config.digest);
+                invalid(&name, ManifestError::Json { what, digest, detail: "not UTF-8".to_owned() })
+            })?;
+            layers(&inner, &repository, &name, &resolved.layers, &diff_ids, &spans).await?;
+            (text, diff_ids.iter().map(Digest::to_string).collect())
+        }
+    };
+    let _stage = spans.stage("commit");
+    let blobs = resolved.layers.iter().map(|layer| layer.blob.size);
+    let size = blobs.fold(resolved.config.size, u64::saturating_add);
+    let record = ImageRecord {
+        manifest_digest: resolved.manifest_digest.to_string(),
+        manifest: resolved.manifest,
+        config,
+        diff_ids,
+        size,
+        fixup: None,
+    };
+    let mut names = vec![format!("{}@{}", reference.repository(), resolved.named)];
+    names.extend(reference.tag_name());
+    let task = tokio::task::spawn_blocking(move || {
+        let image = commit(&inner, &id, record, names);
+        inner.wake();
+        image
+    });
+    match task.await {
+        Ok(image) => image,
+        Err(_) => Err(Error::Task { reference: name }),
+    }
+}
+
+async fn resolve(
+    repository: &Repository,
+    reference: &Reference,
+    platform: &Platform,
+) -> Result<Resolved, Error> {
+    let name = reference.to_string();
+    let mut wanted = reference.digest();
+    let mut address = match (wanted, reference.tag()) {
+        (Some(digest), _) => digest.to_string(),
+        (None, tag) => tag.unwrap_or("latest").to_owned(),
+    };
+    let mut named = None;
+    for _ in 0..MAX_DEPTH {
+        let fetched = repository
+            .manifest(&address, wanted)
+            .await
+            .map_err(|source| Error::Registry { reference: name.clone(), source: source.into() })?;
+        let named = *named.get_or_insert(fetched.digest);
+        let document = manifest::document(&fetched.bytes, fetched.digest, &fetched.content_type, platform);
+        match document.map_err(|source| invalid(&name, source))? {
+            Document::Index(entry) => {
+                wanted = Some(entry.digest);
+                address = entry.digest.to_string();
+            }
+            Document::Image { config, layers } => {
+                let manifest = String::from_utf8_lossy(&fetched.bytes).into_owned();
+                return Ok(Resolved { named, manifest_digest: fetched.digest, manifest, config, layers });
+            }
+        }
+    }
+    Err(Error::Nested { reference: name, limit: MAX_DEPTH })
+}
+
+async fn layers(
+    inner: &Arc<Inner>,
+    repository: &Arc<Repository>,
+    name: &str,
+    blobs: &[LayerBlob],
+    diff_ids: &[Digest],
+    spans: &Recorder,
+) -> Result<(), Error> {
+    let mut seen = HashSet::new();
+    let promises = blobs.iter().zip(diff_ids).enumerate().filter(|(_, (_, diff_id))| seen.insert(**diff_id));
+    let promises: Vec<(usize, Promise)> = promises
+        .map(|(index, (layer, diff_id))| (index, Promise { layer: layer.clone(), diff_id: *diff_id }))
+        .collect();
+    stream::iter(promises)
+        .map(|(index, promise)| async move {
+            let digest = promise.layer.blob.digest;
+            let done = one_layer(inner, repository, promise).await;
+            let done = done.map_err(|source| Error::Layer {
+                reference: name.to_owned(),
+                digest,
+                source: source.into(),
+            })?;
+            for span in done.iter() {
+                let span = Span { name: format!("layer.{index}.{}", span.name), ..span.clone() };
+                spans.add(span);
+            }
+            Ok(())
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+/// A layer by whoever brings it first. Another pull's failure is not ours: its registry or its
+/// credentials may be worse.
+async fn one_layer(inner: &Arc<Inner>, repository: &Arc<Repository>, promise: Promise) -> LayerResult {
+    loop {
+        if inner.store.layer(&promise.diff_id.to_string()).is_some() {
+            let now = unix_nanos();
+            let span = Span { name: "present".to_owned(), start: now, end: now, detail: String::new() };
+            return Ok(Arc::new(vec![span]));
+        }
+        let seat = inner.layers.board(&promise.diff_id, || {
+            let (inner, repository, promise) = (Arc::clone(inner), Arc::clone(repository), promise.clone());
+            Box::pin(async move { fetch(inner, &repository, promise).await.map(Arc::new) })
+        });
+        match seat.work.await {
+            Err(_) if seat.joined => {}
+            done => return done,
+        }
+    }
+}
+
+async fn fetch(
+    inner: Arc<Inner>,
+    repository: &Repository,
+    promise: Promise,
+) -> Result<Vec<Span>, LayerError> {
+    let download = |source| LayerError::Download { source };
+    let blob = promise.layer.blob.clone();
+    let own = Recorder::default();
+    let mut downloading = own.stage("download");
+    downloading.detail(format!("{} bytes", blob.size));
+    let source = repository.blob(&blob).await.map_err(download)?;
+    let (send, pieces) = layer::pipe();
+    let recorder = own.clone();
+    let thread = tokio::task::spawn_blocking(move || {
+        let mut stage = recorder.stage("unpack");
+        let unpacked = layer::receive(pieces, &promise, inner.store.ingest_dir())?;
+        stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
+        let record = LayerRecord {
+            folder: promise.diff_id.short(),
+            blob: promise.layer.blob.digest.to_string(),
+            compressed: promise.layer.blob.size,
+            unpacked: unpacked.report.bytes,
+            implied: unpacked.report.implied.iter().map(|path| escape(path)).collect(),
+            empty: unpacked.report.entries == 0,
+            opaque_root: unpacked.report.opaque_root,
+        };
+        // Folder first: a folder without a record is deleted at the next start, a record without a
+        // folder would be a lie.
+        let place = inner.store.layers_dir().join(&record.folder);
+        unpacked.ingest.keep(&place).map_err(|source| LayerError::Ingest { source })?;
+        inner
+            .store
+            .add_layer(&promise.diff_id.to_string(), record)
+            .map_err(|source| LayerError::Store { source: Box::new(source) })
+    });
+    let fed = layer::feed(source, blob.size, send).await;
+    drop(downloading);
+    let unpacked = thread.await.map_err(|_| LayerError::Thread)?;
+    // The thread's verdict counts unless the network kept it from having one.
+    match (fed, unpacked) {
+        (Err(source), Err(LayerError::GivenUp) | Ok(())) => Err(download(source)),
+        (_, Err(error)) => Err(error),
+        (Ok(_), Ok(())) => Ok(own.spans()),
+    }
+}
+
+/// Blocks: builds the fix-up layer if the chain needs one, and makes the image known.
+fn commit(inner: &Inner, id: &str, mut record: ImageRecord, names: Vec<String>) -> Result<Arc<Image>, Error> {
+    let store = |source: StoreError| Error::Store { source: Box::new(source) };
+    record.fixup = match inner.store.image_record(id) {
+        Some(known) => known.fixup.clone(),
+        None => fix_up(inner, id, &record.diff_ids)?,
+    };
+    inner.store.add_image(id, record, names).map_err(store)
+}
+
+fn fix_up(inner: &Inner, id: &str, diff_ids: &[String]) -> Result<Option<String>, Error> {
+    let records: Vec<Arc<LayerRecord>> = diff_ids.iter().filter_map(|key| inner.store.layer(key)).collect();
+    let find = |key: &str| diff_ids.iter().position(|own| own == key).and_then(|at| records.get(at));
+    let chain = chain::chain(diff_ids, |key| find(key).map(Arc::as_ref)).map_err(|layer| Error::Store {
+        source: Box::new(StoreError::Incomplete { id: id.to_owned(), layer }),
+    })?;
+    let folders: Vec<_> =
+        chain.iter().map(|(_, layer)| inner.store.layers_dir().join(&layer.folder)).collect();
+    let below: Vec<Below<'_>> = chain
+        .iter()
+        .zip(&folders)
+        .map(|((_, layer), folder)| {
+            let implied: BTreeSet<Vec<u8>> = layer.implied.iter().map(|path| unescape(path)).collect();
+            Below { folder, implied }
+        })
+        .collect();
+    let fail = |source| Error::Fixup { id: id.to_owned(), source };
+    let fixes = fixup::plan(&below, |index, path| fixup::look(&below, index, path)).map_err(fail)?;
+    if fixes.is_empty() {
+        return Ok(None);
+    }
+    let keys: Vec<&str> = chain.iter().map(|(key, _)| *key).collect();
+    let digest = Digest::of(format!("fixup {}", keys.join(" ")).as_bytes());
+    let key = format!("fixup:{}", digest.hex());
+    if inner.store.layer(&key).is_some() {
+        return Ok(Some(key));
+    }
+    let ingest_error = |source| Error::Layer {
+        reference: id.to_owned(),
+        digest,
+        source: Box::new(LayerError::Ingest { source }),
+    };
+    let ingest = Ingest::new(inner.store.ingest_dir()).map_err(ingest_error)?;
+    fixup::build(&fixes, ingest.path()).map_err(fail)?;
+    // Two images of one chain may come here at once: the second finds the first one's layer.
+    let _one = inner.fixups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if inner.store.layer(&key).is_some() {
+        return Ok(Some(key));
+    }
+    ingest.keep(&inner.store.layers_dir().join(digest.short())).map_err(ingest_error)?;
+    let record = LayerRecord {
+        folder: digest.short(),
+        blob: String::new(),
+        compressed: 0,
+        unpacked: 0,
+        implied: Vec::new(),
+        empty: false,
+        opaque_root: false,
+    };
+    inner.store.add_layer(&key, record).map_err(|source| Error::Store { source: Box::new(source) })?;
+    Ok(Some(key))
+}
+
+fn invalid(reference: &str, source: ManifestError) -> Error {
+    Error::Manifest { reference: reference.to_owned(), source: source.into() }
+}

@@ -1,0 +1,374 @@
+//! What images and layers this node has. Owns the index in memory, the redb file on disk and the
+//! journal in /run of what is not yet synced; never downloads and never unpacks.
+//!
+//! ```text
+//!   add_* ──► journal (tmpfs) ──► memory: usable at once
+//!                  │
+//!                  └── flush: syncfs, redb commit (durable), journal entry removed
+//!
+//!   open: redb + journal of this boot ──► memory; layer folders that neither knows are deleted
+//! ```
+//! A power cut loses the journal with /run, and then exactly those layers whose files may be
+//! half-written. Called by `pull` (blocking threads), by `Images` for look-ups, by `sync`.
+
+pub(crate) mod chain;
+mod disk;
+mod find;
+mod journal;
+pub(crate) mod record;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::digest::Digest;
+use super::manifest::{self, ManifestError, Platform};
+use super::{Config, Image};
+use disk::Disk;
+use journal::Journal;
+use record::{Change, ImageRecord, LayerRecord};
+
+/// Why the store failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// A file system call.
+    #[error("{operation} {path}")]
+    Io {
+        operation: &'static str,
+        path: PathBuf,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// redb.
+    #[error("{operation} the image database {path}")]
+    Database {
+        operation: &'static str,
+        path: PathBuf,
+        #[source]
+        source: Arc<redb::Error>,
+    },
+    /// Written by another version of Gantry.
+    #[error(
+        "{path} has format {found}, this program knows {known}: \
+         use the version of Gantry that wrote it, or move the file away and pull again"
+    )]
+    Version { path: PathBuf, found: u64, known: u64 },
+    /// A record that is not of its form.
+    #[error("record {key} of {path} can't be read")]
+    Record {
+        path: PathBuf,
+        key: String,
+        #[source]
+        source: Arc<serde_json::Error>,
+    },
+    /// A stored image config that is not of its form.
+    #[error("stored config of image {id} can't be read")]
+    Config {
+        id: String,
+        #[source]
+        source: ManifestError,
+    },
+    /// An image whose layers are not there.
+    #[error("image {id} lacks layer {layer}")]
+    Incomplete { id: String, layer: String },
+}
+
+/// The index. One per node: redb's lock keeps a second process out.
+#[derive(Debug)]
+pub(crate) struct Store {
+    layers_dir: PathBuf,
+    ingest_dir: PathBuf,
+    disk: Disk,
+    /// Taken before `state`, never the other way round.
+    journal: Mutex<Journal>,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    layers: HashMap<String, Arc<LayerRecord>>,
+    images: HashMap<String, Held>,
+    /// `repository:tag` and `repository@digest` → image id.
+    names: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Held {
+    record: Arc<ImageRecord>,
+    shown: Arc<Image>,
+}
+
+impl Store {
+    /// Opens the store, brings memory up to date and deletes what nobody knows. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`], `Version` among them.
+    pub(crate) fn open(config: &Config) -> Result<Self, StoreError> {
+        let (layers_dir, ingest_dir) = (config.root.join("layers"), config.root.join("ingest"));
+        let journal_dir = config.state.join("images");
+        make_folder(&config.root, 0o711)?;
+        // Set-id programs of images must not be reachable for the node's users.
+        for folder in [&layers_dir, &ingest_dir, &journal_dir] {
+            make_folder(folder, 0o700)?;
+        }
+        let (disk, mut changes) = Disk::open(&config.root.join("images.redb"))?;
+        let (journal, pending) = Journal::open(&journal_dir)?;
+        changes.extend(pending);
+        let mut state = State::default();
+        for change in changes {
+            state.note(change);
+        }
+        let store =
+            Self { layers_dir, ingest_dir, disk, journal: Mutex::new(journal), state: RwLock::new(state) };
+        store.drop_incomplete()?;
+        store.delete_unknown()?;
+        store.write(State::show_all)?;
+        Ok(store)
+    }
+
+    pub(crate) fn layers_dir(&self) -> &Path {
+        &self.layers_dir
+    }
+
+    pub(crate) fn ingest_dir(&self) -> &Path {
+        &self.ingest_dir
+    }
+
+    /// The record of a layer, if it is here.
+    pub(crate) fn layer(&self, key: &str) -> Option<Arc<LayerRecord>> {
+        self.read(|state| state.layers.get(key).cloned())
+    }
+
+    /// Makes a layer known whose folder is in place.
+    ///
+    /// # Errors
+    /// The journal's.
+    pub(crate) fn add_layer(&self, key: &str, record: LayerRecord) -> Result<(), StoreError> {
+        self.add(Change::Layer { key: key.to_owned(), record })
+    }
+
+    /// Makes an image known, or gives a known one more names. A name leaves the image that had it.
+    ///
+    /// # Errors
+    /// The journal's; `Incomplete` when a layer is missing.
+    pub(crate) fn add_image(
+        &self,
+        id: &str,
+        record: ImageRecord,
+        names: Vec<String>,
+    ) -> Result<Arc<Image>, StoreError> {
+        self.read(|state| state.chain_of(id, &record).map(drop))?;
+        self.add(Change::Image { id: id.to_owned(), record, names })?;
+        self.find(id).ok_or_else(|| StoreError::Incomplete { id: id.to_owned(), layer: "unknown".to_owned() })
+    }
+
+    /// The image's record, for those who would pull it again.
+    pub(crate) fn image_record(&self, id: &str) -> Option<Arc<ImageRecord>> {
+        self.read(|state| state.images.get(id).map(|held| Arc::clone(&held.record)))
+    }
+
+    /// By id, unique beginning of an id, or name.
+    pub(crate) fn find(&self, name_or_id: &str) -> Option<Arc<Image>> {
+        self.read(|state| {
+            let id = find::find(name_or_id, &state.names, state.images.keys().map(String::as_str))?;
+            state.images.get(&id).map(|held| Arc::clone(&held.shown))
+        })
+    }
+
+    /// All images, by id.
+    pub(crate) fn list(&self) -> Vec<Arc<Image>> {
+        let mut images: Vec<_> =
+            self.read(|state| state.images.values().map(|held| Arc::clone(&held.shown)).collect());
+        images.sort_by(|a, b| a.id.cmp(&b.id));
+        images
+    }
+
+    /// Makes durable what is journaled so far. Blocks for as long as the disk needs.
+    ///
+    /// # Errors
+    /// syncfs's, redb's; the journal then keeps everything for the next time.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        let pending = self.journal().pending();
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let io = |operation| {
+            let path = self.layers_dir.clone();
+            move |source: io::Error| StoreError::Io { operation, path, source: Arc::new(source) }
+        };
+        let folder = fs::File::open(&self.layers_dir).map_err(io("open"))?;
+        rustix::fs::syncfs(&folder).map_err(|errno| io("syncfs")(errno.into()))?;
+        self.disk.apply(pending.iter().map(|(_, change)| change))?;
+        let (last, _) = pending[pending.len() - 1];
+        self.journal().forget(last)
+    }
+
+    fn add(&self, change: Change) -> Result<(), StoreError> {
+        // Journal and memory see changes in one order.
+        let mut journal = self.journal();
+        journal.write(change.clone())?;
+        self.write(|state| {
+            state.note(change);
+            state.show_all()
+        })
+    }
+
+    fn drop_incomplete(&self) -> Result<(), StoreError> {
+        let gone = self.write(|state| {
+            let mut gone: Vec<Change> = Vec::new();
+            for (key, layer) in &state.layers {
+                if !self.layers_dir.join(&layer.folder).is_dir() {
+                    gone.push(Change::DropLayer { key: key.clone() });
+                }
+            }
+            gone.iter().for_each(|change| state.note(change.clone()));
+            let broken: Vec<String> = state
+                .images
+                .iter()
+                .filter(|(id, held)| state.chain_of(id, &held.record).is_err())
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in broken {
+                tracing::warn!(image = %id, "a layer of the image is gone: it must be pulled again");
+                let change = Change::DropImage { id };
+                state.note(change.clone());
+                gone.push(change);
+            }
+            gone
+        });
+        if gone.is_empty() { Ok(()) } else { self.disk.apply(gone.iter()) }
+    }
+
+    /// Temporary folders of pulls that died, layers that a power cut made unknown.
+    fn delete_unknown(&self) -> Result<(), StoreError> {
+        let known: Vec<String> =
+            self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect());
+        for folder in [&self.ingest_dir, &self.layers_dir] {
+            let fail = |source: io::Error| StoreError::Io {
+                operation: "list",
+                path: folder.clone(),
+                source: Arc::new(source),
+            };
+            for entry in fs::read_dir(folder).map_err(fail)? {
+                let entry = entry.map_err(fail)?;
+                let is_known = folder == &self.layers_dir
+                    && entry.file_name().to_str().is_some_and(|name| known.iter().any(|own| own == name));
+                if !is_known {
+                    let path = entry.path();
+                    tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
+                    let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                    let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                    if let Err(error) = removed {
+                        // Lost space is no reason to refuse the node's pods.
+                        tracing::error!(path = %path.display(), %error, "it can't be deleted and stays");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn journal(&self) -> std::sync::MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    /// Notes a change; what is shown of images follows by `show_all`.
+    fn note(&mut self, change: Change) {
+        match change {
+            Change::Layer { key, record } => drop(self.layers.insert(key, Arc::new(record))),
+            Change::Image { id, record, names } => {
+                self.names.extend(names.into_iter().map(|name| (name, id.clone())));
+                let shown = Arc::new(Image::unnamed(id.clone()));
+                self.images.insert(id, Held { record: Arc::new(record), shown });
+            }
+            Change::Name { name, id } => drop(self.names.insert(name, id)),
+            Change::DropLayer { key } => drop(self.layers.remove(&key)),
+            Change::DropImage { id } => {
+                self.images.remove(&id);
+                self.names.retain(|_, own| *own != id);
+            }
+        }
+    }
+
+    fn chain_of(&self, id: &str, record: &ImageRecord) -> Result<Vec<String>, StoreError> {
+        let missing = |layer: &str| StoreError::Incomplete { id: id.to_owned(), layer: layer.to_owned() };
+        let mut folders = Vec::new();
+        if let Some(fixup) = &record.fixup {
+            let layer = self.layers.get(fixup).ok_or_else(|| missing(fixup))?;
+            folders.push(layer.folder.clone());
+        }
+        let chain = chain::chain(&record.diff_ids, |key| self.layers.get(key).map(Arc::as_ref));
+        let chain = chain.map_err(|key| missing(&key))?;
+        folders.extend(chain.into_iter().map(|(_, layer)| layer.folder.clone()));
+        Ok(folders)
+    }
+
+    /// Makes the public form of all images anew: a name that moved changes two of them.
+    fn show_all(&mut self) -> Result<(), StoreError> {
+        let mut names: HashMap<&str, (Vec<String>, Vec<String>)> = HashMap::new();
+        for (name, id) in &self.names {
+            let (tags, digests) = names.entry(id).or_default();
+            if name.contains('@') { digests.push(name.clone()) } else { tags.push(name.clone()) }
+        }
+        let mut shown = Vec::new();
+        for (id, held) in &self.images {
+            let (repo_tags, repo_digests) = names.remove(id.as_str()).unwrap_or_default();
+            let is_same = held.shown.repo_tags == repo_tags
+                && held.shown.repo_digests == repo_digests
+                && held.shown.manifest_digest == held.record.manifest_digest;
+            if !is_same {
+                shown.push((id.clone(), self.show(id, &held.record, repo_tags, repo_digests)?));
+            }
+        }
+        for (id, image) in shown {
+            if let Some(held) = self.images.get_mut(&id) {
+                held.shown = Arc::new(image);
+            }
+        }
+        Ok(())
+    }
+
+    fn show(
+        &self,
+        id: &str,
+        record: &ImageRecord,
+        repo_tags: Vec<String>,
+        repo_digests: Vec<String>,
+    ) -> Result<Image, StoreError> {
+        let digest = Digest::of(record.config.as_bytes());
+        let parsed =
+            manifest::config(record.config.as_bytes(), digest, record.diff_ids.len(), &Platform::host());
+        let (config, _) = parsed.map_err(|source| StoreError::Config { id: id.to_owned(), source })?;
+        Ok(Image {
+            id: id.to_owned(),
+            repo_tags,
+            repo_digests,
+            size: record.size,
+            config,
+            diff_ids: record.diff_ids.clone(),
+            manifest_digest: record.manifest_digest.clone(),
+            folders: self.chain_of(id, record)?,
+        })
+    }
+}
+
+fn make_folder(path: &Path, mode: u32) -> Result<(), StoreError> {
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|source| StoreError::Io {
+        operation: "make",
+        path: path.to_owned(),
+        source: Arc::new(source),
+    })
+}

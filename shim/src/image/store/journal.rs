@@ -1,0 +1,127 @@
+//! Changes that are not on disk yet, a file each in /run. Owns those files; never syncs. Called by
+//! `store`.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::StoreError;
+use super::record::{Change, Pending, VERSION};
+
+/// In the order in which they happened.
+#[derive(Debug)]
+pub(super) struct Journal {
+    folder: PathBuf,
+    boot_id: String,
+    next: u64,
+    pending: Vec<(u64, Change)>,
+}
+
+impl Journal {
+    /// Reads what this boot left behind; what an earlier one did is deleted.
+    ///
+    /// # Errors
+    /// [`StoreError::Version`] and the file system's.
+    pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+        let boot = Path::new("/proc/sys/kernel/random/boot_id");
+        let boot_id = fs::read_to_string(boot).map_err(io("read", boot))?.trim().to_owned();
+        let mut journal = Self { folder: folder.to_owned(), boot_id, next: 1, pending: Vec::new() };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder).map_err(io("list", folder))? {
+            let path = entry.map_err(io("list", folder))?.path();
+            let number = path.extension().is_some_and(|own| own == "json").then(|| {
+                path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok())
+            });
+            match number.flatten() {
+                Some(number) => files.push((number, path)),
+                // A file that a crash left half-written.
+                None if path.is_file() => fs::remove_file(&path).map_err(io("delete", &path))?,
+                None => {}
+            }
+        }
+        files.sort();
+        for (number, path) in files {
+            journal.next = number + 1;
+            match journal.read(&path)? {
+                Some(change) => journal.pending.push((number, change)),
+                None => fs::remove_file(&path).map_err(io("delete", &path))?,
+            }
+        }
+        let changes = journal.pending.iter().map(|(_, change)| change.clone()).collect();
+        Ok((journal, changes))
+    }
+
+    /// Writes a change down: from now on it outlives this process.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn write(&mut self, change: Change) -> Result<(), StoreError> {
+        let path = self.path(self.next);
+        let temporary = path.with_extension("new");
+        let pending = Pending { version: VERSION, boot_id: self.boot_id.clone(), change };
+        let text = serde_json::to_vec(&pending).map_err(|source| StoreError::Record {
+            path: path.clone(),
+            key: self.next.to_string(),
+            source: Arc::new(source),
+        })?;
+        let mut file = File::create(&temporary).map_err(io("create", &temporary))?;
+        file.write_all(&text).map_err(io("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(io("rename to", &path))?;
+        self.pending.push((self.next, pending.change));
+        self.next += 1;
+        Ok(())
+    }
+
+    pub(super) fn pending(&self) -> Vec<(u64, Change)> {
+        self.pending.clone()
+    }
+
+    /// Deletes all up to `last`: they are on disk.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn forget(&mut self, last: u64) -> Result<(), StoreError> {
+        while let Some((number, _)) = self.pending.first()
+            && *number <= last
+        {
+            let path = self.path(*number);
+            fs::remove_file(&path).map_err(io("delete", &path))?;
+            self.pending.remove(0);
+        }
+        Ok(())
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:016}.json"))
+    }
+
+    /// None: of another boot.
+    fn read(&self, path: &Path) -> Result<Option<Change>, StoreError> {
+        #[derive(serde::Deserialize)]
+        struct Head {
+            version: u64,
+            boot_id: String,
+        }
+        let text = fs::read(path).map_err(io("read", path))?;
+        let bad = |source| StoreError::Record {
+            path: path.to_owned(),
+            key: "pending".to_owned(),
+            source: Arc::new(source),
+        };
+        let head: Head = serde_json::from_slice(&text).map_err(bad)?;
+        if head.boot_id != self.boot_id {
+            return Ok(None);
+        }
+        if head.version != VERSION {
+            return Err(StoreError::Version { path: path.to_owned(), found: head.version, known: VERSION });
+        }
+        let pending: Pending = serde_json::from_slice(&text).map_err(bad)?;
+        Ok(Some(pending.change))
+    }
+}
+
+fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { operation, path, source: Arc::new(source) }
+}

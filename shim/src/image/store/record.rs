@@ -1,0 +1,103 @@
+//! Records as they are written to redb and to the journal. Never the domain's own types: these may
+//! only change with the format's version. Called by `store`.
+
+use serde::{Deserialize, Serialize};
+
+/// The format of all records here; another one is refused.
+pub(crate) const VERSION: u64 = 1;
+
+/// One unpacked layer, keyed by diff id; fix-up layers are keyed `fixup:` and a hash of their chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LayerRecord {
+    /// Name under `layers/`.
+    pub(crate) folder: String,
+    /// Digest of the compressed blob it came from; empty for fix-up layers.
+    pub(crate) blob: String,
+    pub(crate) compressed: u64,
+    pub(crate) unpacked: u64,
+    /// Directories without an entry of their own, escaped as by [`escape`].
+    pub(crate) implied: Vec<String>,
+    /// Nothing in it at all.
+    pub(crate) empty: bool,
+    /// It hides all layers below.
+    pub(crate) opaque_root: bool,
+}
+
+/// One image, keyed by the digest of its config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImageRecord {
+    pub(crate) manifest_digest: String,
+    /// The documents as they came; their digests are over these very bytes.
+    pub(crate) manifest: String,
+    pub(crate) config: String,
+    /// Base first.
+    pub(crate) diff_ids: Vec<String>,
+    pub(crate) size: u64,
+    /// Key of the fix-up layer, if the chain needs one.
+    pub(crate) fixup: Option<String>,
+}
+
+/// What can happen to the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    Layer { key: String, record: LayerRecord },
+    Image { id: String, record: ImageRecord, names: Vec<String> },
+    Name { name: String, id: String },
+    DropLayer { key: String },
+    DropImage { id: String },
+}
+
+/// A change on its way to the disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Pending {
+    pub(crate) version: u64,
+    /// /run may be a disk: after a reboot the layer's files may be half-written all the same.
+    pub(crate) boot_id: String,
+    pub(crate) change: Change,
+}
+
+/// A path as text: what is not printable ASCII, and `%`, becomes `%XX`.
+pub(crate) fn escape(path: &[u8]) -> String {
+    path.iter().fold(String::with_capacity(path.len()), |mut text, byte| {
+        if (b' '..=b'~').contains(byte) && *byte != b'%' {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+        text
+    })
+}
+
+/// The path of [`escape`]'s text.
+pub(crate) fn unescape(text: &str) -> Vec<u8> {
+    let mut path = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(code) if *byte == b'%' => {
+                path.push(code);
+                rest = &after[2..];
+            }
+            _ => {
+                path.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_path_survives_escaping() {
+        let all: Vec<u8> = (1..=255).collect();
+        for path in [&b"usr/share/x"[..], b"", b"100%", b"%41", b"caf\xc3\xa9/\xff\n", &all] {
+            assert_eq!(unescape(&escape(path)), path, "{path:?}");
+            assert!(escape(path).is_ascii());
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A strict reader of tar streams. Owns framing, PAX and GNU extension records and their limits;
+//! never touches the file system, never interprets whiteouts (that is `unpack`). The `tar` crate's
+//! header type decodes single blocks; its archive reader is not used because it reads extension
+//! records of any size into memory and cuts binary PAX values at line ends.
+
+mod pax;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, BufRead};
+
+use tar::{EntryType, Header};
+
+use pax::Overrides;
+
+const BLOCK: usize = 512;
+/// The limit of Go's archive/tar for one extension record.
+const MAX_EXTENSION: u64 = 1 << 20;
+/// PATH_MAX, see limits.h(0p).
+const MAX_PATH: usize = 4096;
+
+/// Why a stream is not a tar archive that can be unpacked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TarError {
+    /// The stream below failed: inflater or network.
+    #[error("reading the archive")]
+    Read {
+        #[source]
+        source: std::sync::Arc<io::Error>,
+    },
+    /// The stream ends within an entry.
+    #[error("archive ends in the middle of {path:?}")]
+    Truncated { path: String },
+    /// A header block that is none.
+    #[error("bad header at byte {offset}: {detail}")]
+    Header { offset: u64, detail: &'static str },
+    /// An extension record over the limit or not of its form.
+    #[error("bad extension record at byte {offset}: {detail}")]
+    Extension { offset: u64, detail: &'static str },
+    /// Something that tar knows and this reader does not.
+    #[error("{path:?}: {what} is not supported: {remedy}")]
+    Unsupported { path: String, what: &'static str, remedy: &'static str },
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    Symlink(Vec<u8>),
+    Hardlink(Vec<u8>),
+    Char(u32, u32),
+    Block(u32, u32),
+    Fifo,
+}
+
+/// Owner, permissions, time and extended attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Seconds and nanoseconds since 1970.
+    pub(crate) mtime: (i64, u32),
+    pub(crate) xattrs: Vec<(String, Vec<u8>)>,
+}
+
+/// One entry; its data, if any, must be read or skipped before the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// As in the archive: bytes, maybe with `./`, `/` or worse in front.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: Kind,
+    pub(crate) size: u64,
+    pub(crate) meta: Meta,
+}
+
+/// The reader.
+pub(crate) struct Tarball<R> {
+    inner: R,
+    offset: u64,
+    /// Data and padding of the current entry that nobody has read yet.
+    data: u64,
+    padding: u64,
+    path: String,
+}
+
+impl<R: BufRead> Tarball<R> {
+    pub(crate) fn new(inner: R) -> Self {
+        Self { inner, offset: 0, data: 0, padding: 0, path: String::new() }
+    }
+
+    /// The next entry; None at the end mark or at the end of the stream between two entries.
+    ///
+    /// # Errors
+    /// [`TarError`].
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
+        self.skip()?;
+        let mut overrides = Overrides::default();
+        loop {
+            let Some(block) = self.header()? else { return Ok(None) };
+            let header = Header::from_byte_slice(&block);
+            let kind = header.entry_type();
+            match kind {
+                EntryType::XHeader => overrides.apply_pax(&self.extension(header)?, self.offset)?,
+                // Comments of `git archive`; upstreams ignore them too.
+                EntryType::XGlobalHeader => drop(self.extension(header)?),
+                EntryType::GNULongName => overrides.path = Some(trim_nul(self.extension(header)?)),
+                EntryType::GNULongLink => overrides.link = Some(trim_nul(self.extension(header)?)),
+                _ => return self.entry(header, kind, overrides).map(Some),
+            }
+        }
+    }
+
+    /// Reads on in the current entry's data; 0 at its end.
+    ///
+    /// # Errors
+    /// [`TarError::Read`], [`TarError::Truncated`].
+    pub(crate) fn read_data<E>(
+        &mut self,
+        mut take: impl FnMut(&[u8]) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, TarError> {
+        if self.data == 0 {
+            return Ok(Ok(0));
+        }
+        let most = usize::try_from(self.data).unwrap_or(usize::MAX);
+        let chunk = self.inner.fill_buf().map_err(read)?;
+        if chunk.is_empty() {
+            return Err(TarError::Truncated { path: self.path.clone() });
+        }
+        let taken = match take(&chunk[..chunk.len().min(most)]) {
+            Ok(taken) => taken,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.inner.consume(taken);
+        self.data -= taken as u64;
+        self.offset += taken as u64;
+        Ok(Ok(taken))
+    }
+
+    /// The stream below, to be drained: hashes want every byte.
+    pub(crate) fn into_inner(self) -> R {
+        self.inner
+    }
+
+    fn skip(&mut self) -> Result<(), TarError> {
+        self.data += self.padding;
+        self.padding = 0;
+        while self.data > 0 {
+            match self.read_data(|chunk| Ok::<_, TarError>(chunk.len())) {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) | Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// A header block with a good checksum, or None at the end.
+    fn header(&mut self) -> Result<Option<[u8; BLOCK]>, TarError> {
+        let mut block = [0; BLOCK];
+        let mut zeros = 0;
+        loop {
+            let filled = self.fill(&mut block)?;
+            if filled == 0 {
+                return Ok(None); // No end mark: accepted, as by all readers.
+            }
+            if filled < BLOCK {
+                return Err(TarError::Truncated { path: self.path.clone() });
+            }
+            if block.iter().all(|byte| *byte == 0) {
+                zeros += 1;
+                if zeros == 2 {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let bad = |detail| TarError::Header { offset: self.offset - BLOCK as u64, detail };
+            let header = Header::from_byte_slice(&block);
+            let sum: u32 = block
+                .iter()
+                .enumerate()
+                .map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) })
+                .sum();
+            if header.cksum().ok() != Some(sum) {
+                return Err(bad("checksum does not fit"));
+            }
+            if zeros > 0 {
+                return Err(bad("an entry follows half an end mark"));
+            }
+            return Ok(Some(block));
+        }
+    }
+
+    fn fill(&mut self, block: &mut [u8]) -> Result<usize, TarError> {
+        let mut filled = 0;
+        while filled < block.len() {
+            match self.inner.read(&mut block[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(read(error)),
+            }
+        }
+        self.offset += filled as u64;
+        Ok(filled)
+    }
+
+    fn extension(&mut self, header: &Header) -> Result<Vec<u8>, TarError> {
+        let offset = self.offset;
+        let bad = |detail| TarError::Extension { offset, detail };
+        let size = header.entry_size().map_err(|_| bad("size is no number"))?;
+        if size > MAX_EXTENSION {
+            return Err(bad("longer than 1 MiB"));
+        }
+        let mut data = vec![0; usize::try_from(size).map_err(|_| bad("longer than 1 MiB"))?];
+        if self.fill(&mut data)? < data.len() {
+            return Err(bad("cut off"));
+        }
+        self.padding = pad(size);
+        self.skip()?;
+        Ok(data)
+    }
+
+    fn entry(&mut self, header: &Header, kind: EntryType, own: Overrides) -> Result<Entry, TarError> {
+        let offset = self.offset - BLOCK as u64;
+        let bad = |detail| TarError::Header { offset, detail };
+        let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        self.path = shown(&path);
+        let unsupported = |what, remedy| TarError::Unsupported { path: shown(&path), what, remedy };
+        if path.len() > MAX_PATH {
+            return Err(bad("path is longer than 4096 bytes"));
+        }
+        if own.sparse || kind == EntryType::GNUSparse {
+            return Err(unsupported("a sparse file", "pack the layer without sparse files"));
+        }
+        let header_size = header.entry_size().map_err(|_| bad("size is no number"))?;
+        let size = own.size.unwrap_or(header_size);
+        let link = || {
+            own.link
+                .clone()
+                .or_else(|| header.link_name_bytes().map(|link| link.into_owned()))
+                .unwrap_or_default()
+        };
+        let device = || -> Result<(u32, u32), TarError> {
+            let field = |value: io::Result<Option<u32>>| {
+                value.map_err(|_| bad("device number is no number")).map(Option::unwrap_or_default)
+            };
+            Ok((field(header.device_major())?, field(header.device_minor())?))
+        };
+        let kind = match kind {
+            // Archives older than ustar mark directories by a slash only.
+            EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
+            EntryType::Regular | EntryType::Continuous => Kind::File,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Symlink => Kind::Symlink(link()),
+            EntryType::Link => Kind::Hardlink(link()),
+            EntryType::Char => device().map(|(major, minor)| Kind::Char(major, minor))?,
+            EntryType::Block => device().map(|(major, minor)| Kind::Block(major, minor))?,
+            EntryType::Fifo => Kind::Fifo,
+            _ => return Err(unsupported("an entry of unknown type", "pack the layer with GNU tar or Go")),
+        };
+        // Only files have data; some writers leave a size on others, which Go's reader ignores too.
+        let size = if kind == Kind::File { size } else { 0 };
+        self.data = size;
+        self.padding = pad(size);
+        let id = |pax: Option<u64>, field: io::Result<u64>| {
+            pax.or(field.ok()).and_then(|id| u32::try_from(id).ok()).filter(|id| *id != u32::MAX)
+        };
+        let meta = Meta {
+            mode: header.mode().map_err(|_| bad("mode is no number"))? & 0o7777,
+            uid: id(own.uid, header.uid()).ok_or_else(|| bad("uid is no 32-bit number"))?,
+            gid: id(own.gid, header.gid()).ok_or_else(|| bad("gid is no 32-bit number"))?,
+            mtime: own.mtime.unwrap_or_else(|| {
+                (header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0), 0)
+            }),
+            xattrs: own.xattrs,
+        };
+        Ok(Entry { path, kind, size, meta })
+    }
+}
+
+/// A path as it may stand in an error.
+pub(crate) fn shown(path: &[u8]) -> String {
+    super::digest::clip(&String::from_utf8_lossy(path))
+}
+
+fn read(source: io::Error) -> TarError {
+    TarError::Read { source: std::sync::Arc::new(source) }
+}
+
+fn pad(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+fn trim_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    bytes.truncate(end);
+    bytes
+}

@@ -1,0 +1,97 @@
+//! The tar reader against broken and unusual streams.
+
+use super::*;
+use crate::image::tests::archive::Archive;
+
+fn entries(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
+    let mut tar = Tarball::new(bytes);
+    let mut all = Vec::new();
+    while let Some(entry) = tar.next()? {
+        let mut data = Vec::new();
+        while tar.read_data(|chunk| {
+            data.extend_from_slice(chunk);
+            Ok::<_, TarError>(chunk.len())
+        })?? > 0
+        {}
+        all.push((entry, data));
+    }
+    Ok(all)
+}
+
+#[test]
+fn data_read_or_not_the_next_entry_is_found() {
+    let archive = Archive::new().file("a", &[b'a'; 700]).file("b", b"bb").directory("d/", 0o755);
+    let all = entries(&archive.tar()).unwrap();
+    assert_eq!(
+        all.iter().map(|(entry, _)| entry.path.as_slice()).collect::<Vec<_>>(),
+        [&b"a"[..], b"b", b"d/"]
+    );
+    assert_eq!((all[0].1.len(), all[1].1.as_slice()), (700, &b"bb"[..]));
+    let bytes = archive.tar();
+    let mut tar = Tarball::new(bytes.as_slice());
+    let names: Vec<Vec<u8>> = std::iter::from_fn(|| tar.next().unwrap()).map(|entry| entry.path).collect();
+    assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn pax_and_gnu_names_override_the_header() {
+    let long = "l".repeat(300);
+    let archive = Archive::new()
+        .pax(&[("path", long.as_bytes()), ("uid", b"3000000000"), ("mtime", b"5.5")])
+        .file("short", b"x")
+        .entry(b'L', "././@LongLink", "", 0, (0, 0), format!("{long}2\0").as_bytes())
+        .entry(b'K', "././@LongLink", "", 0, (0, 0), format!("{long}3\0").as_bytes())
+        .symlink("s", "t");
+    let all = entries(&archive.tar()).unwrap();
+    assert_eq!(all[0].0.path, long.as_bytes());
+    assert_eq!((all[0].0.meta.uid, all[0].0.meta.mtime), (3_000_000_000, (5, 500_000_000)));
+    assert_eq!(all[1].0.path, format!("{long}2").as_bytes());
+    assert_eq!(all[1].0.kind, Kind::Symlink(format!("{long}3").into_bytes()));
+}
+
+#[test]
+fn rustsec_2026_0068_the_pax_size_counts() {
+    // A header that says 0 and a PAX record that says 600 hide an entry from readers that differ.
+    let inner = Archive::new().file("hidden", b"x").tar();
+    let mut bytes = Archive::new().pax(&[("size", b"1024")]).file("outer", b"").tar();
+    bytes.truncate(bytes.len() - 1024);
+    bytes.extend_from_slice(&inner[..1024]);
+    bytes.extend_from_slice(&[0; 1024]);
+    let all = entries(&bytes).unwrap();
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].1, inner[..1024]);
+}
+
+#[test]
+fn broken_streams_are_refused() {
+    let whole = Archive::new().file("a", &[b'a'; 700]).tar();
+    let is_cut = |bytes: &[u8]| matches!(entries(bytes), Err(TarError::Truncated { .. }));
+    assert!(is_cut(&whole[..100]) && is_cut(&whole[..600]) && is_cut(&whole[..1300]));
+    let mut flipped = whole.clone();
+    flipped[3] ^= 1;
+    assert!(matches!(entries(&flipped), Err(TarError::Header { detail: "checksum does not fit", .. })));
+    assert!(matches!(entries(&[b'x'; 512]), Err(TarError::Header { .. })));
+    let mut huge = Archive::new().entry(b'x', "p", "", 0, (0, 0), b"").tar();
+    let mut header = Header::from_byte_slice(&huge[..512]).clone();
+    header.set_size(2 << 20);
+    header.set_cksum();
+    huge[..512].copy_from_slice(header.as_bytes());
+    assert!(matches!(entries(&huge), Err(TarError::Extension { detail: "longer than 1 MiB", .. })));
+}
+
+#[test]
+fn the_end_may_be_marked_or_not() {
+    let whole = Archive::new().file("a", b"x").tar();
+    assert_eq!(entries(&whole[..1024]).unwrap().len(), 1);
+    assert_eq!(entries(&whole[..1536]).unwrap().len(), 1);
+    assert_eq!(entries(&[0; 10240]).unwrap().len(), 0);
+    assert_eq!(entries(b"").unwrap().len(), 0);
+}
+
+#[test]
+fn old_directories_and_sparse_files() {
+    let all = entries(&Archive::new().entry(0, "d/", "", 0o755, (0, 0), b"").tar()).unwrap();
+    assert_eq!(all[0].0.kind, Kind::Directory);
+    let sparse = Archive::new().pax(&[("GNU.sparse.major", b"1")]).file("s", b"");
+    assert!(entries(&sparse.tar()).unwrap_err().to_string().contains("sparse"));
+}

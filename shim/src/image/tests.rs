@@ -1,0 +1,94 @@
+//! Pulls from a scripted registry on loopback, whole ways through. Need root: layers hold devices,
+//! owners and trusted xattrs.
+
+pub(crate) mod archive;
+mod durable;
+mod failures;
+mod network;
+mod pulls;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::registry::Patience;
+use super::{Class, Config, Error, Image, Images, Reference, open_store};
+use crate::timeline::Recorder;
+use archive::Archive;
+use server::{Answer, Registry, Request};
+
+/// A node's folders and its images, without the sync thread unless a test starts it.
+struct Node {
+    folder: tempfile::TempDir,
+    images: Images,
+}
+
+impl Node {
+    fn new() -> Self {
+        require_root();
+        let folder = tempfile::tempdir().unwrap();
+        let images = open(folder.path());
+        Self { folder, images }
+    }
+
+    async fn pull(&self, name: &str) -> Result<Arc<Image>, Error> {
+        self.images.pull(&Reference::parse(name).unwrap(), None, &Recorder::default()).await
+    }
+
+    /// Path of a file in the image's `index`th layer from the top.
+    fn file(&self, image: &Image, index: usize, path: &str) -> PathBuf {
+        self.images.layers_dir().join(&self.images.layers(image)[index]).join(path)
+    }
+
+    fn ingest(&self) -> usize {
+        count(&self.folder.path().join("root/ingest"))
+    }
+
+    fn layer_folders(&self) -> usize {
+        count(&self.folder.path().join("root/layers"))
+    }
+}
+
+fn config(folder: &Path) -> Config {
+    Config { root: folder.join("root"), state: folder.join("state") }
+}
+
+fn open(folder: &Path) -> Images {
+    let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_secs(20) };
+    Images::with(open_store(&config(folder)).unwrap(), patience, None)
+}
+
+fn count(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// A test without root would prove nothing about owners and devices.
+pub(crate) fn require_root() {
+    assert!(rustix::process::geteuid().is_root(), "this test unpacks layers: run it as root");
+}
+
+/// All messages from the outside in, as the edge prints them.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Polls until `done`, with a deadline that only a bug meets.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let poll = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(30), poll).await.is_ok(), "never: {what}");
+}
+
+fn hello() -> Archive {
+    Archive::new().directory("etc/", 0o755).file("etc/hello", b"hello\n")
+}

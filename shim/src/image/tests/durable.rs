@@ -1,0 +1,112 @@
+//! What survives a crash, a reboot and a power cut.
+
+use std::fs;
+
+use super::archive::Layer;
+use super::*;
+
+/// The file of the only change in the journal's `index`th place.
+fn journal(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder.join("state/images")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+async fn pulled() -> (tempfile::TempDir, Arc<Image>) {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    let image = node.pull(&registry.name("a:t")).await.unwrap();
+    (node.folder, image)
+}
+
+#[tokio::test]
+async fn a_crash_before_the_sync_loses_nothing_in_the_same_boot() {
+    let (folder, image) = pulled().await;
+    assert_eq!(journal(folder.path()).len(), 2, "a layer and an image");
+    fs::create_dir(folder.path().join("root/layers/unknown")).unwrap();
+    fs::create_dir_all(folder.path().join("root/ingest/half/etc")).unwrap();
+    fs::write(folder.path().join("state/images/0000000000000009.new"), "{").unwrap();
+    let images = open(folder.path());
+    assert_eq!(images.list(), [image]);
+    assert_eq!(count(&folder.path().join("root/layers")), 1);
+    assert_eq!(count(&folder.path().join("root/ingest")), 0);
+    assert_eq!(journal(folder.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn a_power_cut_before_the_sync_takes_layer_and_image() {
+    for lose_run in [true, false] {
+        let (folder, _) = pulled().await;
+        for file in journal(folder.path()) {
+            if lose_run {
+                fs::remove_file(file).unwrap();
+            } else {
+                // A state folder that is no tmpfs: only the boot id tells.
+                let mut pending: serde_json::Value =
+                    serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+                pending["boot_id"] = "another".into();
+                fs::write(&file, pending.to_string()).unwrap();
+            }
+        }
+        let images = open(folder.path());
+        assert!(images.list().is_empty());
+        assert_eq!(count(&folder.path().join("root/layers")), 0);
+        assert!(journal(folder.path()).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn after_the_sync_all_survives_without_run() {
+    let (folder, image) = pulled().await;
+    let images = Images::open(&config(folder.path())).unwrap();
+    let path = folder.path().to_owned();
+    until("the journal is empty", || journal(&path).is_empty()).await;
+    drop(images);
+    fs::remove_dir_all(folder.path().join("state")).unwrap();
+    let images = open(folder.path());
+    assert_eq!(images.list(), [image]);
+}
+
+#[tokio::test]
+async fn an_image_whose_layer_is_gone_is_pulled_again() {
+    let (folder, image) = pulled().await;
+    drop(Images::open(&config(folder.path())).unwrap());
+    let layer = fs::read_dir(folder.path().join("root/layers")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_dir_all(layer).unwrap();
+    let images = open(folder.path());
+    assert!(images.list().is_empty());
+    assert!(images.find(&image.id).is_none());
+    drop(images);
+    assert!(open(folder.path()).list().is_empty(), "it is forgotten on disk too");
+}
+
+#[tokio::test]
+async fn unknown_versions_are_refused_by_name() {
+    let (folder, _) = pulled().await;
+    let file = journal(folder.path()).remove(0);
+    let pending = fs::read_to_string(&file).unwrap();
+    fs::write(&file, pending.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    let error = open_store(&config(folder.path())).unwrap_err();
+    assert!(chain(&error).contains("has format 2, this program knows 1"), "{}", chain(&error));
+    fs::write(&file, pending).unwrap();
+
+    let path = folder.path().join("root/images.redb");
+    {
+        let database = redb::Database::open(&path).unwrap();
+        let write = database.begin_write().unwrap();
+        let meta = redb::TableDefinition::<&str, u64>::new("meta");
+        write.open_table(meta).unwrap().insert("version", 9).unwrap();
+        write.commit().unwrap();
+    }
+    let error = open_store(&config(folder.path())).unwrap_err();
+    assert!(chain(&error).contains("images.redb has format 9"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_second_process_is_kept_out() {
+    let (folder, _) = pulled().await;
+    let _first = open(folder.path());
+    let error = open_store(&config(folder.path())).unwrap_err();
+    assert!(chain(&error).contains("opening the image database"), "{}", chain(&error));
+}

@@ -1,0 +1,227 @@
+//! Credentials, redirects, stalls, cancelled pulls.
+
+use super::archive::Layer;
+use super::server::Gate;
+use super::*;
+use crate::image::Auth;
+use crate::image::digest::Digest;
+
+const USER: &str = "Basic dXNlcjpwYXNz";
+
+fn user() -> Option<Auth> {
+    Some(Auth { username: "user".into(), password: "pass".into(), ..Auth::default() })
+}
+
+async fn pull(node: &Node, name: &str, auth: Option<Auth>) -> Result<Arc<Image>, Error> {
+    node.images.pull(&Reference::parse(name).unwrap(), auth, &Recorder::default()).await
+}
+
+fn auth_of(request: &Request) -> &str {
+    request.headers.get("authorization").map_or("", String::as_str)
+}
+
+#[tokio::test]
+async fn basic_credentials_are_shown_when_asked_for() {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    registry.script(|request| {
+        let denied = Answer::new(401).header("www-authenticate", "Basic realm=\"x\"");
+        (auth_of(request) != USER).then_some(denied)
+    });
+    let error = pull(&node, &registry.name("a:t"), None).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unauthorized, "{}", chain(&error));
+    let wrong = Auth { password: "wrong".into(), ..user().unwrap() };
+    let error = pull(&node, &registry.name("a:t"), Some(wrong)).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unauthorized, "{}", chain(&error));
+    assert!(!chain(&error).contains("wrong"), "no secret in {}", chain(&error));
+    let elsewhere = Auth { server_address: "other.example".into(), ..user().unwrap() };
+    assert!(pull(&node, &registry.name("a:t"), Some(elsewhere)).await.is_err());
+    pull(&node, &registry.name("a:t"), user()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_once_and_used_for_all() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", b"x"))];
+    registry.image("a", "t", &layers, "V=1");
+    let realm = format!("http://{}/token", registry.address);
+    let tokens = Registry::new();
+    registry.script(move |request| {
+        if request.path.starts_with("/token") {
+            let answer = Answer::new(if auth_of(request) == USER { 200 } else { 401 });
+            return Some(answer.body(br#"{"token":"t0ken"}"#));
+        }
+        let challenge = format!(r#"Bearer realm="{realm}",service="s v",scope="repository:a:pull""#);
+        (auth_of(request) != "Bearer t0ken")
+            .then(|| Answer::new(401).header("www-authenticate", challenge.clone()))
+    });
+    pull(&node, &registry.name("a:t"), user()).await.unwrap();
+    assert_eq!(registry.hits("/token?service=s+v&scope=repository%3Aa%3Apull"), 1, "{:?}", registry.log());
+    assert!(tokens.log().is_empty());
+    let error = pull(&node, &registry.name("a:t"), None).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unauthorized, "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn an_identity_token_is_posted() {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    let realm = format!("http://{}/token", registry.address);
+    registry.script(move |request| {
+        if request.path.starts_with("/token") {
+            let good = request.method == "POST" && request.body.contains("refresh_token=id+token");
+            return Some(Answer::new(if good { 200 } else { 400 }).body(br#"{"access_token":"t"}"#));
+        }
+        let challenge = format!(r#"Bearer realm="{realm}",service="s""#);
+        (auth_of(request) != "Bearer t")
+            .then(|| Answer::new(401).header("www-authenticate", challenge.clone()))
+    });
+    let auth = Auth { identity_token: "id token".into(), ..Auth::default() };
+    pull(&node, &registry.name("a:t"), Some(auth)).await.unwrap();
+}
+
+#[tokio::test]
+async fn credentials_go_to_no_plain_http_token_server_elsewhere() {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.script(|_| {
+        Some(Answer::new(401).header("www-authenticate", r#"Bearer realm="http://192.0.2.1/token""#))
+    });
+    let error = pull(&node, &registry.name("a:t"), user()).await.unwrap_err();
+    assert!(chain(&error).contains("does not speak https"), "{}", chain(&error));
+    assert_eq!(error.class(), Class::Unauthorized);
+}
+
+#[tokio::test]
+async fn redirects_to_another_host_carry_no_credentials() {
+    let node = Node::new();
+    let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layer = Layer::gzip(&hello());
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    store.blob("a", &layer.blob);
+    let (digest, to) = (Digest::of(&layer.blob).to_string(), store.address);
+    registry.script(move |request| {
+        if auth_of(request) != USER {
+            return Some(Answer::new(401).header("www-authenticate", "Basic realm=x"));
+        }
+        let location = format!("http://{to}{}", request.path);
+        request.path.ends_with(&digest).then(|| Answer::new(307).header("location", location))
+    });
+    pull(&node, &registry.name("a:t"), user()).await.unwrap();
+    let seen = store.log();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(auth_of(&seen[0]), "", "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_redirect_target_cannot_ask_for_credentials() {
+    let node = Node::new();
+    let (registry, thief) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layer = Layer::gzip(&hello());
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    thief.script(|_| Some(Answer::new(401).header("www-authenticate", "Basic realm=x").body(b"secret page")));
+    let (digest, to) = (Digest::of(&layer.blob).to_string(), thief.address);
+    registry.script(move |request| {
+        let location = format!("http://{to}/x?signature=abc");
+        request.path.ends_with(&digest).then(|| Answer::new(302).header("location", location))
+    });
+    let error = pull(&node, &registry.name("a:t"), user()).await.unwrap_err();
+    let text = chain(&error);
+    assert_eq!(error.class(), Class::Unauthorized, "{text}");
+    assert!(!text.contains("signature") && !text.contains("secret page"), "{text}");
+    assert_eq!(thief.log().len(), 1);
+    assert_eq!(auth_of(&thief.log()[0]), "");
+}
+
+#[tokio::test]
+async fn circles_of_redirects_end() {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.script(|request| Some(Answer::new(302).header("location", request.path.clone())));
+    let error = pull(&node, &registry.name("a:t"), None).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
+    assert_eq!(registry.log().len(), 6);
+}
+
+#[tokio::test]
+async fn silence_is_a_stall() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_millis(200) };
+    let images = Images::with(open_store(&config(folder.path())).unwrap(), patience, None);
+    let registry = Registry::new();
+    let layer = Layer::gzip(&hello());
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    let (_open, gate) = Gate::new();
+    let digest = Digest::of(&layer.blob).to_string();
+    registry.script(move |request| {
+        let cut = Answer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
+        request.path.ends_with(&digest).then_some(cut)
+    });
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let error = images.pull(&reference, None, &Recorder::default()).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
+    assert!(chain(&error).contains("no data for"), "{}", chain(&error));
+    until("the folder is gone", || count(&folder.path().join("root/ingest")) == 0).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_pull_leaves_nothing_and_can_be_repeated() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let layer = Layer::gzip(&hello());
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    let (open, gate) = Gate::new();
+    let digest = Digest::of(&layer.blob).to_string();
+    let wanted = digest.clone();
+    registry.script(move |request| {
+        let cut = Answer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
+        request.path.ends_with(&wanted).then_some(cut)
+    });
+    let name = registry.name("a:t");
+    {
+        let pull = node.pull(&name);
+        tokio::pin!(pull);
+        tokio::select! {
+            done = &mut pull => panic!("ended early: {done:?}"),
+            () = until("the folder is there", || node.ingest() == 1) => {}
+        }
+    }
+    until("the folder is gone", || node.ingest() == 0).await;
+    assert_eq!((node.layer_folders(), node.images.list().len()), (0, 0));
+    drop(open);
+    node.pull(&name).await.unwrap();
+    assert_eq!(registry.hits(&digest), 2);
+}
+
+#[tokio::test]
+async fn a_failure_of_the_first_is_not_that_of_the_second() {
+    let node = Node::new();
+    let (broken, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layer = Layer::gzip(&hello());
+    for registry in [&broken, &good] {
+        registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    }
+    let (open, gate) = Gate::new();
+    let digest = Digest::of(&layer.blob).to_string();
+    let wanted = digest.clone();
+    // The right length, the wrong bytes, once the second pull has joined.
+    let wrong = vec![b'x'; layer.blob.len()];
+    broken.script(move |request| {
+        let held = Answer::new(200).body(wrong.clone()).cut(1, Some(&gate));
+        request.path.ends_with(&wanted).then_some(held)
+    });
+    let (first, second) = (broken.name("a:t"), good.name("a:t"));
+    let watch = async {
+        until("the first is under way", || broken.hits(&digest) == 1).await;
+        // The second's manifest and config have been asked for: next it boards the flight, or it
+        // comes too late and begins its own; both must end well.
+        until("the second has come", || good.hits("/blobs/") >= 1).await;
+        open.send(()).unwrap();
+    };
+    let late = async {
+        until("the first leads", || broken.hits(&digest) == 1).await;
+        node.pull(&second).await
+    };
+    let (first, second, ()) = tokio::join!(node.pull(&first), late, watch);
+    assert_eq!(first.unwrap_err().class(), Class::Corrupt);
+    second.unwrap();
+    assert_eq!(node.layer_folders(), 1);
+}

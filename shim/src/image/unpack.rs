@@ -1,0 +1,132 @@
+//! One layer's archive into one folder, in overlayfs's own form: whiteouts become 0:0 devices,
+//! opaque directories an xattr. Owns limits and the order of work; `unpack/plan.rs` decides what an
+//! entry means, `unpack/tree.rs` does it. Never looks at other layers. Called by `layer`, on a
+//! blocking thread.
+
+mod plan;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, BufRead};
+use std::sync::Arc;
+
+use super::tarball::{TarError, Tarball};
+use plan::Action;
+pub(crate) use tree::{Tree, own_xattrs};
+
+/// Bytes written between two looks at the free space.
+const LOOK: u64 = 32 << 20;
+
+/// Why a layer can't be unpacked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum UnpackError {
+    /// The archive is broken or of an unsupported form.
+    #[error("bad archive")]
+    Tar {
+        #[source]
+        source: TarError,
+    },
+    /// `..` in a name or in a hard link's target.
+    #[error("hostile entry {path:?}: its path climbs with \"..\"")]
+    Climbs { path: String },
+    /// A name that no file can have.
+    #[error("hostile entry {path:?}: {detail}")]
+    Name { path: String, detail: &'static str },
+    /// A device 0:0, which overlayfs takes for a whiteout.
+    #[error("hostile entry {path:?}: a character device 0:0 would delete files of lower layers")]
+    WhiteoutDevice { path: String },
+    /// The target is not in this layer, so that no link can be made in a layer's own folder.
+    #[error(
+        "hard link {path:?}: its target {target:?} is no file of the same layer; \
+         rebuild the image with a tool that copies such files"
+    )]
+    LinkTarget { path: String, target: String },
+    /// Something else stands where a directory must be.
+    #[error("entry {path:?}: {parent:?} is {found}, not a directory of this layer")]
+    Parent { path: String, parent: String, found: &'static str },
+    /// A system call failed.
+    #[error("{operation} {path:?}")]
+    Io {
+        operation: &'static str,
+        path: String,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// Too many entries.
+    #[error("the layer has more than the {limit} entries allowed")]
+    Entries { limit: u64 },
+    /// The disk is for others too.
+    #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
+    DiskFull { free: u64, floor: u64 },
+}
+
+impl UnpackError {
+    /// Whether the bytes are to blame (and not this machine).
+    pub(crate) fn is_content(&self) -> bool {
+        !matches!(self, Self::Io { .. } | Self::DiskFull { .. })
+    }
+}
+
+/// What came out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Report {
+    /// Directories that had to be made without an entry of their own; the root is "".
+    pub(crate) implied: Vec<Vec<u8>>,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// The layer hides all layers below it.
+    pub(crate) opaque_root: bool,
+}
+
+/// Unpacks `tar` into `tree`, which must be empty.
+///
+/// # Errors
+/// [`UnpackError`]; the folder is then good for nothing.
+pub(crate) fn unpack<R: BufRead>(
+    tar: &mut Tarball<R>,
+    mut tree: Tree,
+    max_entries: u64,
+) -> Result<Report, UnpackError> {
+    let mut report = Report::default();
+    let mut looked = 0;
+    tree.check_space()?;
+    while let Some(entry) = tar.next().map_err(|source| UnpackError::Tar { source })? {
+        report.entries += 1;
+        if report.entries > max_entries {
+            return Err(UnpackError::Entries { limit: max_entries });
+        }
+        match plan::plan(&entry)? {
+            Action::Skip => {}
+            Action::Whiteout { path } => tree.whiteout(&path)?,
+            Action::Opaque { directory } => {
+                report.opaque_root |= directory.is_empty();
+                tree.opaque(&directory)?;
+            }
+            Action::Directory { path } => tree.directory(&path, entry.meta)?,
+            Action::File { path } => {
+                let mut file = tree.file(&path)?;
+                loop {
+                    let count = tar
+                        .read_data(|chunk| file.write(chunk))
+                        .map_err(|source| UnpackError::Tar { source })??;
+                    if count == 0 {
+                        break;
+                    }
+                    report.bytes += count as u64;
+                    if report.bytes - looked >= LOOK {
+                        tree.check_space()?;
+                        looked = report.bytes;
+                    }
+                }
+                file.finish(&entry.meta)?;
+            }
+            Action::Symlink { path, target } => tree.symlink(&path, &target, &entry.meta)?,
+            Action::Hardlink { path, target } => tree.hardlink(&path, &target)?,
+            Action::Node { path, node } => tree.node(&path, node, &entry.meta)?,
+        }
+    }
+    report.implied = tree.finish()?;
+    Ok(report)
+}

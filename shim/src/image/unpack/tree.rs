@@ -1,0 +1,435 @@
+//! The folder of a layer being unpacked. Owns every file system call of unpacking, all beneath one
+//! open directory with openat2(2); follows symbolic links only as parents, and then as if the
+//! layer were the root. Decides nothing about archives. Called by `unpack` and `fixup`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+
+use super::UnpackError;
+use super::plan::{Node, join, split};
+use crate::image::tarball::{Meta, shown};
+
+const OPAQUE_XATTR: &str = "trusted.overlay.opaque";
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Room that unpacking leaves to the node, so that a pull can't stop its logs and records.
+const FLOOR: u64 = 128 << 20;
+/// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
+const DEEPEST: usize = 256;
+
+/// A folder that is filled by nobody else.
+pub(crate) struct Tree {
+    root: Rc<OwnedFd>,
+    /// The root's own path, to make sense of links in /proc/self/fd.
+    root_path: PathBuf,
+    /// Every directory so far; None for those that only paths of others imply. Their metadata is
+    /// set last: writing into a directory changes its times.
+    directories: BTreeMap<Vec<u8>, Option<Meta>>,
+    /// Archives list a directory's files one after the other.
+    last: Option<(Vec<u8>, Rc<OwnedFd>, Vec<u8>)>,
+    owner: (u32, u32),
+}
+
+/// A regular file being written.
+pub(crate) struct Writing {
+    file: File,
+    path: Vec<u8>,
+    owner: (u32, u32),
+}
+
+/// An open directory and its canonical path.
+type Place = (Rc<OwnedFd>, Vec<u8>);
+/// The open parent, the canonical path, and the name in the parent.
+type Spot<'p> = (Rc<OwnedFd>, Vec<u8>, &'p [u8]);
+/// Names and values.
+type Xattrs = Vec<(String, Vec<u8>)>;
+
+impl Tree {
+    /// Takes over the empty folder at `path`.
+    ///
+    /// # Errors
+    /// [`UnpackError::Io`].
+    pub(crate) fn open(path: &Path) -> Result<Self, UnpackError> {
+        let named = path.as_os_str().as_bytes();
+        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(io("open", named))?;
+        let root_path = fd_path(&root).map_err(io("readlink", named))?;
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let directories = BTreeMap::from([(Vec::new(), None)]);
+        Ok(Self { root: Rc::new(root), root_path, directories, last: None, owner })
+    }
+
+    /// # Errors
+    /// [`UnpackError::DiskFull`] when the file system is nearly full.
+    pub(crate) fn check_space(&self) -> Result<(), UnpackError> {
+        let stat = rustix::fs::fstatvfs(&*self.root).map_err(io("statvfs", b""))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let floor = FLOOR.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 20);
+        if free < floor { Err(UnpackError::DiskFull { free, floor }) } else { Ok(()) }
+    }
+
+    pub(crate) fn directory(&mut self, path: &[u8], meta: Meta) -> Result<(), UnpackError> {
+        if path.is_empty() {
+            self.directories.insert(Vec::new(), Some(meta));
+            return Ok(());
+        }
+        let (parent, canonical, name) = self.place(path)?;
+        self.make_directory(&parent, &canonical, name)?;
+        self.directories.insert(canonical, Some(meta));
+        Ok(())
+    }
+
+    pub(super) fn file(&mut self, path: &[u8]) -> Result<Writing, UnpackError> {
+        let (parent, canonical, name) = self.place(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(&*parent, os(name), flags, Mode::RUSR | Mode::WUSR);
+        let fd = self.replacing(&parent, &canonical, name, open).map_err(io("create", path))?;
+        Ok(Writing { file: File::from(fd), path: path.to_vec(), owner: self.owner })
+    }
+
+    pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), UnpackError> {
+        let (parent, canonical, name) = self.place(path)?;
+        let link = || rustix::fs::symlinkat(os(target), &*parent, os(name));
+        self.replacing(&parent, &canonical, name, link).map_err(io("symlink", path))?;
+        self.own_by_name(&parent, name, path, meta)
+    }
+
+    pub(super) fn node(&mut self, path: &[u8], node: Node, meta: &Meta) -> Result<(), UnpackError> {
+        let (parent, canonical, name) = self.place(path)?;
+        let (kind, device) = match node {
+            Node::Fifo => (FileType::Fifo, 0),
+            Node::Char(major, minor) => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
+            Node::Block(major, minor) => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+        };
+        let make = || rustix::fs::mknodat(&*parent, os(name), kind, Mode::RUSR | Mode::WUSR, device);
+        self.replacing(&parent, &canonical, name, make).map_err(io("mknod", path))?;
+        // chmodat(2) follows links, but the name was made just now and is none.
+        self.own_by_name(&parent, name, path, meta)?;
+        rustix::fs::chmodat(&*parent, os(name), Mode::from_raw_mode(meta.mode), AtFlags::empty())
+            .map_err(io("chmod", path))?;
+        set_times_by_name(&parent, name, path, meta)
+    }
+
+    pub(super) fn hardlink(&mut self, path: &[u8], target: &[u8]) -> Result<(), UnpackError> {
+        let missing = || UnpackError::LinkTarget { path: shown(path), target: shown(target) };
+        let (target_directory, target_name) = split(target);
+        let (from, from_canonical) = match self.walk(target_directory) {
+            Ok(place) => place,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(missing()),
+            Err(errno) => return Err(io("open", target)(errno)),
+        };
+        match stat(&from, target_name).map_err(io("stat", target))? {
+            Some(found) if !is_whiteout(&found) && file_type(&found) != FileType::Directory => {}
+            _ => return Err(missing()),
+        }
+        let (parent, canonical, name) = self.place(path)?;
+        if canonical == join(&from_canonical, target_name) {
+            return Ok(()); // A link to itself: replacing it would remove the file.
+        }
+        let link = || rustix::fs::linkat(&*from, os(target_name), &*parent, os(name), AtFlags::empty());
+        match self.replacing(&parent, &canonical, name, link) {
+            // The target stood in a tree that this very link replaces.
+            Err(Errno::NOENT) => Err(missing()),
+            other => other.map_err(io("link", path)),
+        }
+    }
+
+    /// Hides `path` in lower layers. What this layer itself holds there stays: a directory becomes
+    /// opaque, and anything else hides the lower one as it is.
+    pub(super) fn whiteout(&mut self, path: &[u8]) -> Result<(), UnpackError> {
+        let (parent, _, name) = self.place(path)?;
+        match stat(&parent, name).map_err(io("stat", path))? {
+            None => rustix::fs::mknodat(&*parent, os(name), FileType::CharacterDevice, Mode::empty(), 0)
+                .map_err(io("mknod whiteout", path)),
+            Some(found) if file_type(&found) == FileType::Directory => {
+                let directory = open_beneath(&parent, name).map_err(io("open", path))?;
+                set_opaque(&directory, path)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Hides what lower layers hold in `directory`.
+    pub(super) fn opaque(&mut self, directory: &[u8]) -> Result<(), UnpackError> {
+        let (fd, _) = self.parent(directory, directory)?;
+        set_opaque(&fd, directory)
+    }
+
+    /// Sets the directories' metadata and names those that nobody described.
+    pub(crate) fn finish(self) -> Result<Vec<Vec<u8>>, UnpackError> {
+        let mut implied = Vec::new();
+        // From the leaves up: a parent may forbid what its children still need.
+        for (path, meta) in self.directories.iter().rev() {
+            let fd = open_beneath(&self.root, path).map_err(io("open", path))?;
+            match meta {
+                Some(meta) => {
+                    set_meta(&fd, path, meta, self.owner)?;
+                    set_times(&fd, path, meta)?;
+                }
+                None => {
+                    set_meta(&fd, path, &Meta { mode: 0o755, ..Meta::default() }, self.owner)?;
+                    implied.push(path.clone());
+                }
+            }
+        }
+        implied.reverse();
+        Ok(implied)
+    }
+
+    /// The open parent of `path`, the canonical path, and the name in the parent.
+    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Spot<'p>, UnpackError> {
+        let (directory, name) = split(path);
+        let (fd, canonical) = self.parent(directory, path)?;
+        Ok((fd, join(&canonical, name), name))
+    }
+
+    /// Opens a directory, making what is missing; `path` is for errors.
+    fn parent(&mut self, directory: &[u8], path: &[u8]) -> Result<Place, UnpackError> {
+        if let Some((named, fd, canonical)) = &self.last
+            && named == directory
+        {
+            return Ok((Rc::clone(fd), canonical.clone()));
+        }
+        let place = match open_beneath(&self.root, directory) {
+            Ok(fd) => (Rc::new(fd), directory.to_vec()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.make_parents(directory, path)?,
+            Err(errno) => return Err(io("open", directory)(errno)),
+        };
+        self.last = Some((directory.to_vec(), Rc::clone(&place.0), place.1.clone()));
+        Ok(place)
+    }
+
+    fn make_parents(&mut self, directory: &[u8], path: &[u8]) -> Result<Place, UnpackError> {
+        let mut place: Place = (Rc::clone(&self.root), Vec::new());
+        for name in directory.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let canonical = join(&place.1, name);
+            let refuse = |found| UnpackError::Parent { path: shown(path), parent: shown(&canonical), found };
+            let found = stat(&place.0, name).map_err(io("stat", &canonical))?;
+            place = match found.map(|found| (file_type(&found), is_whiteout(&found))) {
+                None | Some((_, true)) => {
+                    self.make_directory(&place.0, &canonical, name)?;
+                    self.directories.insert(canonical.clone(), None);
+                    (Rc::new(open_beneath(&place.0, name).map_err(io("open", &canonical))?), canonical)
+                }
+                Some((FileType::Directory, _)) => {
+                    (Rc::new(open_beneath(&place.0, name).map_err(io("open", &canonical))?), canonical)
+                }
+                Some((FileType::Symlink, _)) => match self.walk(&canonical) {
+                    Ok(place) => place,
+                    Err(Errno::NOENT) => return Err(refuse("a symbolic link to nothing in this layer")),
+                    Err(Errno::NOTDIR | Errno::LOOP) => {
+                        return Err(refuse("a symbolic link to no directory"));
+                    }
+                    Err(errno) => return Err(io("open", &canonical)(errno)),
+                },
+                Some(_) => return Err(refuse("a file")),
+            };
+        }
+        Ok(place)
+    }
+
+    /// Opens an existing directory, symbolic links followed as if the layer were `/`.
+    fn walk(&self, directory: &[u8]) -> Result<Place, Errno> {
+        let path: &[u8] = if directory.is_empty() { b"." } else { directory };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let fd = rustix::fs::openat2(&*self.root, os(path), DIRECTORY, Mode::empty(), resolve)?;
+        let full = fd_path(&fd)?;
+        let canonical = full.strip_prefix(&self.root_path).map_err(|_| Errno::XDEV)?;
+        Ok((Rc::new(fd), canonical.as_os_str().as_bytes().to_vec()))
+    }
+
+    /// A directory that stays if it is there, and is opaque if it takes the place of something
+    /// else, a whiteout above all: what lies below was hidden once and may not show again.
+    fn make_directory(&mut self, parent: &OwnedFd, path: &[u8], name: &[u8]) -> Result<(), UnpackError> {
+        if path.iter().filter(|byte| **byte == b'/').count() >= DEEPEST {
+            return Err(UnpackError::Name { path: shown(path), detail: "more than 256 directories deep" });
+        }
+        let make = || rustix::fs::mkdirat(parent, os(name), Mode::RWXU);
+        match make() {
+            Err(Errno::EXIST) => {}
+            other => return other.map_err(io("mkdir", path)),
+        }
+        let found = stat(parent, name).map_err(io("stat", path))?;
+        if found.is_some_and(|found| file_type(&found) == FileType::Directory) {
+            return Ok(());
+        }
+        self.replacing(parent, path, name, make).map_err(io("mkdir", path))?;
+        set_opaque(&open_beneath(parent, name).map_err(io("open", path))?, path)
+    }
+
+    /// Makes something where something may be already: the last entry wins.
+    fn replacing<T>(
+        &mut self,
+        parent: &OwnedFd,
+        path: &[u8],
+        name: &[u8],
+        make: impl Fn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match make() {
+            Err(Errno::EXIST) => {}
+            other => return other,
+        }
+        // It may have been the link, or lead to the directory, that was opened last.
+        self.last = None;
+        match rustix::fs::unlinkat(parent, os(name), AtFlags::empty()) {
+            Err(Errno::ISDIR) => {
+                let mut below = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd()));
+                below.push(os(name));
+                std::fs::remove_dir_all(below)
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                let inside = [path, b"/"].concat();
+                let below = self.directories.range(inside.clone()..).map(|(own, _)| own);
+                let gone: Vec<Vec<u8>> = below.take_while(|own| own.starts_with(&inside)).cloned().collect();
+                for own in gone {
+                    self.directories.remove(&own);
+                }
+                self.directories.remove(path);
+            }
+            other => other?,
+        }
+        make()
+    }
+
+    fn own_by_name(
+        &self,
+        parent: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        meta: &Meta,
+    ) -> Result<(), UnpackError> {
+        if (meta.uid, meta.gid) != self.owner {
+            let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+            rustix::fs::chownat(parent, os(name), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(io("chown", path))?;
+        }
+        set_times_by_name(parent, name, path, meta)
+    }
+}
+
+impl Writing {
+    pub(super) fn write(&mut self, chunk: &[u8]) -> Result<usize, UnpackError> {
+        self.file.write_all(chunk).map_err(|source| UnpackError::Io {
+            operation: "write",
+            path: shown(&self.path),
+            source: Arc::new(source),
+        })?;
+        Ok(chunk.len())
+    }
+
+    pub(super) fn finish(self, meta: &Meta) -> Result<(), UnpackError> {
+        let fd = OwnedFd::from(self.file);
+        set_meta(&fd, &self.path, meta, self.owner)?;
+        set_times(&fd, &self.path, meta)
+    }
+}
+
+/// Owner first: chown(2) clears set-id bits and file capabilities.
+fn set_meta(fd: &OwnedFd, path: &[u8], meta: &Meta, owner: (u32, u32)) -> Result<(), UnpackError> {
+    if (meta.uid, meta.gid) != owner {
+        rustix::fs::fchown(fd, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))
+            .map_err(io("chown", path))?;
+    }
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(meta.mode)).map_err(io("chmod", path))?;
+    for (name, value) in meta.xattrs.iter().filter(|(name, _)| is_allowed(name)) {
+        rustix::fs::fsetxattr(fd, name.as_str(), value, XattrFlags::empty()).map_err(io("setxattr", path))?;
+    }
+    Ok(())
+}
+
+fn set_times(fd: &OwnedFd, path: &[u8], meta: &Meta) -> Result<(), UnpackError> {
+    rustix::fs::futimens(fd, &times(meta)).map_err(io("set the times of", path))
+}
+
+fn set_times_by_name(parent: &OwnedFd, name: &[u8], path: &[u8], meta: &Meta) -> Result<(), UnpackError> {
+    rustix::fs::utimensat(parent, os(name), &times(meta), AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(io("set the times of", path))
+}
+
+fn times(meta: &Meta) -> Timestamps {
+    let time = Timespec { tv_sec: meta.mtime.0, tv_nsec: i64::from(meta.mtime.1) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn set_opaque(fd: &OwnedFd, path: &[u8]) -> Result<(), UnpackError> {
+    rustix::fs::fsetxattr(fd, OPAQUE_XATTR, b"y", XattrFlags::empty()).map_err(io("set opaque", path))
+}
+
+/// The others either mean something to overlayfs (`trusted.*`, `user.overlay.*`) or to this node's
+/// security modules, which is not for images to say.
+fn is_allowed(name: &str) -> bool {
+    name == "security.capability" || (name.starts_with("user.") && !name.starts_with("user.overlay."))
+}
+
+/// The extended attributes of a directory as far as an image may set them, and whether it is opaque.
+///
+/// # Errors
+/// The system call's.
+pub(crate) fn own_xattrs(fd: &OwnedFd) -> Result<(Xattrs, bool), Errno> {
+    let mut names = vec![0; 64 << 10];
+    let length = rustix::fs::flistxattr(fd, &mut *names)?;
+    let (mut xattrs, mut opaque) = (Vec::new(), false);
+    for name in names[..length].split(|byte| *byte == 0) {
+        let Ok(name) = std::str::from_utf8(name) else { continue };
+        let mut value = vec![0; 64 << 10];
+        if name == OPAQUE_XATTR {
+            let length = rustix::fs::fgetxattr(fd, name, &mut *value)?;
+            opaque = &value[..length] == b"y";
+        } else if is_allowed(name) {
+            let length = rustix::fs::fgetxattr(fd, name, &mut *value)?;
+            value.truncate(length);
+            xattrs.push((name.to_owned(), value));
+        }
+    }
+    xattrs.sort();
+    Ok((xattrs, opaque))
+}
+
+/// A directory below, no symbolic link on the way.
+fn open_beneath(directory: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let path: &[u8] = if path.is_empty() { b"." } else { path };
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(directory, os(path), DIRECTORY, Mode::empty(), resolve)
+}
+
+fn stat(directory: &OwnedFd, name: &[u8]) -> Result<Option<Stat>, Errno> {
+    match rustix::fs::statat(directory, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn file_type(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+fn is_whiteout(stat: &Stat) -> bool {
+    file_type(stat) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+fn fd_path(fd: &OwnedFd) -> Result<PathBuf, Errno> {
+    let link = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes())))
+}
+
+fn os(path: &[u8]) -> &OsStr {
+    OsStr::from_bytes(path)
+}
+
+fn io(operation: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> UnpackError {
+    let path = shown(path);
+    move |errno| UnpackError::Io { operation, path, source: Arc::new(io::Error::from(errno)) }
+}

@@ -1,0 +1,41 @@
+//! The child's side of a clone: from the monitor's copy to the container's first program. Owns the
+//! order of the set-up; never sees tokio or a second thread. Called by the monitor, which builds
+//! everything it can before the clone.
+
+pub mod container;
+mod dev;
+mod identity;
+mod mounts;
+pub mod pause;
+mod reset;
+mod rootfs;
+
+use std::io;
+
+/// A step of the set-up that failed, in words a user of the container can act on.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct StepError {
+    /// What was being done, with the path or number.
+    pub what: String,
+    /// What the kernel said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Names the step a kernel error belongs to.
+pub(crate) trait Step<T> {
+    /// Attaches `what`.
+    fn step(self, what: impl FnOnce() -> String) -> Result<T, StepError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, what: impl FnOnce() -> String) -> Result<T, StepError> {
+        self.map_err(|error| StepError { what: what(), source: error.into() })
+    }
+}
+
+/// A refusal of our own making.
+pub(crate) fn refuse<T>(errno: i32, what: impl Into<String>) -> Result<T, StepError> {
+    Err(StepError { what: what.into(), source: io::Error::from_raw_os_error(errno) })
+}

@@ -1,0 +1,222 @@
+//! Everything mounted below the container's root: kernel file systems, the pod's shared memory,
+//! the mounts of the request, and what hides and protects /proc. Targets are found with openat2
+//! inside the root and mounted on by descriptor, so that a link in an image leads nowhere else
+//! (CVE-2021-30465, CVE-2019-19921). Called by `init::container`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use gantry_proto::monitor::{CgroupTarget, Mount, Propagation};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags,
+};
+
+use super::{Step, StepError, refuse};
+
+const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// A new, detached mount of a kernel file system.
+pub(super) fn new_filesystem(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, StepError> {
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
+        .step(|| format!("open a {kind} file system"))?;
+    for (key, value) in options {
+        if value.is_empty() {
+            rustix::mount::fsconfig_set_flag(context.as_fd(), *key)
+        } else {
+            rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)
+        }
+        .step(|| format!("set {key}={value} of {kind}"))?;
+    }
+    rustix::mount::fsconfig_create(context.as_fd()).step(|| format!("make a {kind} file system"))?;
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        .step(|| format!("mount a {kind} file system"))
+}
+
+/// Puts a detached mount on an open target.
+pub(super) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>, path: &str) -> Result<(), StepError> {
+    rustix::mount::move_mount(
+        mount,
+        "",
+        target,
+        "",
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+    )
+    .step(|| format!("mount on {path} of the container"))
+}
+
+/// A copy of a mount of the host (or of one folder or file of it), detached.
+pub(super) fn copy_tree(path: &str, recursive: bool) -> Result<OwnedFd, StepError> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(CWD, path, flags).step(|| format!("open the mount source {path}"))
+}
+
+/// Opens `path` inside `root` as a mount target, making what is missing.
+pub(super) fn target(
+    root: BorrowedFd<'_>,
+    path: &str,
+    directory: bool,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, StepError> {
+    let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let open =
+        |name: &str| rustix::fs::openat2(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
+    match open(path) {
+        Ok(fd) => return Ok(fd),
+        Err(Errno::NOENT) => {}
+        Err(error) => return Err(error).step(|| format!("find {path} in the container")),
+    }
+    let (parent, name) = match Path::new(path).parent().zip(Path::new(path).file_name()) {
+        Some((parent, name)) => (parent.to_str().unwrap_or("/"), name),
+        None => return refuse(libc::EINVAL, format!("mount target {path} has no name")),
+    };
+    let parent = if parent.is_empty() || parent == "/" {
+        open("/").step(|| "open /".into())?
+    } else {
+        target(root, parent, true, resolve)?
+    };
+    let made = if directory {
+        rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+    } else {
+        rustix::fs::openat(
+            &parent,
+            name,
+            OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+            Mode::from_raw_mode(0o644),
+        )
+        .map(drop)
+    };
+    made.step(|| format!("make {path} in the container"))?;
+    rustix::fs::openat2(
+        &parent,
+        name,
+        OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    )
+    .step(|| format!("open {path} in the container"))
+}
+
+/// /proc, /sys and the cgroup view. `/proc` must be a plain folder: a link there would let an image
+/// choose where the kernel's files appear.
+pub(super) fn kernel_filesystems(
+    root: BorrowedFd<'_>,
+    cgroup: &CgroupTarget,
+    privileged: bool,
+) -> Result<(), StepError> {
+    let proc = new_filesystem("proc", &[], PROTECTED)?;
+    attach(proc.as_fd(), target(root, "/proc", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/proc")?;
+    let read_only = if privileged { PROTECTED } else { PROTECTED | MountAttrFlags::MOUNT_ATTR_RDONLY };
+    let sys = new_filesystem("sysfs", &[], read_only)?;
+    attach(sys.as_fd(), target(root, "/sys", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/sys")?;
+    cgroups(root, cgroup, read_only)
+}
+
+fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFlags) -> Result<(), StepError> {
+    // The folder exists in every sysfs; on v1 it gets a tmpfs with one folder per hierarchy.
+    let place = target(root, "/sys/fs/cgroup", true, ResolveFlags::NO_SYMLINKS)?;
+    if cgroup.unified {
+        let mount = new_filesystem("cgroup2", &[], attributes)?;
+        return attach(mount.as_fd(), place.as_fd(), "/sys/fs/cgroup");
+    }
+    let top = new_filesystem("tmpfs", &[("mode", "755")], PROTECTED)?;
+    attach(top.as_fd(), place.as_fd(), "/sys/fs/cgroup")?;
+    for hierarchy in &cgroup.hierarchies {
+        let options: Vec<(&str, &str)> =
+            hierarchy.split(',').map(|option| option.split_once('=').unwrap_or((option, ""))).collect();
+        let mount = new_filesystem("cgroup", &options, attributes)?;
+        let name = hierarchy.strip_prefix("name=").unwrap_or(hierarchy);
+        let path = format!("/sys/fs/cgroup/{name}");
+        attach(mount.as_fd(), target(root, &path, true, ResolveFlags::NO_SYMLINKS)?.as_fd(), &path)?;
+    }
+    Ok(())
+}
+
+/// One mount of the request: the source's tree, as it is now, on the destination.
+pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount) -> Result<(), StepError> {
+    let source = copy_tree(&mount.source, true)?;
+    let kind = rustix::fs::fstat(&source).step(|| format!("look at the mount source {}", mount.source))?;
+    let directory = rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir();
+    let place = target(root, &mount.destination, directory, ResolveFlags::empty())?;
+    attach(source.as_fd(), place.as_fd(), &mount.destination)?;
+    // `place` is what lies under the mount now; the mount itself is reached through the path again.
+    let mounted = target(root, &mount.destination, directory, ResolveFlags::empty())?;
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&mounted));
+    let propagation = match mount.propagation() {
+        Propagation::Private => MountPropagationFlags::PRIVATE,
+        Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
+        Propagation::Shared => MountPropagationFlags::SHARED,
+    };
+    rustix::mount::mount_change(path.as_str(), propagation | MountPropagationFlags::REC)
+        .step(|| format!("set the propagation of {}", mount.destination))?;
+    if mount.readonly {
+        remount_read_only(&path).step(|| format!("make {} read-only", mount.destination))?;
+    }
+    Ok(())
+}
+
+/// Read-only for this mount; what protects the source's mount (nosuid, nodev, noexec) stays.
+fn remount_read_only(path: &str) -> rustix::io::Result<()> {
+    let kept = rustix::fs::statvfs(path)?.f_flag;
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
+    for (held, flag) in [
+        (rustix::fs::StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (rustix::fs::StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (rustix::fs::StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    ] {
+        if kept.contains(held) {
+            flags |= flag;
+        }
+    }
+    rustix::mount::mount_remount(path, flags, "")
+}
+
+/// Opens `path` of the new root without following any link; None when it is not there.
+fn plain(path: &str) -> Result<Option<OwnedFd>, StepError> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error).step(|| format!("open {path} to protect it")),
+    }
+}
+
+/// Hides `path`: a folder under an empty read-only tmpfs, anything else under /dev/null. The null
+/// device is checked to be one: an image can't pass its own file off as it (CVE-2025-31133).
+pub(super) fn mask(path: &str) -> Result<(), StepError> {
+    let Some(found) = plain(path)? else { return Ok(()) };
+    let kind = rustix::fs::fstat(&found).step(|| format!("look at {path}"))?;
+    if rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir() {
+        let empty = new_filesystem(
+            "tmpfs",
+            &[("size", "0"), ("nr_inodes", "2")],
+            PROTECTED | MountAttrFlags::MOUNT_ATTR_RDONLY,
+        )?;
+        return attach(empty.as_fd(), found.as_fd(), path);
+    }
+    let null = copy_tree("/dev/null", false)?;
+    let device = rustix::fs::fstat(&null).step(|| "look at /dev/null".into())?;
+    if device.st_rdev != rustix::fs::makedev(1, 3) {
+        return refuse(libc::EPERM, "/dev/null of the container is not the null device");
+    }
+    attach(null.as_fd(), found.as_fd(), path)
+}
+
+/// Makes the part of /proc or /sys at `path` read-only.
+pub(super) fn protect(path: &str) -> Result<(), StepError> {
+    let Some(found) = plain(path)? else { return Ok(()) };
+    let copy = copy_tree(path, true)?;
+    attach(copy.as_fd(), found.as_fd(), path)?;
+    remount_read_only(path).step(|| format!("make {path} read-only"))
+}

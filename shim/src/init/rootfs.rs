@@ -1,0 +1,93 @@
+//! The container's root: overlay of the image's layers, and the way into it. Mounted only inside
+//! the container's own mount namespace, so that nothing can leak into the host's table
+//! (runtime-traps §6). Called by `init::container`.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+use gantry_proto::monitor::Rootfs;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+
+use super::{Step, StepError, refuse};
+
+/// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4). `volatile`
+/// because the last unmount happens in the exit path, where a sync would stall it (P6); an upper is
+/// never used twice.
+const OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off,volatile";
+
+/// Data of mount(2) is one page.
+const MAX_OPTIONS: usize = 4095;
+
+/// Makes the mount namespace the child's own: what the host mounts still arrives, nothing goes back.
+pub(super) fn detach_from_host() -> Result<(), StepError> {
+    rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .step(|| "make the mount namespace a slave of the host's".into())
+}
+
+/// Mounts the overlay on `rootfs.target` and returns the new root as an O_PATH descriptor.
+pub(super) fn mount(rootfs: &Rootfs) -> Result<OwnedFd, StepError> {
+    let options = options(rootfs);
+    if options.len() > MAX_OPTIONS {
+        return refuse(
+            libc::E2BIG,
+            format!(
+                "mount the root file system: {} layers do not fit into mount options",
+                rootfs.lower.len()
+            ),
+        );
+    }
+    // The names of the layers are relative, to keep the options short.
+    rustix::process::chdir(rootfs.layers_dir.as_str())
+        .step(|| format!("enter the folder of layers {}", rootfs.layers_dir))?;
+    let data = CString::new(options).step(|| "overlay options hold a NUL".into())?;
+    rustix::mount::mount("overlay", rootfs.target.as_str(), "overlay", MountFlags::empty(), data.as_c_str())
+        .step(|| {
+            format!("mount the root file system of {} layers on {}", rootfs.lower.len(), rootfs.target)
+        })?;
+    rustix::fs::open(
+        rootfs.target.as_str(),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+    .step(|| format!("open the root file system {}", rootfs.target))
+}
+
+fn options(rootfs: &Rootfs) -> String {
+    format!("lowerdir={},upperdir={},workdir={},{OPTIONS}", rootfs.lower.join(":"), rootfs.upper, rootfs.work)
+}
+
+/// Makes `root` the root of this mount namespace and lets go of the host's (pivot_root(2), whose
+/// notes describe the `.`, `.` form: the old root ends up on top and is detached).
+pub(super) fn pivot(root: &OwnedFd) -> Result<(), StepError> {
+    rustix::process::fchdir(root).step(|| "enter the root file system".into())?;
+    rustix::process::pivot_root(".", ".").step(|| "pivot into the root file system".into())?;
+    // A slave still sends unmounts nowhere, but must not pass the detach on to later peers either.
+    rustix::mount::mount_change(".", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .step(|| "make the old root a slave".into())?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "let go of the old root".into())?;
+    rustix::process::chdir("/").step(|| "enter the new root".into())
+}
+
+/// Makes `/` read-only, after everything was mounted into it.
+pub(super) fn seal_root() -> Result<(), StepError> {
+    rustix::mount::mount_remount("/", MountFlags::BIND | MountFlags::RDONLY, "")
+        .step(|| "make the root file system read-only".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_name_every_layer_once_and_pin_the_kernel_defaults() {
+        let rootfs = Rootfs {
+            layers_dir: "/layers".into(),
+            lower: vec!["b".into(), "a".into()],
+            upper: "/c/upper".into(),
+            work: "/c/work".into(),
+            ..Rootfs::default()
+        };
+        assert_eq!(options(&rootfs), format!("lowerdir=b:a,upperdir=/c/upper,workdir=/c/work,{OPTIONS}"));
+    }
+}

@@ -1,0 +1,190 @@
+//! One process the monitor answers for: pause or a container. Owns its phase, its output and the
+//! record of its end. Called by `monitor::event_loop`.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use gantry_proto::monitor::{CgroupTarget, Exited};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::log::{Lines, LogFile};
+use crate::exit::ExitRecord;
+
+/// ```text
+/// Starting ──report says ready──▶ Running ──process ended──▶ Draining ──output ended or deadline──▶ (recorded, gone)
+///     └──report says failed, or nothing──▶ (gone, no record: the runtime has the answer)
+/// ```
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Cloned, setting itself up; an end before the report is read waits in `ended`.
+    Starting { report: OwnedFd, bytes: Vec<u8>, reply_to: (u64, u64), ended: Option<(i32, i64)> },
+    /// Its program runs.
+    Running,
+    /// It has ended; what it wrote is still being read.
+    Draining { exit_code: i32, finished_at: i64, oom_kills: u64, deadline: Instant },
+}
+
+/// One output pipe.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) token: u64,
+    pub(super) pipe: OwnedFd,
+    pub(super) lines: Lines,
+}
+
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) id: String,
+    pub(super) pid: i32,
+    pub(super) start_time_ticks: u64,
+    pub(super) outputs: Vec<Output>,
+    pub(super) phase: Phase,
+    record_dir: PathBuf,
+    cgroup: CgroupTarget,
+    oom_kills_before: u64,
+    log: LogFile,
+}
+
+/// A reaped process.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) pid: i32,
+    /// Exit code, or 128 + signal.
+    pub(super) code: i32,
+}
+
+/// Reaps any one child; None when nothing has ended.
+pub(super) fn reap_one() -> Option<Ended> {
+    let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
+    let code = match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 255,
+    };
+    Some(Ended { pid: pid.as_raw_nonzero().get(), code })
+}
+
+pub(super) fn unix_nanos() -> i64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Child {
+    pub(super) fn new(id: &str, record_dir: &str, cgroup: Option<CgroupTarget>, log: LogFile) -> Self {
+        let cgroup = cgroup.unwrap_or_default();
+        Self {
+            id: id.to_owned(),
+            pid: 0,
+            start_time_ticks: 0,
+            outputs: Vec::new(),
+            phase: Phase::Running,
+            record_dir: record_dir.into(),
+            oom_kills_before: oom_counter(&cgroup),
+            cgroup,
+            log,
+        }
+    }
+
+    pub(super) fn has_started(&self) -> bool {
+        !matches!(self.phase, Phase::Starting { .. })
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Draining { deadline, .. } => Some(deadline),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|deadline| self.outputs.is_empty() || deadline <= now)
+    }
+
+    /// Reads one pipe once, for fairness among many; false when it has ended.
+    pub(super) fn read(&mut self, token: u64) -> bool {
+        let Some(index) = self.outputs.iter().position(|output| output.token == token) else { return false };
+        let Some(output) = self.outputs.get_mut(index) else { return false };
+        let mut chunk = [0u8; 64 * 1024];
+        let (bytes, more) = match rustix::io::read(&output.pipe, &mut chunk[..]) {
+            Ok(0) => (output.lines.finish(unix_nanos()), false),
+            Ok(count) => (output.lines.feed(chunk.get(..count).unwrap_or_default(), unix_nanos()), true),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Vec::new(), true),
+            Err(_) => (output.lines.finish(unix_nanos()), false),
+        };
+        self.write(&bytes);
+        if !more {
+            self.outputs.remove(index);
+        }
+        more
+    }
+
+    /// Reads what is there already; bounded, because a straggler may write for ever.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..64 {
+            let tokens: Vec<u64> = self.outputs.iter().map(|output| output.token).collect();
+            if tokens.iter().filter(|token| self.read(**token)).count() == 0 {
+                break;
+            }
+        }
+    }
+
+    #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
+    fn write(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if let Some(error) = self.log.append(bytes) {
+            eprintln!("{}: lines of the log are lost: {error}", self.id);
+        }
+    }
+
+    /// Kills whatever is left in the cgroup.
+    pub(super) fn kill_stragglers(&self) {
+        if self.cgroup.unified {
+            if let Some(folder) = self.cgroup.folders.first() {
+                let _ = fs::write(format!("{folder}/cgroup.kill"), "1");
+            }
+            return;
+        }
+        // v1 has no cgroup.kill; one hierarchy lists all members.
+        let Some(folder) = self.cgroup.folders.first() else { return };
+        let members = fs::read_to_string(format!("{folder}/cgroup.procs")).unwrap_or_default();
+        for pid in members.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Rise of the cgroup's oom_kill counter over this life.
+    pub(super) fn oom_kills(&self) -> u64 {
+        oom_counter(&self.cgroup).saturating_sub(self.oom_kills_before)
+    }
+
+    /// Writes the exit record and returns the event that tells of it.
+    #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
+    pub(super) fn record(&mut self) -> Option<Exited> {
+        let Phase::Draining { exit_code, finished_at, oom_kills, .. } = self.phase else { return None };
+        for index in 0..self.outputs.len() {
+            let rest = self
+                .outputs
+                .get_mut(index)
+                .map(|output| output.lines.finish(finished_at))
+                .unwrap_or_default();
+            self.write(&rest);
+        }
+        if let Err(error) = ExitRecord::seen(exit_code, finished_at, oom_kills).write(&self.record_dir) {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            eprintln!("{}: {error}: {cause}", self.id);
+        }
+        Some(Exited { id: self.id.clone(), exit_code, finished_at_unix_nanos: finished_at, oom_kills })
+    }
+}
+
+/// `oom_kill N` in memory.events (v2) and memory.oom_control (v1, runtime-traps P18).
+fn oom_counter(cgroup: &CgroupTarget) -> u64 {
+    fs::read_to_string(&cgroup.oom_counter)
+        .ok()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()))
+        .unwrap_or(0)
+}

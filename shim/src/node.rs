@@ -1,0 +1,143 @@
+//! What every operation of the runtime shares: configuration, cgroup layout, images, the store, the
+//! two programs, the way to the event task. Owns no logic. Made by `runtime::Runtime::start`.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use tokio::sync::mpsc;
+
+use crate::cgroup::Layout;
+use crate::image::Images;
+use crate::monitor_client::Event;
+use crate::runtime::Config;
+use crate::store::Store;
+
+/// Shared by all operations, behind an Arc.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// As started.
+    pub config: Config,
+    /// The host's cgroups.
+    pub layout: Layout,
+    /// Images and layers.
+    pub images: Images,
+    /// Sandboxes and containers.
+    pub store: Store,
+    /// Sealed copies of the programs.
+    pub programs: Programs,
+    /// This boot.
+    pub boot_id: String,
+    /// To the event task.
+    pub events: mpsc::UnboundedSender<Event>,
+}
+
+/// Monitor and pause as sealed memfds: what a container can reach through /proc/PID/exe can't be
+/// written, and is not the installed file (CVE-2019-5736).
+#[derive(Debug)]
+pub(crate) struct Programs {
+    monitor: OwnedFd,
+    pause: OwnedFd,
+}
+
+/// A program could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[error("load the program {path}: build it with `cargo xtask build`, or name its folder by --programs-dir", path = path.display())]
+pub struct ProgramError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Programs {
+    /// Loads both from `folder`.
+    ///
+    /// # Errors
+    /// When one is missing or can't be copied.
+    pub(crate) fn load(folder: &Path) -> Result<Self, ProgramError> {
+        let sealed = |name: &str| {
+            let path = folder.join(name);
+            seal(&path, name).map_err(|source| ProgramError { path, source })
+        };
+        Ok(Self { monitor: sealed("gantry-monitor")?, pause: sealed("gantry-pause")? })
+    }
+
+    /// A path that execs the monitor from this process's children.
+    #[must_use]
+    pub(crate) fn monitor_path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.monitor.as_raw_fd()).into()
+    }
+
+    /// A path that any root process opens pause by, while the runtime lives.
+    #[must_use]
+    pub(crate) fn pause_path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.pause.as_raw_fd())
+    }
+}
+
+fn seal(path: &Path, name: &str) -> io::Result<OwnedFd> {
+    // MFD_EXEC exists from Linux 6.3 on, where vm.memfd_noexec may make its absence an error.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memfd = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        result => result,
+    }?;
+    let mut copy = fs::File::from(memfd);
+    io::copy(&mut fs::File::open(path)?, &mut copy)?;
+    let memfd = OwnedFd::from(copy);
+    rustix::fs::fcntl_add_seals(
+        &memfd,
+        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
+    )?;
+    Ok(memfd)
+}
+
+impl Node {
+    /// Folder of a sandbox's record.
+    #[must_use]
+    pub(crate) fn sandbox_folder(&self, id: &str) -> PathBuf {
+        self.config.root.join("sandboxes").join(id)
+    }
+
+    /// Folder of a container's record.
+    #[must_use]
+    pub(crate) fn container_folder(&self, id: &str) -> PathBuf {
+        self.config.root.join("containers").join(id)
+    }
+
+    /// Folder of the monitors' sockets.
+    #[must_use]
+    pub(crate) fn monitor_sockets(&self) -> PathBuf {
+        self.config.state.join("monitors")
+    }
+
+    /// Cgroup leaf of a sandbox's monitor, outside the pod's.
+    #[must_use]
+    pub(crate) fn monitor_cgroup(&self, id: &str) -> String {
+        format!("{}-monitors/{id}", self.config.cgroup_root)
+    }
+
+    /// Where the chain runner keeps what it keeps.
+    #[must_use]
+    pub(crate) fn cni_dirs(&self) -> gantry_cni::chain::Dirs {
+        gantry_cni::chain::Dirs {
+            data_dir: self.config.cni_data_dir.clone(),
+            cache_dir: self.config.cni_cache_dir.clone(),
+            bin_dir: self.config.cni_bin_dir.clone(),
+        }
+    }
+}
+
+/// A new object's id: 64 hex digits, as every client of CRI expects.
+///
+/// # Errors
+/// When the kernel gives no randomness.
+pub(crate) fn new_id() -> io::Result<String> {
+    let mut bytes = [0u8; 32];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

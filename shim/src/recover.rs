@@ -1,0 +1,160 @@
+//! What a starting runtime finds on disk: pods that run on, pods that ended meanwhile, and leftovers
+//! of a crash. Owns the decision which is which. Called by `runtime::Runtime::start` before anything
+//! is served.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::error::Error;
+use crate::exit::ExitRecord;
+use crate::monitor_client::MonitorClient;
+use crate::node::Node;
+use crate::sandbox::{launch, stop};
+use crate::store::container::Ended;
+use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
+use crate::store::{Container, ContainerState, Sandbox, SandboxState};
+use crate::timeline::unix_nanos;
+use crate::{container, events};
+
+/// Loads every record, reconnects to monitors, and undoes what never became a sandbox.
+///
+/// # Errors
+/// A record that can't be read: serving without it would let the kubelet start a twin.
+pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
+    load(node)?;
+    for sandbox in node.store.sandboxes() {
+        let record = sandbox.record();
+        if sandbox.state() == SandboxState::Starting {
+            match reconnect(node, &sandbox).await {
+                Some(()) if record.complete => sandbox.set_state(SandboxState::Ready),
+                _ => events::monitor_gone(node.clone(), sandbox.clone()).await,
+            }
+        }
+        if !record.complete {
+            // Its caller never learned the id: nobody else will clean up.
+            tracing::warn!(sandbox = sandbox.id, "undoing a sandbox that was never finished");
+            stop::remove(node, &sandbox).await?;
+        }
+    }
+    Ok(())
+}
+
+fn load(node: &Arc<Node>) -> Result<(), Error> {
+    for folder in folders(&node.config.root.join("sandboxes"))? {
+        let Some(record) = record::read::<SandboxRecord>(&folder)? else {
+            drop_leftover(&folder)?;
+            continue;
+        };
+        let live = record.boot_id == node.boot_id && !record.stopped;
+        let state = if live { SandboxState::Starting } else { SandboxState::NotReady };
+        let name = record.pod.reserved();
+        node.store.names.reserve(&name, &record.id)?.keep();
+        node.store.add_sandbox(Arc::new(Sandbox::new(record, folder, state)));
+    }
+    for folder in folders(&node.config.root.join("containers"))? {
+        let record = match record::read::<ContainerRecord>(&folder)? {
+            Some(record) if node.store.sandbox(&record.sandbox_id).is_ok() => record,
+            _ => {
+                drop_leftover(&folder)?;
+                continue;
+            }
+        };
+        let state = state_on_disk(node, &folder, &record)?;
+        node.store
+            .names
+            .reserve(&container::reserved(&record.name, record.attempt, &record.sandbox_id), &record.id)?
+            .keep();
+        node.store.add_container(Arc::new(Container::new(record, folder, state)));
+    }
+    Ok(())
+}
+
+fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result<ContainerState, Error> {
+    if let Some(failure) = &record.start_failure {
+        return Ok(ContainerState::Exited(container::start_error(failure)));
+    }
+    if let Some(exit) = ExitRecord::read(folder)? {
+        return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
+    }
+    if record.boot_id != node.boot_id {
+        return Ok(match record.started {
+            Some(_) => ContainerState::Exited(Ended::from_exit(&ExitRecord::unseen(unix_nanos()))),
+            None => ContainerState::Created,
+        });
+    }
+    Ok(ContainerState::Created)
+}
+
+fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
+    let wrap = |source| Error::Files { what: "list", path: of.to_owned(), source };
+    fs::read_dir(of).map_err(wrap)?.map(|entry| entry.map(|entry| entry.path()).map_err(wrap)).collect()
+}
+
+/// A crash between folder and record: nothing was started from it.
+fn drop_leftover(folder: &Path) -> Result<(), Error> {
+    tracing::warn!(folder = %folder.display(), "removing a folder without a record");
+    fs::remove_dir_all(folder).map_err(|source| Error::Files {
+        what: "remove",
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+/// Connects to the monitor and takes its word on what runs. None when there is no monitor.
+async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Option<()> {
+    let stream = launch::reconnect(node, &sandbox.id).await.ok()?;
+    let (client, welcome) = match MonitorClient::connect(stream, &sandbox.id, node.events.clone()).await {
+        Ok(connected) => connected,
+        Err(error) => {
+            tracing::warn!(sandbox = sandbox.id, "{}", crate::error::chain(&error));
+            return None;
+        }
+    };
+    sandbox.set_monitor(Some(client));
+    for running in &welcome.running {
+        let Ok(container) = node.store.container(&running.id) else { continue };
+        let process = Process { pid: running.pid, start_time_ticks: running.start_time_ticks };
+        if container.record().started.is_none() {
+            // The start's answer was lost with the last runtime.
+            let started = record::Started { process, at: unix_nanos() };
+            if let Err(error) = container.update(|record| record.started = Some(started)) {
+                tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+            }
+        }
+        if let Ok(pidfd) = open(process) {
+            container.set_state(ContainerState::Running(Arc::new(pidfd)));
+        }
+    }
+    settle(node, sandbox);
+    welcome.running.iter().any(|running| running.id == sandbox.id).then_some(())
+}
+
+/// Containers that had started and that the monitor holds no more ended between the record scan and
+/// its answer: their exit is on disk by now.
+fn settle(node: &Arc<Node>, sandbox: &Sandbox) {
+    for container in node.store.containers_of(&sandbox.id) {
+        if !matches!(container.state(), ContainerState::Created) || container.record().started.is_none() {
+            continue;
+        }
+        let exit = ExitRecord::read(&container.folder)
+            .ok()
+            .flatten()
+            .unwrap_or_else(|| ExitRecord::unseen(unix_nanos()));
+        events::end(node, &container, &exit);
+    }
+}
+
+/// A pidfd of exactly this process: the pid may have been given to another since.
+///
+/// # Errors
+/// `ESRCH` when the process is gone.
+pub(crate) fn open(process: Process) -> std::io::Result<OwnedFd> {
+    let pid = Pid::from_raw(process.pid).ok_or(rustix::io::Errno::SRCH)?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let ticks = crate::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
+    if ticks == process.start_time_ticks { Ok(pidfd) } else { Err(rustix::io::Errno::SRCH.into()) }
+}

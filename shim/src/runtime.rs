@@ -1,0 +1,259 @@
+//! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
+//! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gantry_proto::cri::image_service_server::ImageServiceServer;
+use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
+use tokio::io::DuplexStream;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+
+use crate::cgroup::Layout;
+use crate::cri::Service;
+use crate::image::Images;
+use crate::node::{Node, ProgramError, Programs};
+use crate::store::Store;
+use crate::{cgroup, events, image, recover};
+
+/// What cri-client sets as its limit, too.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// Folders and names; all of them can be moved, so that several nodes live on one machine.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "named as the flags of `gantry runtime`")]
+pub struct Config {
+    pub root: PathBuf,
+    pub state: PathBuf,
+    pub cni_conf_dir: PathBuf,
+    pub cni_bin_dir: PathBuf,
+    pub cni_cache_dir: PathBuf,
+    pub cni_data_dir: PathBuf,
+    pub netns_dir: PathBuf,
+    pub cgroup_root: String,
+    /// Folder of gantry-monitor and gantry-pause; beside the running program when not given.
+    pub programs_dir: Option<PathBuf>,
+    /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
+    pub default_network: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            root: "/var/lib/gantry".into(),
+            state: "/run/gantry".into(),
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            cni_bin_dir: "/opt/cni/bin".into(),
+            cni_cache_dir: "/var/lib/cni/results".into(),
+            cni_data_dir: "/var/lib/cni/networks".into(),
+            netns_dir: "/run/netns".into(),
+            cgroup_root: "/gantry".into(),
+            programs_dir: None,
+            default_network: false,
+        }
+    }
+}
+
+/// The runtime could not start or serve.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error("not root: the runtime makes namespaces, mounts and cgroups; run it as root")]
+    NotRoot,
+    #[error("{flag} {path} holds one of the characters , : \\ which overlay mount options can't carry", path = path.display())]
+    BadPath { flag: &'static str, path: PathBuf },
+    #[error("cgroup root {0:?} must be absolute, as in /gantry")]
+    BadCgroupRoot(String),
+    #[error("make the folder {path}", path = path.display())]
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("find the running program's folder")]
+    OwnPath(#[source] io::Error),
+    #[error("read the boot id")]
+    BootId(#[source] io::Error),
+    #[error("another gantry runtime uses {path}: stop it, or choose another --root", path = path.display())]
+    InUse { path: PathBuf },
+    #[error("lock {path}", path = path.display())]
+    Lock {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    #[error(transparent)]
+    Image(#[from] image::Error),
+    #[error(transparent)]
+    Recover(#[from] crate::error::Error),
+    #[error("listen on {path}", path = path.display())]
+    Listen {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} is in the way: it is not a socket, or another process serves on it", path = path.display())]
+    SocketTaken { path: PathBuf },
+    #[error("serve CRI")]
+    Serve(#[source] tonic::transport::Error),
+    #[error("a task of the runtime ended early")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// A started runtime.
+#[derive(Debug)]
+pub struct Runtime {
+    node: Arc<Node>,
+    /// Held while the runtime lives: two of them on one root would each kill the other's pods.
+    _lock: std::fs::File,
+}
+
+impl Runtime {
+    /// Makes the folders, loads images and programs, finds the pods that run already.
+    ///
+    /// # Errors
+    /// Whatever keeps the node from being whole; nothing is served then.
+    pub async fn start(config: Config) -> Result<Self, Error> {
+        let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
+        let node = Arc::new(node);
+        recover::run(&node).await?;
+        tokio::spawn(events::run(node.clone(), receiver));
+        Ok(Self { node, _lock: lock })
+    }
+
+    fn router(&self) -> Router {
+        let service = Service::new(self.node.clone());
+        Server::builder()
+            .add_service(
+                RuntimeServiceServer::new(service.clone())
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE),
+            )
+            .add_service(
+                ImageServiceServer::new(service)
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE),
+            )
+    }
+
+    /// Serves CRI on a unix socket, mode 0600, until `shutdown`. Pods run on afterwards.
+    ///
+    /// # Errors
+    /// When the socket is taken or can't be made.
+    pub async fn serve_unix(&self, socket: &Path, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let listener = listen(socket).await?;
+        let incoming = UnixListenerStream::new(listener);
+        let result = self.router().serve_with_incoming_shutdown(incoming, shutdown).await;
+        // Gone already is as good; a leftover is replaced at the next start.
+        let _ = std::fs::remove_file(socket);
+        result.map_err(Error::Serve)
+    }
+
+    /// Serves CRI on connections within this process, until `shutdown`.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub async fn serve_stream<S>(&self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
+    where
+        S: Stream<Item = io::Result<DuplexStream>>,
+    {
+        self.router().serve_with_incoming_shutdown(incoming, shutdown).await.map_err(Error::Serve)
+    }
+}
+
+type Prepared = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
+
+fn prepare(config: Config) -> Result<Prepared, Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::NotRoot);
+    }
+    validate(&config)?;
+    for path in [&config.root, &config.state] {
+        folder(path)?;
+    }
+    // Mount options name these, and the monitor has another working folder.
+    let mut config = config;
+    for path in [&mut config.root, &mut config.state] {
+        *path = path.canonicalize().map_err(|source| Error::Folder { path: path.clone(), source })?;
+    }
+    let lock = take_lock(&config.root.join("lock"))?;
+    for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
+    {
+        folder(&path)?;
+    }
+    let programs = match &config.programs_dir {
+        Some(folder) => Programs::load(folder)?,
+        None => {
+            let own = std::env::current_exe().map_err(Error::OwnPath)?;
+            Programs::load(own.parent().unwrap_or(Path::new("/")))?
+        }
+    };
+    let layout = Layout::detect()?;
+    let images = Images::open(&image::Config { root: config.root.clone(), state: config.state.clone() })?;
+    let boot_id =
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(Error::BootId)?.trim().to_owned();
+    let (events, receiver) = mpsc::unbounded_channel();
+    let node = Node { config, layout, images, store: Store::default(), programs, boot_id, events };
+    Ok((node, lock, receiver))
+}
+
+fn validate(config: &Config) -> Result<(), Error> {
+    for (flag, path) in [("--root", &config.root), ("--state", &config.state)] {
+        if path.to_string_lossy().contains([',', ':', '\\']) {
+            return Err(Error::BadPath { flag, path: path.clone() });
+        }
+    }
+    if config.cgroup_root.len() > 1 && config.cgroup_root.starts_with('/') {
+        Ok(())
+    } else {
+        Err(Error::BadCgroupRoot(config.cgroup_root.clone()))
+    }
+}
+
+fn folder(path: &Path) -> Result<(), Error> {
+    let make = || -> io::Result<()> {
+        std::fs::create_dir_all(path)?;
+        // Uppers hold what containers write, setuid programs too: nobody else may walk in.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+    };
+    make().map_err(|source| Error::Folder { path: path.to_owned(), source })
+}
+
+fn take_lock(path: &Path) -> Result<std::fs::File, Error> {
+    let wrap = |source| Error::Lock { path: path.to_owned(), source };
+    let file =
+        std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(wrap)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
+        result => result.map(|()| file).map_err(|error| wrap(error.into())),
+    }
+}
+
+/// Binds the socket. One that a dead runtime left is replaced; a live one is never.
+async fn listen(socket: &Path) -> Result<UnixListener, Error> {
+    let wrap = |source| Error::Listen { path: socket.to_owned(), source };
+    if let Some(parent) = socket.parent() {
+        std::fs::create_dir_all(parent).map_err(wrap)?;
+    }
+    if let Ok(found) = std::fs::symlink_metadata(socket) {
+        if !found.file_type().is_socket() || UnixStream::connect(socket).await.is_ok() {
+            return Err(Error::SocketTaken { path: socket.to_owned() });
+        }
+        std::fs::remove_file(socket).map_err(wrap)?;
+    }
+    let listener = UnixListener::bind(socket).map_err(wrap)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(wrap)?;
+    Ok(listener)
+}

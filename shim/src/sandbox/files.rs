@@ -1,0 +1,73 @@
+//! The files a sandbox gives its containers when the request does not bring its own: hostname,
+//! hosts, resolv.conf. Owns their content and place. Called by `sandbox::run` and `container::create`.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use gantry_proto::cri;
+
+use crate::error::Error;
+use crate::spec::sandbox::SandboxSpec;
+
+/// File in the sandbox's folder, and where a container sees it.
+pub(crate) const HOST_FILES: [(&str, &str); 3] =
+    [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
+
+/// Writes all three.
+pub(super) fn write(folder: &Path, spec: &SandboxSpec) -> Result<(), Error> {
+    let host = |path: &str| match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        result => result.map_err(|source| Error::Files { what: "read", path: path.into(), source }),
+    };
+    let hostname = if spec.host_network && spec.hostname.is_empty() {
+        host("/etc/hostname")?
+    } else {
+        format!("{}\n", spec.hostname)
+    };
+    let resolv = match &spec.dns {
+        Some(dns) => resolv_conf(dns),
+        None => host("/etc/resolv.conf")?,
+    };
+    for ((name, _), content) in HOST_FILES.iter().zip([hostname, host("/etc/hosts")?, resolv]) {
+        let path = folder.join(name);
+        fs::write(&path, content).map_err(|source| Error::Files {
+            what: "write",
+            path: path.clone(),
+            source,
+        })?;
+        // Read by every user of the container, whatever this process's umask is.
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .map_err(|source| Error::Files { what: "set the mode of", path, source })?;
+    }
+    Ok(())
+}
+
+fn resolv_conf(dns: &cri::DnsConfig) -> String {
+    let mut lines = String::new();
+    if !dns.searches.is_empty() {
+        lines.push_str(&format!("search {}\n", dns.searches.join(" ")));
+    }
+    for server in &dns.servers {
+        lines.push_str(&format!("nameserver {server}\n"));
+    }
+    if !dns.options.is_empty() {
+        lines.push_str(&format!("options {}\n", dns.options.join(" ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolv_conf_has_the_lines_of_resolv_conf_5() {
+        let dns = cri::DnsConfig {
+            servers: vec!["10.96.0.10".into()],
+            searches: vec!["default.svc".into(), "svc".into()],
+            options: vec!["ndots:5".into()],
+        };
+        assert_eq!(resolv_conf(&dns), "search default.svc svc\nnameserver 10.96.0.10\noptions ndots:5\n");
+    }
+}

@@ -1,0 +1,180 @@
+//! RunPodSandbox: record, then network beside monitor, then pause. Whatever fails, the one teardown
+//! path of `sandbox::stop` undoes what the record says. Called by the RPC handler, in a task of its
+//! own that outlives the caller.
+
+use std::fs;
+use std::sync::Arc;
+
+use gantry_proto::cri;
+use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
+
+use super::{files, launch, network, stop};
+use crate::cgroup::Cgroup;
+use crate::error::{Error, chain};
+use crate::node::{Node, new_id};
+use crate::spec::sandbox::SandboxSpec;
+use crate::store::record::{self, Network, Process, SandboxRecord, VERSION};
+use crate::store::{Sandbox, SandboxState};
+use crate::timeline::unix_nanos;
+
+/// Of pause: like Kubernetes' own sandboxes, killed after everything that matters less.
+const PAUSE_OOM_SCORE: i32 = -998;
+
+/// Bytes of a pod's /dev/shm, as containerd gives it.
+const SHM_SIZE: u64 = 64 << 20;
+
+/// Makes a sandbox and returns its id.
+///
+/// # Errors
+/// The failed step; nothing is left behind, or the error says what is.
+pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> Result<String, Error> {
+    let config = request.config.unwrap_or_default();
+    let spec = SandboxSpec::new(config, &request.runtime_handler)?;
+    if let Some(id) = finished_before(&node, &spec) {
+        return Ok(id);
+    }
+    let id = new_id().map_err(|source| Error::Files {
+        what: "get randomness for",
+        path: "an id".into(),
+        source,
+    })?;
+    let reservation = node.store.names.reserve(&spec.pod.reserved(), &id)?;
+    let folder = node.sandbox_folder(&id);
+    let record = new_record(&node, &id, &spec);
+    let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
+    node.store.add_sandbox(sandbox.clone());
+    reservation.keep();
+    let _operation = sandbox.operation.lock().await;
+    match make(&node, &sandbox, &spec).await {
+        Ok(()) => {
+            tracing::info!(sandbox = id, pod = sandbox.record().pod.name, "sandbox is ready");
+            Ok(id)
+        }
+        Err(failure) => Err(match stop::teardown_and_forget(&node, &sandbox).await {
+            Ok(()) => failure,
+            Err(cleanup) => Error::Undo { failure: Box::new(failure), cleanup: chain(&cleanup) },
+        }),
+    }
+}
+
+/// A caller that gave up waiting asks again with the same name: it gets the sandbox that was made.
+fn finished_before(node: &Node, spec: &SandboxSpec) -> Option<String> {
+    node.store
+        .sandboxes()
+        .into_iter()
+        .find(|sandbox| sandbox.state() == SandboxState::Ready && sandbox.record().pod == spec.pod)
+        .map(|sandbox| sandbox.id.clone())
+}
+
+fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
+    let owns = spec.cgroup_parent.is_empty();
+    let parent = if owns {
+        format!("{}/{id}", node.config.cgroup_root)
+    } else {
+        spec.cgroup_parent.trim_end_matches('/').to_owned()
+    };
+    SandboxRecord {
+        version: VERSION,
+        id: id.to_owned(),
+        boot_id: node.boot_id.clone(),
+        pod: spec.pod.clone(),
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        log_directory: spec.log_directory.clone(),
+        hostname: spec.hostname.clone(),
+        runtime_handler: String::new(),
+        namespaces: spec.modes,
+        cgroup_parent: parent,
+        owns_cgroup_parent: owns,
+        created_at: unix_nanos(),
+        network: None,
+        monitor: None,
+        pause: None,
+        complete: false,
+        stopped: false,
+    }
+}
+
+async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<(), Error> {
+    prepare(sandbox, spec)?;
+    let networked = async {
+        if spec.host_network {
+            return Ok(());
+        }
+        let conflist = network::conflist(node)?;
+        let network = {
+            let _stage = sandbox.spans.stage("netns");
+            // Recorded before it is made: after a crash the teardown knows what to look for.
+            let netns = network::make_netns(node, &sandbox.id).await?;
+            Network { netns, conflist, args: network::args(&sandbox.record()), result: None }
+        };
+        sandbox.update(|record| record.network = Some(network.clone()))?;
+        let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
+        sandbox.update(|record| {
+            if let Some(network) = &mut record.network {
+                network.result = Some(result);
+            }
+        })?;
+        Ok::<(), Error>(())
+    };
+    let monitored = async {
+        let (client, process) = launch::start(node, &sandbox.id).await?;
+        sandbox.set_monitor(Some(client));
+        sandbox.update(|record| record.monitor = Some(process))?;
+        let (layout, path) = (node.layout.clone(), sandbox.record().pause_cgroup());
+        let job = move || Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.create().map(|()| cgroup));
+        Ok::<Cgroup, Error>(tokio::task::spawn_blocking(job).await??)
+    };
+    // Both run to their end even when one fails: the teardown must not race with a plugin at work.
+    let (networked, monitored) = tokio::join!(networked, monitored);
+    networked?;
+    let cgroup = monitored?;
+    start_pause(node, sandbox, spec, &cgroup).await?;
+    sandbox.update(|record| record.complete = true)?;
+    sandbox.set_state(SandboxState::Ready);
+    Ok(())
+}
+
+fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
+    let wrap = |path: &std::path::Path, source| Error::Files { what: "make", path: path.to_owned(), source };
+    let root = sandbox.folder.join("root");
+    fs::create_dir_all(&root).map_err(|source| wrap(&root, source))?;
+    record::write(&sandbox.folder, &sandbox.record())?;
+    files::write(&sandbox.folder, spec)?;
+    if !spec.log_directory.is_empty() {
+        let folder = std::path::Path::new(&spec.log_directory);
+        fs::create_dir_all(folder).map_err(|source| wrap(folder, source))?;
+    }
+    Ok(())
+}
+
+async fn start_pause(
+    node: &Node,
+    sandbox: &Sandbox,
+    spec: &SandboxSpec,
+    cgroup: &Cgroup,
+) -> Result<(), Error> {
+    let _stage = sandbox.spans.stage("pause");
+    let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
+    let netns = sandbox.record().network.map(|network| network.netns.display().to_string());
+    let start = StartSandbox {
+        id: sandbox.id.clone(),
+        hostname: spec.hostname.clone(),
+        netns_path: netns.unwrap_or_default(),
+        ipc: spec.ipc.into(),
+        // A pid namespace of pause's own either way; SANDBOX says that containers join it.
+        pid: NamespaceMode::into(spec.pid),
+        cgroup: Some(cgroup.target()),
+        sysctls: spec.sysctls.clone(),
+        pause_path: node.programs.pause_path(),
+        record_dir: sandbox.folder.display().to_string(),
+        root_dir: sandbox.folder.join("root").display().to_string(),
+        oom_score_adj: PAUSE_OOM_SCORE,
+        shm_size: SHM_SIZE,
+        host_network: spec.host_network,
+    };
+    let started = client.start(request::Op::StartSandbox(start)).await?;
+    let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
+    sandbox.update(|record| record.pause = Some(process))?;
+    Ok(())
+}

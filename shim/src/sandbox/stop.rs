@@ -1,0 +1,131 @@
+//! StopPodSandbox and RemovePodSandbox, and the undoing of a run that failed: containers, pause,
+//! monitor, network, cgroups, in that order. Idempotent, goes on past errors, returns the first and
+//! logs the rest. Called by the RPC handlers, `sandbox::run` and recovery.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{launch, network};
+use crate::cgroup::Cgroup;
+use crate::container;
+use crate::error::{Error, chain};
+use crate::node::Node;
+use crate::recover;
+use crate::store::{Sandbox, SandboxState};
+
+/// How long pause has to end after SIGKILL.
+const PAUSE_END: Duration = Duration::from_secs(5);
+
+/// Keeps the first error, logs every later one.
+#[derive(Default)]
+struct Errors(Option<Error>);
+
+impl Errors {
+    fn note(&mut self, result: Result<(), Error>) {
+        match (result, &self.0) {
+            (Err(error), None) => self.0 = Some(error),
+            (Err(error), Some(_)) => tracing::warn!("while tearing down: {}", chain(&error)),
+            (Ok(()), _) => {}
+        }
+    }
+
+    fn into_result(self) -> Result<(), Error> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+/// Stops everything of the sandbox; its record and its containers' records stay.
+///
+/// # Errors
+/// What could not be stopped or freed; a retry goes on from there.
+pub(crate) async fn stop(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    let _operation = sandbox.operation.lock().await;
+    teardown(node, sandbox).await
+}
+
+/// Stops the sandbox, removes its containers and itself.
+///
+/// # Errors
+/// As `stop`; the sandbox stays listed then.
+pub(crate) async fn remove(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    let _operation = sandbox.operation.lock().await;
+    teardown_and_forget(node, sandbox).await
+}
+
+/// `remove` for a caller that holds the operation.
+pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    teardown(node, sandbox).await?;
+    for container in node.store.containers_of(&sandbox.id) {
+        container::stop::remove(node, &container).await?;
+    }
+    let folder = sandbox.folder.clone();
+    tokio::task::spawn_blocking(move || match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|source| Error::Files { what: "remove", path: folder, source }),
+    })
+    .await??;
+    node.store.forget_sandbox(&sandbox.id);
+    Ok(())
+}
+
+async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    let record = sandbox.record();
+    if record.stopped && node.store.containers_of(&sandbox.id).iter().all(|container| container.is_final()) {
+        return Ok(());
+    }
+    let mut errors = Errors::default();
+    for container in node.store.containers_of(&sandbox.id) {
+        errors.note(container::stop::kill(&container).await);
+    }
+    errors.note(end_pause(sandbox).await);
+    if let Some(client) = sandbox.monitor() {
+        // Let go first: the end of this monitor is no loss of a pod.
+        sandbox.set_monitor(None);
+        errors.note(client.shut_down().await.map_err(Error::from));
+    }
+    sandbox.set_state(SandboxState::NotReady);
+    if let Some(network) = record.network.clone() {
+        errors.note(network::remove(node, &sandbox.id, network).await);
+    }
+    let owned = node.clone();
+    let (id, parent) = (sandbox.id.clone(), record.owns_cgroup_parent.then(|| record.cgroup_parent.clone()));
+    let pause = record.pause_cgroup();
+    let cleaned = tokio::task::spawn_blocking(move || {
+        let mut errors = Errors::default();
+        errors.note(launch::clean_up(&owned, &id));
+        for path in [Some(pause), parent].into_iter().flatten() {
+            errors.note(
+                Cgroup::new(&owned.layout, &path).and_then(|cgroup| cgroup.remove()).map_err(Error::from),
+            );
+        }
+        errors.into_result()
+    });
+    errors.note(cleaned.await?);
+    if errors.0.is_none() && sandbox.folder.exists() {
+        errors.note(sandbox.update(|record| record.stopped = true).map_err(Error::from));
+    }
+    errors.into_result()
+}
+
+/// Pause has nothing to save: SIGKILL, by its pidfd, and a bounded wait for the monitor to see it.
+async fn end_pause(sandbox: &Sandbox) -> Result<(), Error> {
+    let Some(process) = sandbox.record().pause else { return Ok(()) };
+    if sandbox.state() == SandboxState::NotReady && sandbox.monitor().is_none() {
+        return Ok(());
+    }
+    let Ok(pidfd) = recover::open(process) else { return Ok(()) };
+    match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => {
+            return Err(Error::Process { id: sandbox.id.clone(), pid: process.pid, source: error.into() });
+        }
+    }
+    match tokio::time::timeout(PAUSE_END, sandbox.lost()).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() }),
+    }
+}

@@ -1,0 +1,285 @@
+//! A container's configuration, checked and merged with its image. PURE. Called by
+//! `container::create`, which adds what only the node knows: paths, layers, accounts.
+
+use std::collections::BTreeMap;
+
+use gantry_proto::cri;
+use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
+
+use super::{Error, capabilities, pid_mode, shared, unsupported};
+use crate::cgroup::Resources;
+use crate::image::ImageConfig;
+use crate::store::record::NamespaceModes;
+
+/// The request's security context after the checks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Checked {
+    security: cri::LinuxContainerSecurityContext,
+    /// As the request gave them, for status.
+    pub linux_resources: cri::LinuxContainerResources,
+}
+
+/// Refuses what is not honoured yet.
+///
+/// # Errors
+/// The field, by name.
+pub(crate) fn check(config: &cri::ContainerConfig) -> Result<Checked, Error> {
+    unsupported(config.stdin || config.stdin_once, "stdin")?;
+    unsupported(config.tty, "tty")?;
+    unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
+    let linux = config.linux.clone().unwrap_or_default();
+    let security = linux.security_context.unwrap_or_default();
+    unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
+    seccomp(&security)?;
+    let profile = security
+        .apparmor
+        .as_ref()
+        .is_some_and(|profile| profile.profile_type() != cri::security_profile::ProfileType::Unconfined);
+    unsupported(profile, "security_context.apparmor")?;
+    for mount in &config.mounts {
+        unsupported(mount.image.is_some(), "mounts.image")?;
+        unsupported(mount.recursive_read_only, "mounts.recursive_read_only")?;
+        unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
+        absolute("mounts.container_path", &mount.container_path)?;
+        absolute("mounts.host_path", &mount.host_path)?;
+    }
+    if !config.working_dir.is_empty() {
+        absolute("working_dir", &config.working_dir)?;
+    }
+    let linux_resources = linux.resources.unwrap_or_default();
+    Ok(Checked { security, linux_resources })
+}
+
+/// Unconfined is what there is so far: anything else would promise protection that is not given.
+fn seccomp(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
+    let confined = |profile: &cri::SecurityProfile| {
+        profile.profile_type() != cri::security_profile::ProfileType::Unconfined
+    };
+    unsupported(
+        !security.privileged && security.seccomp.as_ref().is_some_and(confined),
+        "security_context.seccomp",
+    )
+}
+
+fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
+    let plain = path.starts_with('/') && !path.contains('\0') && !path.split('/').any(|part| part == "..");
+    if plain {
+        Ok(())
+    } else {
+        Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path without .." })
+    }
+}
+
+/// CRI's resources as cgroup limits.
+#[must_use]
+pub(crate) fn resources(from: &cri::LinuxContainerResources) -> Resources {
+    Resources {
+        cpu_period: from.cpu_period,
+        cpu_quota: from.cpu_quota,
+        cpu_shares: from.cpu_shares,
+        memory_limit: from.memory_limit_in_bytes,
+        memory_swap_limit: from.memory_swap_limit_in_bytes,
+        cpuset_cpus: from.cpuset_cpus.clone(),
+        cpuset_mems: from.cpuset_mems.clone(),
+        hugepages: from
+            .hugepage_limits
+            .iter()
+            .filter(|page| page.limit > 0)
+            .map(|page| (page.page_size.clone(), page.limit))
+            .collect(),
+        unified: from.unified.clone().into_iter().collect::<BTreeMap<_, _>>(),
+    }
+}
+
+impl Checked {
+    /// The request's wishes about the user.
+    #[must_use]
+    pub(crate) fn user<'a>(&'a self, image: &'a ImageConfig) -> super::user::Wanted<'a> {
+        let security = &self.security;
+        super::user::Wanted {
+            uid: security.run_as_user.map(|uid| uid.value),
+            gid: security.run_as_group.map(|gid| gid.value),
+            name: &security.run_as_username,
+            image: &image.user,
+            supplemental: &security.supplemental_groups,
+            strict: security.supplemental_groups_policy() == cri::SupplementalGroupsPolicy::Strict,
+        }
+    }
+
+    /// Everything of the start that follows from request and image.
+    ///
+    /// # Errors
+    /// What is invalid, by field.
+    pub(crate) fn start(
+        &self,
+        config: &cri::ContainerConfig,
+        image: &ImageConfig,
+        user: &super::user::User,
+        sandbox: NamespaceModes,
+    ) -> Result<StartContainer, Error> {
+        let security = &self.security;
+        let options = security.namespace_options.clone().unwrap_or_default();
+        unsupported(
+            options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod),
+            "namespace_options.userns_options",
+        )?;
+        let pid = pid_mode(options.pid, "namespace_options.pid")?;
+        if pid == NamespaceMode::Sandbox && sandbox.pid != cri::NamespaceMode::Pod as i32 {
+            return Err(Error::Invalid {
+                field: "namespace_options.pid",
+                value: "POD".into(),
+                expected: "the sandbox was made without a pid namespace to share",
+            });
+        }
+        let privileged = security.privileged;
+        let hidden = |paths: &[String]| if privileged { Vec::new() } else { paths.to_vec() };
+        Ok(StartContainer {
+            args: command(config, image)?,
+            env: environment(config, image, &user.home),
+            cwd: [&config.working_dir, &image.working_dir]
+                .into_iter()
+                .find(|dir| !dir.is_empty())
+                .cloned()
+                .unwrap_or_else(|| "/".into()),
+            uid: user.uid,
+            gid: user.gid,
+            additional_gids: user.groups.clone(),
+            masked_paths: hidden(&security.masked_paths),
+            readonly_paths: hidden(&security.readonly_paths),
+            capabilities: Some(capabilities::sets(security.capabilities.as_ref(), privileged)?),
+            no_new_privs: security.no_new_privs,
+            oom_score_adj: i32::try_from(self.linux_resources.oom_score_adj).unwrap_or(0),
+            pid: pid.into(),
+            ipc: shared(options.ipc, "namespace_options.ipc")?.into(),
+            net: shared(options.network, "namespace_options.network")?.into(),
+            privileged,
+            devices: config
+                .devices
+                .iter()
+                .map(|device| Device {
+                    host_path: device.host_path.clone(),
+                    container_path: device.container_path.clone(),
+                })
+                .collect(),
+            mounts: config.mounts.iter().map(mount).collect(),
+            ..StartContainer::default()
+        })
+    }
+
+    /// Whether `/` is read-only.
+    #[must_use]
+    pub(crate) fn readonly_rootfs(&self) -> bool {
+        self.security.readonly_rootfs
+    }
+}
+
+fn mount(from: &cri::Mount) -> Mount {
+    let propagation = match from.propagation() {
+        cri::MountPropagation::PropagationPrivate => Propagation::Private,
+        cri::MountPropagation::PropagationHostToContainer => Propagation::Slave,
+        cri::MountPropagation::PropagationBidirectional => Propagation::Shared,
+    };
+    Mount {
+        source: from.host_path.clone(),
+        destination: from.container_path.clone(),
+        readonly: from.readonly,
+        propagation: propagation.into(),
+    }
+}
+
+/// A command of the request replaces the image's entrypoint and its arguments both; arguments alone
+/// replace the image's arguments.
+fn command(config: &cri::ContainerConfig, image: &ImageConfig) -> Result<Vec<String>, Error> {
+    let arguments =
+        if config.command.is_empty() && config.args.is_empty() { &image.cmd } else { &config.args };
+    let program = if config.command.is_empty() { &image.entrypoint } else { &config.command };
+    let command: Vec<String> = program.iter().chain(arguments).cloned().collect();
+    match command.first() {
+        Some(program) if !program.is_empty() => Ok(command),
+        _ => {
+            Err(Error::NoCommand(config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default()))
+        }
+    }
+}
+
+/// The image's variables, then the request's; a later one of the same name replaces the earlier. PATH
+/// and HOME are never missing.
+fn environment(config: &cri::ContainerConfig, image: &ImageConfig, home: &str) -> Vec<Vec<u8>> {
+    let mut env: Vec<(String, Vec<u8>)> = vec![
+        ("PATH".into(), b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+        ("HOME".into(), home.into()),
+    ];
+    let split = image.env.iter().filter_map(|pair| pair.split_once('='));
+    let from_image = split.map(|(name, value)| (name.to_owned(), value.as_bytes().to_owned()));
+    let from_request = config.envs.iter().map(|pair| (pair.key.clone(), pair.value.clone()));
+    for (name, value) in from_image.chain(from_request) {
+        match env.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = value,
+            None => env.push((name, value)),
+        }
+    }
+    env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", &value].concat()).collect()
+}
+
+/// Signals of signal(7) on x86-64 and arm, by number.
+pub(crate) const SIGNALS: [(i32, &str); 31] = [
+    (1, "HUP"),
+    (2, "INT"),
+    (3, "QUIT"),
+    (4, "ILL"),
+    (5, "TRAP"),
+    (6, "ABRT"),
+    (7, "BUS"),
+    (8, "FPE"),
+    (9, "KILL"),
+    (10, "USR1"),
+    (11, "SEGV"),
+    (12, "USR2"),
+    (13, "PIPE"),
+    (14, "ALRM"),
+    (15, "TERM"),
+    (16, "STKFLT"),
+    (17, "CHLD"),
+    (18, "CONT"),
+    (19, "STOP"),
+    (20, "TSTP"),
+    (21, "TTIN"),
+    (22, "TTOU"),
+    (23, "URG"),
+    (24, "XCPU"),
+    (25, "XFSZ"),
+    (26, "VTALRM"),
+    (27, "PROF"),
+    (28, "WINCH"),
+    (29, "IO"),
+    (30, "PWR"),
+    (31, "SYS"),
+];
+
+/// Number of a signal named as in `SIGTERM`, `TERM` or `15`, or real-time as in `SIGRTMIN+3`.
+///
+/// # Errors
+/// An unknown name.
+pub(crate) fn signal(name: &str) -> Result<i32, Error> {
+    let unknown = || Error::Signal(name.to_owned());
+    if name.is_empty() {
+        return Ok(15);
+    }
+    if let Ok(number) = name.parse::<i32>() {
+        return if (1..=64).contains(&number) { Ok(number) } else { Err(unknown()) };
+    }
+    let upper = name.to_ascii_uppercase();
+    let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if let Some(offset) = plain.strip_prefix("RTMIN+") {
+        return offset
+            .parse::<i32>()
+            .ok()
+            .filter(|offset| (0..=30).contains(offset))
+            .map(|offset| 34 + offset)
+            .ok_or_else(unknown);
+    }
+    SIGNALS.iter().find(|(_, known)| *known == plain).map(|(number, _)| *number).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! A pod's sandbox configuration, checked. PURE. Called by `sandbox::run`.
+
+use std::collections::BTreeMap;
+
+use gantry_proto::cri;
+use gantry_proto::monitor::{NamespaceMode, Sysctl};
+
+use super::{Error, pid_mode, shared, unsupported};
+use crate::store::record::{NamespaceModes, PodName};
+
+/// What a sandbox needs, resolved.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SandboxSpec {
+    pub pod: PodName,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub log_directory: String,
+    pub hostname: String,
+    pub modes: NamespaceModes,
+    pub pid: NamespaceMode,
+    pub ipc: NamespaceMode,
+    pub host_network: bool,
+    pub cgroup_parent: String,
+    pub sysctls: Vec<Sysctl>,
+    pub dns: Option<cri::DnsConfig>,
+}
+
+impl SandboxSpec {
+    /// Checks and resolves a request.
+    ///
+    /// # Errors
+    /// What is missing, invalid or not supported yet, by field.
+    pub(crate) fn new(config: cri::PodSandboxConfig, handler: &str) -> Result<Self, Error> {
+        if !handler.is_empty() {
+            return Err(Error::Invalid {
+                field: "runtime_handler",
+                value: handler.to_owned(),
+                expected: "this runtime has the default handler only; leave it empty",
+            });
+        }
+        let metadata = config.metadata.ok_or(Error::Missing("config.metadata"))?;
+        for (value, field) in [
+            (&metadata.name, "metadata.name"),
+            (&metadata.namespace, "metadata.namespace"),
+            (&metadata.uid, "metadata.uid"),
+        ] {
+            if value.is_empty() {
+                return Err(Error::Missing(field));
+            }
+        }
+        unsupported(config.port_mappings.iter().any(|port| port.host_port != 0), "port_mappings.host_port")?;
+        let linux = config.linux.unwrap_or_default();
+        let security = linux.security_context.unwrap_or_default();
+        unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
+        let options = security.namespace_options.unwrap_or_default();
+        let userns =
+            options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod);
+        unsupported(userns, "namespace_options.userns_options")?;
+        let host_network = shared(options.network, "namespace_options.network")? == NamespaceMode::Host;
+        let hostname = config.hostname;
+        if hostname.len() > 64 || hostname.contains(['\0', '\n']) {
+            return Err(Error::Invalid {
+                field: "hostname",
+                value: hostname,
+                expected: "at most 64 characters",
+            });
+        }
+        Ok(Self {
+            pod: PodName {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                attempt: metadata.attempt,
+            },
+            labels: config.labels.into_iter().collect(),
+            annotations: config.annotations.into_iter().collect(),
+            log_directory: config.log_directory,
+            hostname,
+            modes: NamespaceModes { network: options.network, pid: options.pid, ipc: options.ipc },
+            pid: pid_mode(options.pid, "namespace_options.pid")?,
+            ipc: shared(options.ipc, "namespace_options.ipc")?,
+            host_network,
+            cgroup_parent: linux.cgroup_parent,
+            sysctls: sysctls(linux.sysctls, host_network)?,
+            dns: config.dns_config,
+        })
+    }
+}
+
+/// Only what belongs to a namespace of the pod: anything else would change the node.
+fn sysctls(
+    wanted: impl IntoIterator<Item = (String, String)>,
+    host_network: bool,
+) -> Result<Vec<Sysctl>, Error> {
+    let mut sysctls = Vec::new();
+    for (name, value) in wanted {
+        let name = name.replace('/', ".");
+        let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix))
+            || name == "kernel.sem";
+        let net = name.starts_with("net.") && !host_network;
+        if name.contains("..") || !(ipc || net) {
+            return Err(Error::Invalid {
+                field: "sysctls",
+                value: name,
+                expected: "a sysctl of the pod's own namespaces",
+            });
+        }
+        sysctls.push(Sysctl { name, value });
+    }
+    sysctls.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(sysctls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> cri::PodSandboxConfig {
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                name: "web".into(),
+                namespace: "default".into(),
+                uid: "u".into(),
+                attempt: 0,
+            }),
+            ..cri::PodSandboxConfig::default()
+        }
+    }
+
+    #[test]
+    fn a_plain_pod_has_its_own_network_and_shares_ipc() {
+        let spec = SandboxSpec::new(config(), "").unwrap();
+        assert!(!spec.host_network);
+        assert_eq!((spec.pid, spec.ipc), (NamespaceMode::Sandbox, NamespaceMode::Sandbox));
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_refused_by_name() {
+        let mut port = config();
+        port.port_mappings.push(cri::PortMapping { host_port: 80, ..cri::PortMapping::default() });
+        assert_eq!(
+            SandboxSpec::new(port, "").unwrap_err(),
+            Error::Unsupported { field: "port_mappings.host_port" }
+        );
+        assert!(matches!(
+            SandboxSpec::new(config(), "kata"),
+            Err(Error::Invalid { field: "runtime_handler", .. })
+        ));
+        assert_eq!(
+            SandboxSpec::new(cri::PodSandboxConfig::default(), "").unwrap_err(),
+            Error::Missing("config.metadata")
+        );
+    }
+
+    #[test]
+    fn a_sysctl_of_the_node_is_refused() {
+        let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false);
+        assert!(one("net.ipv4.ip_forward").is_ok());
+        assert!(one("kernel.panic").is_err());
+        assert!(one("net/../kernel/panic").is_err());
+        assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true).is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! Who a container runs as, from the request, the image's User and the image's passwd and group
+//! files. PURE: the files' texts come in. The rules are containerd's (WithUser, WithAdditionalGIDs).
+
+use super::Error;
+
+/// The texts a lookup needs; empty when the image has no such file.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Accounts {
+    /// /etc/passwd.
+    pub passwd: String,
+    /// /etc/group.
+    pub group: String,
+}
+
+/// What the request and the image ask for.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted<'a> {
+    /// run_as_user.
+    pub uid: Option<i64>,
+    /// run_as_group.
+    pub gid: Option<i64>,
+    /// run_as_username.
+    pub name: &'a str,
+    /// User of the image's config: `user`, `uid`, `user:group`…
+    pub image: &'a str,
+    /// supplemental_groups.
+    pub supplemental: &'a [i64],
+    /// Policy Strict: the image's /etc/group adds nothing.
+    pub strict: bool,
+}
+
+/// Who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// All groups, the primary one too, sorted.
+    pub groups: Vec<u32>,
+    /// Home folder.
+    pub home: String,
+}
+
+struct Entry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+fn entries(passwd: &str) -> impl Iterator<Item = Entry<'_>> {
+    passwd.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        Some(Entry {
+            name,
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            home: fields.nth(1).unwrap_or("/"),
+        })
+    })
+}
+
+fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
+    group.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let (name, gid) = (fields.next()?, fields.nth(1)?);
+        Some((name, gid.parse().ok()?, fields.next().unwrap_or("")))
+    })
+}
+
+fn number(value: i64, field: &'static str) -> Result<u32, Error> {
+    u32::try_from(value).map_err(|_| Error::Invalid {
+        field,
+        value: value.to_string(),
+        expected: "a number from 0 to 4294967295",
+    })
+}
+
+/// Resolves the user.
+///
+/// # Errors
+/// A name that the image does not have, or a group without a user.
+pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, Error> {
+    let (user, group) = match (wanted.uid, wanted.name, wanted.image) {
+        (Some(uid), _, _) => (number(uid, "run_as_user")?.to_string(), None),
+        (None, name, _) if !name.is_empty() => (name.to_owned(), None),
+        (None, _, _) if wanted.gid.is_some() => return Err(Error::GroupWithoutUser),
+        (None, _, "") => ("0".to_owned(), None),
+        (None, _, image) => match image.split_once(':') {
+            Some((user, group)) => (user.to_owned(), Some(group)),
+            None => (image.to_owned(), None),
+        },
+    };
+    let entry = entries(&accounts.passwd).find(|entry| entry.name == user || entry.uid.to_string() == user);
+    let (uid, mut gid, name, home) = match (&entry, user.parse::<u32>()) {
+        (Some(entry), _) => (entry.uid, entry.gid, entry.name, entry.home),
+        // A number nobody has a name for is fine, and has group 0.
+        (None, Ok(uid)) => (uid, 0, "", "/"),
+        (None, Err(_)) => return Err(Error::UnknownUser { user }),
+    };
+    if let Some(group) = group.filter(|group| !group.is_empty()) {
+        let found = groups(&accounts.group).find(|(name, gid, _)| *name == group || gid.to_string() == group);
+        gid = match (found, group.parse()) {
+            (Some((_, gid, _)), _) => gid,
+            (None, Ok(gid)) => gid,
+            (None, Err(_)) => return Err(Error::UnknownGroup { group: group.to_owned() }),
+        };
+    }
+    if let Some(wanted) = wanted.gid {
+        gid = number(wanted, "run_as_group")?;
+    }
+    let mut all = vec![gid];
+    if !wanted.strict && !name.is_empty() {
+        all.extend(
+            groups(&accounts.group)
+                .filter(|(_, _, members)| members.split(',').any(|m| m == name))
+                .map(|g| g.1),
+        );
+    }
+    for group in wanted.supplemental {
+        all.push(number(*group, "supplemental_groups")?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(User { uid, gid, groups: all, home: home.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accounts() -> Accounts {
+        Accounts {
+            passwd: "root:x:0:0:root:/root:/bin/sh\nweb:x:101:102:w:/srv:/bin/sh\n".into(),
+            group: "root:x:0:\nweb:x:102:\nlogs:x:50:web,other\n".into(),
+        }
+    }
+
+    #[test]
+    fn a_name_brings_its_group_its_groups_and_its_home() {
+        let user = resolve(&Wanted { image: "web", ..Wanted::default() }, &accounts()).unwrap();
+        assert_eq!(user, User { uid: 101, gid: 102, groups: vec![50, 102], home: "/srv".into() });
+        let strict = resolve(
+            &Wanted { image: "web", strict: true, supplemental: &[7], ..Wanted::default() },
+            &accounts(),
+        );
+        assert_eq!(strict.unwrap().groups, [7, 102]);
+    }
+
+    #[test]
+    fn the_request_wins_over_the_image() {
+        let wanted = Wanted { uid: Some(2000), gid: Some(3000), image: "web", ..Wanted::default() };
+        let user = resolve(&wanted, &accounts()).unwrap();
+        assert_eq!((user.uid, user.gid, user.groups), (2000, 3000, vec![3000]));
+        let user = resolve(&Wanted { image: "101:logs", ..Wanted::default() }, &accounts()).unwrap();
+        assert_eq!((user.uid, user.gid), (101, 50));
+    }
+
+    #[test]
+    fn unknown_names_and_a_lone_group_are_refused() {
+        let check = |wanted: Wanted<'_>| resolve(&wanted, &accounts()).unwrap_err();
+        assert_eq!(
+            check(Wanted { image: "ghost", ..Wanted::default() }),
+            Error::UnknownUser { user: "ghost".into() }
+        );
+        assert_eq!(
+            check(Wanted { image: "web:ghost", ..Wanted::default() }),
+            Error::UnknownGroup { group: "ghost".into() }
+        );
+        assert_eq!(check(Wanted { gid: Some(1), ..Wanted::default() }), Error::GroupWithoutUser);
+    }
+}

@@ -1,0 +1,150 @@
+//! One container in memory. Owns its record and its state.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use super::lock;
+use super::record::{self, ContainerRecord};
+use crate::timeline::Recorder;
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Exit code, or 128 + signal; 128 for a start that failed; 255 when nobody saw the end.
+    pub exit_code: i32,
+    /// Unix nanoseconds.
+    pub finished_at: i64,
+    /// `Completed`, `Error`, `OOMKilled`, `StartError`, `Unknown`.
+    pub reason: &'static str,
+    /// What to tell the user; empty when the code says it all.
+    pub message: String,
+}
+
+/// ```text
+/// Created ──start──▶ Running ──ends──▶ Exited ──remove──▶ (forgotten)
+///     └──start fails──▶ Exited (128, StartError)
+/// ```
+#[derive(Debug, Clone)]
+pub(crate) enum ContainerState {
+    /// No process yet.
+    Created,
+    /// Its program runs; the descriptor reaches it even without the monitor.
+    Running(Arc<OwnedFd>),
+    /// Final.
+    Exited(Ended),
+}
+
+/// A container.
+#[derive(Debug)]
+pub(crate) struct Container {
+    /// 64 hex digits.
+    pub id: String,
+    /// Its sandbox.
+    pub sandbox_id: String,
+    /// Folder of its record, its upper and its mount point.
+    pub folder: PathBuf,
+    /// Held by whoever changes the container: start, stop, remove.
+    pub operation: tokio::sync::Mutex<()>,
+    /// Spans of its making.
+    pub spans: Recorder,
+    record: Mutex<ContainerRecord>,
+    state: watch::Sender<ContainerState>,
+}
+
+impl Container {
+    /// A container in `state` with this record.
+    #[must_use]
+    pub(crate) fn new(record: ContainerRecord, folder: PathBuf, state: ContainerState) -> Self {
+        Self {
+            id: record.id.clone(),
+            sandbox_id: record.sandbox_id.clone(),
+            folder,
+            operation: tokio::sync::Mutex::new(()),
+            spans: Recorder::default(),
+            record: Mutex::new(record),
+            state: watch::Sender::new(state),
+        }
+    }
+
+    /// A copy of the record.
+    #[must_use]
+    pub(crate) fn record(&self) -> ContainerRecord {
+        lock(&self.record).clone()
+    }
+
+    /// Changes the record, in memory and on disk.
+    ///
+    /// # Errors
+    /// When the file can't be written; memory has the change.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ContainerRecord)) -> Result<(), record::Error> {
+        let mut record = lock(&self.record);
+        change(&mut record);
+        record::write(&self.folder, &*record)
+    }
+
+    /// Current state.
+    #[must_use]
+    pub(crate) fn state(&self) -> ContainerState {
+        self.state.borrow().clone()
+    }
+
+    /// Moves forward only: the news of an exit may overtake the answer to the start.
+    pub(crate) fn set_state(&self, state: ContainerState) {
+        self.state.send_if_modified(|current| {
+            let moves = matches!(
+                (&*current, &state),
+                (ContainerState::Created, ContainerState::Running(_) | ContainerState::Exited(_))
+                    | (ContainerState::Running(_), ContainerState::Exited(_))
+            );
+            if moves {
+                *current = state;
+            }
+            moves
+        });
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&self) {
+        let mut watch = self.state.subscribe();
+        // The sender is in self: it can't be gone.
+        let _ = watch.wait_for(|state| matches!(state, ContainerState::Exited(_))).await;
+    }
+}
+
+impl Ended {
+    /// From an exit record. OOMKilled when the counter rose and the code is SIGKILL's, or that code
+    /// passed on by a shell; an OOM that the container outlived is never blamed on a later exit.
+    #[must_use]
+    pub(crate) fn from_exit(exit: &crate::exit::ExitRecord) -> Self {
+        let (reason, message) = match exit.exit_code {
+            _ if !exit.known => ("Unknown", "the container's monitor was gone when it ended"),
+            137 if exit.oom_kills > 0 => ("OOMKilled", ""),
+            0 => ("Completed", ""),
+            _ => ("Error", ""),
+        };
+        Self { exit_code: exit.exit_code, finished_at: exit.finished_at, reason, message: message.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::ExitRecord;
+
+    #[test]
+    fn the_reason_follows_code_and_oom_counter() {
+        for (exit, reason) in [
+            (ExitRecord::seen(0, 1, 0), "Completed"),
+            (ExitRecord::seen(3, 1, 0), "Error"),
+            (ExitRecord::seen(137, 1, 1), "OOMKilled"),
+            (ExitRecord::seen(137, 1, 0), "Error"),
+            (ExitRecord::seen(1, 1, 2), "Error"),
+            (ExitRecord::unseen(1), "Unknown"),
+        ] {
+            assert_eq!(Ended::from_exit(&exit).reason, reason, "{exit:?}");
+        }
+    }
+}

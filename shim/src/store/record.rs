@@ -1,0 +1,288 @@
+//! What a sandbox and a container are on disk: one JSON file each, replaced whole or not at all,
+//! without fsync (a start must not wait for a disk; the boot id tells stale from live). Owns the
+//! format. An unknown version is refused, never skipped: the kubelet would start a twin beside
+//! running processes (runtime-traps 7.3).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gantry_cni::CniResult;
+use gantry_cni::chain::Conflist;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// File name inside an object's folder.
+pub(crate) const FILE: &str = "record.json";
+/// Version written by this program.
+pub(crate) const VERSION: u32 = 1;
+
+/// A record could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Reading failed.
+    #[error("read record {path}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Not JSON of this format.
+    #[error("record {path} does not parse", path = path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Written by a newer or older program.
+    #[error(
+        "record {path} has version {found}, this gantry knows {VERSION}: run the version that wrote it, \
+         or remove the pod with it first",
+        path = path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        found: u64,
+    },
+    /// Writing or renaming failed.
+    #[error("write record {path}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A process for good: pids are used again, a pid with its start time in one boot is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Pid in the runtime's pid namespace.
+    pub pid: i32,
+    /// Field 22 of /proc/PID/stat.
+    pub start_time_ticks: u64,
+}
+
+/// PodSandboxMetadata of CRI.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PodName {
+    pub name: String,
+    pub namespace: String,
+    pub uid: String,
+    pub attempt: u32,
+}
+
+/// NamespaceMode numbers of CRI for the three namespaces a pod can choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NamespaceModes {
+    pub network: i32,
+    pub pid: i32,
+    pub ipc: i32,
+}
+
+/// The pod network as it was made; what DEL needs is here, not in today's files (runtime-traps 7.2).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Network {
+    /// The bind-mounted namespace.
+    pub netns: PathBuf,
+    /// Conflist used for ADD.
+    pub conflist: Conflist,
+    /// CNI_ARGS.
+    pub args: Vec<(String, String)>,
+    /// Result of ADD; none while it is under way.
+    pub result: Option<CniResult>,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SandboxRecord {
+    /// [`VERSION`].
+    pub version: u32,
+    /// 64 hex digits.
+    pub id: String,
+    /// Boot in which it was made.
+    pub boot_id: String,
+    /// Pod it belongs to.
+    pub pod: PodName,
+    /// From the request.
+    pub labels: BTreeMap<String, String>,
+    /// From the request.
+    pub annotations: BTreeMap<String, String>,
+    /// From the request.
+    pub log_directory: String,
+    /// From the request.
+    pub hostname: String,
+    /// From the request.
+    pub runtime_handler: String,
+    /// From the request.
+    pub namespaces: NamespaceModes,
+    /// Cgroup that pause and the containers have theirs in.
+    pub cgroup_parent: String,
+    /// Whether `cgroup_parent` is ours to make and remove, or the caller's.
+    pub owns_cgroup_parent: bool,
+    /// Unix nanoseconds.
+    pub created_at: i64,
+    /// None with the host's network.
+    pub network: Option<Network>,
+    /// Set once it runs.
+    pub monitor: Option<Process>,
+    /// Set once it runs.
+    pub pause: Option<Process>,
+    /// RunPodSandbox has answered: the caller knows the id.
+    pub complete: bool,
+    /// StopPodSandbox has finished.
+    pub stopped: bool,
+}
+
+/// A mount of the request, for ContainerStatus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct MountRecord {
+    pub container_path: String,
+    pub host_path: String,
+    pub readonly: bool,
+    pub propagation: i32,
+}
+
+/// The container's process, from the moment its program runs.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Started {
+    /// The first process.
+    pub process: Process,
+    /// Unix nanoseconds.
+    pub at: i64,
+}
+
+/// A start that failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StartFailure {
+    /// Unix nanoseconds.
+    pub at: i64,
+    /// The failing step and what the kernel said.
+    pub message: String,
+}
+
+/// A container.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ContainerRecord {
+    /// [`VERSION`].
+    pub version: u32,
+    /// 64 hex digits.
+    pub id: String,
+    /// Its sandbox.
+    pub sandbox_id: String,
+    /// Boot in which it was made.
+    pub boot_id: String,
+    /// ContainerMetadata.name.
+    pub name: String,
+    /// ContainerMetadata.attempt.
+    pub attempt: u32,
+    /// Image as the caller named it.
+    pub image: String,
+    /// `sha256:…` of the image's config.
+    pub image_id: String,
+    /// Repo digest, or the id when there is none.
+    pub image_ref: String,
+    /// From the request.
+    pub labels: BTreeMap<String, String>,
+    /// From the request.
+    pub annotations: BTreeMap<String, String>,
+    /// From the request.
+    pub mounts: Vec<MountRecord>,
+    /// Absolute; empty for a container without a log.
+    pub log_path: String,
+    /// Its cgroup.
+    pub cgroup: String,
+    /// Number of the signal that asks it to stop.
+    pub stop_signal: i32,
+    /// Unix nanoseconds.
+    pub created_at: i64,
+    /// Resolved.
+    pub uid: u32,
+    /// Resolved.
+    pub gid: u32,
+    /// Resolved.
+    pub groups: Vec<u32>,
+    /// LinuxContainerResources of the request, as CRI's protobuf bytes in hexadecimal.
+    pub resources: String,
+    /// Set by StartContainer.
+    pub started: Option<Started>,
+    /// Set by a StartContainer that failed.
+    pub start_failure: Option<StartFailure>,
+}
+
+/// Bytes for a JSON string.
+#[must_use]
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digit = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    (0..text.len()).step_by(2).map_while(digit).collect()
+}
+
+impl ContainerRecord {
+    /// The request's resources; none when they don't decode.
+    #[must_use]
+    pub(crate) fn linux_resources(&self) -> gantry_proto::cri::LinuxContainerResources {
+        prost::Message::decode(from_hex(&self.resources).as_slice()).unwrap_or_default()
+    }
+}
+
+/// Writes whole or not at all.
+///
+/// # Errors
+/// When the folder can't be written.
+pub(crate) fn write<T: Serialize>(folder: &Path, record: &T) -> Result<(), Error> {
+    let (path, temporary) = (folder.join(FILE), folder.join("record.json.new"));
+    let wrap = |source| Error::Write { path: path.clone(), source };
+    let bytes = serde_json::to_vec_pretty(record).map_err(|source| wrap(source.into()))?;
+    fs::write(&temporary, bytes).map_err(wrap)?;
+    fs::rename(&temporary, &path).map_err(wrap)
+}
+
+/// Reads the record of `folder`; None when there is none (a crash between folder and record).
+///
+/// # Errors
+/// When it can't be read, or its version is not ours.
+pub(crate) fn read<T: DeserializeOwned>(folder: &Path) -> Result<Option<T>, Error> {
+    let path = folder.join(FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(Error::Read { path, source }),
+    };
+    let wrap = |source| Error::Parse { path: path.clone(), source };
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(wrap)?;
+    let found = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if found != u64::from(VERSION) {
+        return Err(Error::Version { path: path.clone(), found });
+    }
+    serde_json::from_value(value).map(Some).map_err(wrap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_hexadecimal() {
+        assert_eq!(from_hex(&to_hex(&[0, 127, 255])), [0, 127, 255]);
+    }
+
+    #[test]
+    fn an_unknown_version_is_refused_by_number_and_a_missing_record_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read::<ContainerRecord>(folder.path()).unwrap().is_none());
+        fs::write(folder.path().join(FILE), r#"{"version": 7, "id": "x"}"#).unwrap();
+        assert!(matches!(read::<ContainerRecord>(folder.path()), Err(Error::Version { found: 7, .. })));
+    }
+}

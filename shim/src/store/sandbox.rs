@@ -1,0 +1,109 @@
+//! One sandbox in memory. Owns its record, its state and its connection to the monitor.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tokio::sync::watch;
+
+use super::lock;
+use super::record::{self, SandboxRecord};
+use crate::monitor_client::MonitorClient;
+use crate::timeline::Recorder;
+
+/// ```text
+/// Starting ──RunPodSandbox done──▶ Ready ──stop, or pause or monitor gone──▶ NotReady ──remove──▶ (forgotten)
+///     └──failed: torn down──▶ (forgotten)
+/// ```
+/// CRI knows Ready and NotReady; a Starting sandbox is nobody's yet and is not listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SandboxState {
+    /// Being made; its caller has no id yet.
+    Starting,
+    /// Pause runs, the network is there.
+    Ready,
+    /// Stopped, or lost.
+    NotReady,
+}
+
+/// A sandbox.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// 64 hex digits.
+    pub id: String,
+    /// Folder of its record.
+    pub folder: PathBuf,
+    /// Held by whoever changes the sandbox: stop, remove, create a container.
+    pub operation: tokio::sync::Mutex<()>,
+    /// Spans of its making.
+    pub spans: Recorder,
+    record: Mutex<SandboxRecord>,
+    state: watch::Sender<SandboxState>,
+    monitor: Mutex<Option<MonitorClient>>,
+}
+
+impl Sandbox {
+    /// A sandbox in `state` with this record.
+    #[must_use]
+    pub(crate) fn new(record: SandboxRecord, folder: PathBuf, state: SandboxState) -> Self {
+        Self {
+            id: record.id.clone(),
+            folder,
+            operation: tokio::sync::Mutex::new(()),
+            spans: Recorder::default(),
+            record: Mutex::new(record),
+            state: watch::Sender::new(state),
+            monitor: Mutex::new(None),
+        }
+    }
+
+    /// A copy of the record.
+    #[must_use]
+    pub(crate) fn record(&self) -> SandboxRecord {
+        lock(&self.record).clone()
+    }
+
+    /// Changes the record, in memory and on disk.
+    ///
+    /// # Errors
+    /// When the file can't be written; memory has the change.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut SandboxRecord)) -> Result<(), record::Error> {
+        let mut record = lock(&self.record);
+        change(&mut record);
+        record::write(&self.folder, &*record)
+    }
+
+    /// Current state.
+    #[must_use]
+    pub(crate) fn state(&self) -> SandboxState {
+        *self.state.borrow()
+    }
+
+    /// Moves to `state`; NotReady is final.
+    pub(crate) fn set_state(&self, state: SandboxState) {
+        self.state.send_if_modified(|current| {
+            let moves = *current != SandboxState::NotReady && *current != state;
+            if moves {
+                *current = state;
+            }
+            moves
+        });
+    }
+
+    /// Waits until the state is NotReady.
+    pub(crate) async fn lost(&self) {
+        let mut watch = self.state.subscribe();
+        // The sender is in self: it can't be gone.
+        let _ = watch.wait_for(|state| *state == SandboxState::NotReady).await;
+    }
+
+    /// The connection to the monitor, if there is one.
+    #[must_use]
+    pub(crate) fn monitor(&self) -> Option<MonitorClient> {
+        lock(&self.monitor).clone()
+    }
+
+    /// Sets or drops the connection.
+    pub(crate) fn set_monitor(&self, client: Option<MonitorClient>) {
+        *lock(&self.monitor) = client;
+    }
+}

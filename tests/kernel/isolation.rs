@@ -1,0 +1,174 @@
+//! What a container may see and do, looked at from within.
+
+use anyhow::{Context, Result};
+use gantry_tests::pod::{self, Pod};
+
+use crate::images::{Ready, facts, ready};
+
+/// containerd's default set: what Docker's images expect to have.
+const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
+
+/// Runs one command to its end and returns its log.
+fn log_of(ready: &Ready, pod: &Pod, name: &str, command: &[&str]) -> Result<String> {
+    let id = pod.start(&pod::container_config(name, &ready.image, command))?;
+    let status = pod::await_exit(&ready.node, &id)?;
+    let log = pod.log(name)?;
+    anyhow::ensure!(status.exit_code == 0, "{name} ended with {}: {log}", status.exit_code);
+    Ok(log)
+}
+
+#[test]
+fn a_container_is_by_itself() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "alone")?;
+    let log = log_of(&ready, &pod, "id", &["/workload", "id"])?;
+    let facts = facts(&log);
+    let fact = |key: &str| facts.get(key).map_or("", String::as_str);
+    assert_eq!(fact("pid"), "1");
+    assert_eq!(fact("comm1"), "workload", "pid 1 is the container's own program");
+    assert_eq!(fact("hostname"), "alone");
+    assert_eq!(fact("cwd"), "/srv");
+    assert_eq!(fact("Umask"), "0022");
+    assert_eq!(fact("fds"), "0 1 2", "nothing of the monitor's is open");
+    assert_eq!(fact("session"), "1", "a session of its own");
+    assert_eq!(fact("SigBlk"), "0000000000000000");
+    for set in ["CapEff", "CapPrm", "CapBnd"] {
+        assert_eq!(fact(set), DEFAULT_CAPABILITIES, "{set}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        assert_eq!(fact(set), "0000000000000000", "{set}");
+    }
+    for name in ["mnt", "net", "pid", "uts", "ipc", "cgroup"] {
+        let own = std::fs::read_link(format!("/proc/self/ns/{name}"))?;
+        let theirs = fact(&format!("ns.{name}"));
+        assert!(theirs.starts_with(name), "{name}: {theirs:?}");
+        assert_ne!(theirs, own.to_string_lossy(), "the host's {name} namespace");
+    }
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn containers_of_a_pod_share_network_and_ipc_and_not_pids() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "shared")?;
+    let first = facts(&log_of(&ready, &pod, "one", &["/workload", "id"])?);
+    let second = facts(&log_of(&ready, &pod, "two", &["/workload", "id"])?);
+    for name in ["ns.net", "ns.ipc"] {
+        assert_eq!(first.get(name), second.get(name), "{name}");
+    }
+    let third = pod.start(&pod::container_config("three", &ready.image, &["/workload", "sleep", "60"]))?;
+    let seen = log_of(&ready, &pod, "four", &["/workload", "ls-proc"])?;
+    assert_eq!(seen.trim(), "1 workload", "another container's process is seen");
+    assert_eq!(pod::container_status(&ready.node, &third)?.exit_code, 0);
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn signals_are_as_a_program_expects_them() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "signals")?;
+    // cat, since Rust's start ignores SIGPIPE by itself.
+    let log = log_of(&ready, &pod, "signals", &["/bin/cat", "/proc/self/status"])?;
+    for line in ["SigIgn:\t0000000000000000", "SigBlk:\t0000000000000000"] {
+        assert!(log.lines().any(|found| found == line), "{line} is not in:\n{log}");
+    }
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn what_must_not_be_touched_is_not() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "walls")?;
+    let script = "
+        wc -c < /proc/kcore; ls /sys/firmware | wc -l
+        /workload try-write /proc/sys/kernel/hostname
+        /workload try-write /proc/sysrq-trigger
+        /workload try-write /sys/kernel/mm/ksm/run
+        /workload try-mount
+        mknod /tmp/disk b 8 0 && dd if=/tmp/disk of=/dev/null bs=512 count=1 2>&1 | grep -c 'not permitted'
+        echo made-it";
+    let log = log_of(&ready, &pod, "walls", &["/bin/sh", "-c", script])?;
+    let lines: Vec<&str> = log.lines().collect();
+    let [kcore, firmware, hostname, sysrq, sys, mount, disk, end] = lines[..] else {
+        anyhow::bail!("unexpected output:\n{log}")
+    };
+    assert_eq!((kcore, firmware, end), ("0", "0", "made-it"));
+    for line in [hostname, sysrq, sys, mount] {
+        assert!(line.starts_with("refused"), "{line}");
+    }
+    assert_eq!(disk, "1", "a block device can be read through a node of one's own: {log}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn no_new_privs_and_users_are_as_asked() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "user")?;
+    let mut config = pod::container_config("user", &ready.image, &["/workload", "id"]);
+    pod::with_security(&mut config, |context| {
+        context.no_new_privs = true;
+        context.run_as_user = Some(gantry_proto::cri::Int64Value { value: 1000 });
+        context.supplemental_groups = vec![4321];
+    });
+    let id = pod.start(&config)?;
+    assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 0);
+    let facts = facts(&pod.log("user")?);
+    let fact = |key: &str| facts.get(key).map_or("", String::as_str);
+    assert_eq!(fact("NoNewPrivs"), "1");
+    assert_eq!(fact("Uid"), "1000 1000 1000 1000");
+    assert_eq!(fact("Gid"), "1000 1000 1000 1000", "the group of /etc/passwd in the image");
+    let groups: Vec<&str> = fact("Groups").split(' ').collect();
+    assert!(groups.contains(&"4321") && groups.contains(&"1234"), "{groups:?}");
+    assert_eq!(fact("CapEff"), "0000000000000000", "a user who is not root keeps none");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_read_only_root_is_read_only() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "readonly")?;
+    let mut config = pod::container_config("readonly", &ready.image, &["/workload", "try-write", "/etc/x"]);
+    pod::with_security(&mut config, |context| context.readonly_rootfs = true);
+    let id = pod.start(&config)?;
+    pod::await_exit(&ready.node, &id)?;
+    let log = pod.log("readonly")?;
+    assert!(log.starts_with("refused /etc/x: Read-only"), "{log}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn what_one_container_writes_stays_its_own() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "layers")?;
+    let log =
+        log_of(&ready, &pod, "one", &["/bin/sh", "-c", "echo x > /srv/index.html; rm /etc/motd; ls /etc"])?;
+    assert!(!log.contains("motd"), "{log}");
+    let log = log_of(&ready, &pod, "two", &["/bin/cat", "/srv/index.html", "/etc/motd"])?;
+    assert!(log.contains(crate::images::PAGE.trim()) && log.contains("hi"), "{log}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "exe")?;
+    // CVE-2019-5736: /proc/self/exe of a process that is still the runtime's.
+    let config = pod::container_config("exe", &ready.image, &["/proc/self/exe"]);
+    let programs = gantry_tests::place::bin_dir()?;
+    let read = |name: &str| std::fs::read(programs.join(name)).with_context(|| name.to_owned());
+    let before = (read("gantry")?, read("gantry-monitor")?);
+    // Whether it starts is the runtime's choice; that the programs are unharmed is not.
+    if let Ok(id) = pod.start(&config) {
+        pod::await_exit(&ready.node, &id)?;
+    }
+    assert!(before == (read("gantry")?, read("gantry-monitor")?), "a container changed the programs");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}

@@ -1,0 +1,197 @@
+//! Anything may be killed at any instant: the runtime, and the monitor.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_proto::cri;
+use gantry_proto::cri::{ContainerState, PodSandboxState};
+use gantry_tests::node::Node;
+use gantry_tests::pod::{self, Pod};
+use gantry_tests::poll::poll;
+use gantry_tests::proc;
+
+use crate::images::{Ready, ready};
+
+/// Waits until the log has counted at least so far.
+fn await_count(pod: &Pod, name: &str, at_least: usize) -> Result<()> {
+    poll("the count to go on", Duration::from_secs(20), || {
+        let log = pod.log(name).map_err(|error| format!("{error:#}"))?;
+        let count = log.lines().filter(|line| line.starts_with("count ")).count();
+        if count >= at_least { Ok(()) } else { Err(format!("{count} of {at_least}")) }
+    })
+}
+
+/// Every number once and in order.
+fn assert_no_gap(log: &str) {
+    let numbers: Vec<u64> = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("count "))
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    for (index, number) in numbers.iter().enumerate() {
+        assert_eq!(usize::try_from(*number).unwrap_or(0), index + 1, "a gap in the log:\n{log}");
+    }
+}
+
+fn containers(node: &Node) -> Result<Vec<cri::Container>> {
+    Ok(node
+        .cri()
+        .list_containers(cri::ListContainersRequest::default())
+        .context("ListContainers")?
+        .containers)
+}
+
+#[test]
+fn a_pod_outlives_the_runtime_that_started_it() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "counts")?;
+    let id = pod.start(&pod::container_config("count", &image, &["/workload", "count", "42"]))?;
+    await_count(&pod, "count", 3)?;
+    let (sandbox, ip, log_path) = (pod.id.clone(), pod.ip()?, pod.log_path("count"));
+    drop(pod);
+
+    node.kill()?;
+    let counted = || -> Result<usize, String> {
+        let raw = std::fs::read_to_string(&log_path).map_err(|error| error.to_string())?;
+        Ok(raw.lines().count())
+    };
+    let at_death = counted().map_err(anyhow::Error::msg)?;
+    poll("the log to go on without a runtime", Duration::from_secs(20), || {
+        let now = counted()?;
+        if now >= at_death + 3 { Ok(()) } else { Err(format!("{now} lines, {at_death} before")) }
+    })?;
+    node.restart()?;
+
+    let status = pod::container_status(&node, &id)?;
+    assert_eq!(status.state, i32::from(ContainerState::ContainerRunning), "{status:?}");
+    assert_eq!(containers(&node)?.len(), 1);
+    let request = cri::PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: false };
+    let answer = node.cri().pod_sandbox_status(request)?.status.context("no status")?;
+    assert_eq!(answer.state, i32::from(PodSandboxState::SandboxReady));
+    assert_eq!(answer.network.map(|network| network.ip), Some(ip.to_string()));
+
+    node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 10 })?;
+    let status = pod::container_status(&node, &id)?;
+    assert_eq!(
+        (status.state, status.exit_code),
+        (i32::from(ContainerState::ContainerExited), 42),
+        "{status:?}"
+    );
+    let log = pod::parse_log(&std::fs::read_to_string(&log_path)?)?;
+    assert_no_gap(&log);
+    assert!(log.ends_with("count ends\n"), "{log}");
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+#[test]
+fn an_exit_while_the_runtime_was_down_is_not_lost() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "ends")?;
+    let id = pod.start(&pod::container_config("ends", &image, &["/workload", "count", "23", "8"]))?;
+    await_count(&pod, "ends", 2)?;
+    let (sandbox, log_path) = (pod.id.clone(), pod.log_path("ends"));
+    drop(pod);
+    node.kill()?;
+    poll("the container to end by itself", Duration::from_secs(20), || {
+        let left: Vec<_> = proc::all()
+            .map_err(|error| format!("{error:#}"))?
+            .into_iter()
+            .filter(|process| process.name == "workload")
+            .collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })?;
+    node.restart()?;
+    let status = pod::await_exit(&node, &id)?;
+    assert_eq!((status.exit_code, status.reason.as_str()), (23, "Error"), "{status:?}");
+    assert!(status.finished_at > status.started_at, "{status:?}");
+    let log = pod::parse_log(&std::fs::read_to_string(&log_path)?)?;
+    assert_eq!(log.lines().count(), 8, "{log}");
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+#[test]
+fn a_new_runtime_can_start_more_in_an_old_pod() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "more")?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    node.restart()?;
+    let config = cri::PodSandboxConfig {
+        log_directory: node.logs().join("default_more_uid-more").to_string_lossy().into_owned(),
+        ..pod::sandbox_config(&node, "more")
+    };
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: sandbox.clone(),
+        config: Some(pod::container_config("late", &image, &["/workload", "exit", "5"])),
+        sandbox_config: Some(config),
+    };
+    let id = node.cri().create_container(request)?.container_id;
+    node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+    assert_eq!(pod::await_exit(&node, &id)?.exit_code, 5);
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+#[test]
+fn a_killed_monitor_takes_its_containers_with_it() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "orphans")?;
+    // A child that has left the container's first process is ended too.
+    let script = "/workload sleep 600 & /workload sleep 600";
+    let id = pod.start(&pod::container_config("orphans", &ready.image, &["/bin/sh", "-c", script]))?;
+    let monitors: Vec<_> =
+        proc::all()?.into_iter().filter(|process| process.name.starts_with("gantry-monitor")).collect();
+    let [monitor] = &monitors[..] else { anyhow::bail!("not one monitor: {monitors:?}") };
+    proc::kill(monitor.pid)?;
+    let status = pod::await_exit(node, &id)?;
+    assert!(matches!(status.exit_code, 137 | 255), "{status:?}");
+    poll("the sandbox to be NotReady", Duration::from_secs(20), || {
+        let status = pod.status().map_err(|error| format!("{error:#}"))?;
+        if status.state == i32::from(PodSandboxState::SandboxNotready) {
+            Ok(())
+        } else {
+            Err(format!("{status:?}"))
+        }
+    })?;
+    poll("every process of the pod to be gone", Duration::from_secs(20), || {
+        let all = proc::all().map_err(|error| format!("{error:#}"))?;
+        let left: Vec<_> = all
+            .into_iter()
+            .filter(|process| {
+                matches!(process.name.as_str(), "workload" | "sh" | "gantry-pause") && process.pid != 1
+            })
+            .filter(|process| process.state != 'Z')
+            .collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })?;
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn runtime_and_monitor_killed_together_leave_a_dead_pod_that_can_be_removed() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "both")?;
+    let id = pod.start(&pod::container_config("both", &image, &["/workload", "sleep", "600"]))?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    node.kill()?;
+    for process in proc::all()?.iter().filter(|process| process.name.starts_with("gantry-monitor")) {
+        proc::kill(process.pid)?;
+    }
+    node.restart()?;
+    let status = pod::await_exit(&node, &id)?;
+    assert!(matches!(status.exit_code, 137 | 255), "{status:?}");
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+fn remove(node: &Node, sandbox: &str) -> Result<()> {
+    let id = sandbox.to_owned();
+    node.cri().stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() })?;
+    node.cri().remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: id })?;
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! A blocking CRI client over the runtime's unix socket. Owns the connection, which comes back by
+//! itself after a restart of the runtime; never retries a call. Called by tests and `pod`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_proto::cri;
+use gantry_proto::cri::image_service_client::ImageServiceClient;
+use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+/// What kubelet's client accepts too.
+const MAX_MESSAGE: usize = 16 << 20;
+const CALL_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Both CRI services of one runtime.
+#[derive(Debug)]
+pub struct Cri {
+    tokio: tokio::runtime::Runtime,
+    runtime: RuntimeServiceClient<Channel>,
+    image: ImageServiceClient<Channel>,
+}
+
+impl Cri {
+    /// A client of the runtime behind a socket; connects with the first call.
+    ///
+    /// # Errors
+    /// When no tokio runtime can be made.
+    pub fn new(socket: &Path) -> Result<Self> {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().context("tokio")?;
+        let socket = socket.to_owned();
+        let channel = {
+            let _inside = tokio.enter();
+            // The address is for the `:authority` header alone; the connector dials the socket.
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(
+                move |_| {
+                    let socket = socket.clone();
+                    async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+                },
+            ))
+        };
+        Ok(Cri {
+            tokio,
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
+            image: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+        })
+    }
+}
+
+/// One method for each RPC: a request with a deadline in, its answer out.
+macro_rules! calls {
+    ($field:ident: $($name:ident($request:ident) -> $response:ident;)*) => {
+        impl Cri {
+            $(
+                #[doc = concat!("`", stringify!($request), "` to its answer.")]
+                ///
+                /// # Errors
+                /// The runtime's own status, or `Unavailable` when it is not there.
+                pub fn $name(&self, message: cri::$request) -> Result<cri::$response, Status> {
+                    let mut client = self.$field.clone();
+                    let mut request = Request::new(message);
+                    request.set_timeout(CALL_PATIENCE);
+                    self.tokio.block_on(async move { client.$name(request).await }).map(tonic::Response::into_inner)
+                }
+            )*
+        }
+    };
+}
+
+calls! { runtime:
+    version(VersionRequest) -> VersionResponse;
+    status(StatusRequest) -> StatusResponse;
+    runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
+    run_pod_sandbox(RunPodSandboxRequest) -> RunPodSandboxResponse;
+    stop_pod_sandbox(StopPodSandboxRequest) -> StopPodSandboxResponse;
+    remove_pod_sandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse;
+    pod_sandbox_status(PodSandboxStatusRequest) -> PodSandboxStatusResponse;
+    list_pod_sandbox(ListPodSandboxRequest) -> ListPodSandboxResponse;
+    create_container(CreateContainerRequest) -> CreateContainerResponse;
+    start_container(StartContainerRequest) -> StartContainerResponse;
+    stop_container(StopContainerRequest) -> StopContainerResponse;
+    remove_container(RemoveContainerRequest) -> RemoveContainerResponse;
+    container_status(ContainerStatusRequest) -> ContainerStatusResponse;
+    list_containers(ListContainersRequest) -> ListContainersResponse;
+    exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+    attach(AttachRequest) -> AttachResponse;
+    container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
+}
+
+calls! { image:
+    pull_image(PullImageRequest) -> PullImageResponse;
+    image_status(ImageStatusRequest) -> ImageStatusResponse;
+    list_images(ListImagesRequest) -> ListImagesResponse;
+    image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse;
+}

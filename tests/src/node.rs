@@ -1,0 +1,272 @@
+//! A node of one's own: `gantry runtime` with every root in a temporary folder, its own cgroup
+//! tag and its own bridge. Owns the process and the roots; kills and restarts it on request, and
+//! sweeps up when a test failed. Called by the kernel tier.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_proto::cri;
+use tempfile::TempDir;
+
+use crate::cri::Cri;
+use crate::leakcheck::{self, Scope, Snapshot};
+use crate::place;
+use crate::poll::poll;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Folders and names of one node, whoever runs it.
+#[derive(Debug)]
+pub struct Roots {
+    folder: TempDir,
+    tag: String,
+    bridge: String,
+}
+
+impl Roots {
+    /// Makes the folders and a CNI configuration with a bridge and a /24 of its own.
+    ///
+    /// # Errors
+    /// When this is the host's own place ([`place::require_own_namespaces`]) or the disk is full.
+    pub fn new() -> Result<Self> {
+        place::require_own_namespaces()?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = tempfile::Builder::new().prefix("gantry-").tempdir()?;
+        let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let random = name.trim_start_matches("gantry-");
+        let roots =
+            Roots { folder, tag: format!("gantry-test-{random}-{number}"), bridge: format!("gt{number}") };
+        for name in ["cni", "net.d", "logs", "netns", "leases", "cache"] {
+            std::fs::create_dir_all(roots.path(name))?;
+        }
+        let conflist = serde_json::json!({
+            "cniVersion": "1.1.0",
+            "name": "test",
+            "plugins": [{
+                "type": "bridge",
+                "bridge": roots.bridge,
+                "isGateway": true,
+                "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{ "subnet": format!("10.99.{}.0/24", number % 256) }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }],
+                },
+            }],
+        });
+        std::fs::write(roots.path("net.d/10-test.conflist"), serde_json::to_vec_pretty(&conflist)?)?;
+        Ok(roots)
+    }
+
+    /// A path in the node's folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The flags that `gantry runtime` and `gantry run` share.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn flags(&self) -> Result<Vec<String>> {
+        let at = |flag: &str, name: &str| format!("--{flag}={}", self.path(name).display());
+        Ok(vec![
+            at("root", "root"),
+            at("state", "state"),
+            at("cni-conf-dir", "net.d"),
+            at("cni-cache-dir", "cache"),
+            at("cni-data-dir", "leases"),
+            at("netns-dir", "netns"),
+            format!("--cgroup-root=/{}", self.tag),
+            format!("--programs-dir={}", place::bin_dir()?.display()),
+        ])
+    }
+
+    /// What must be clean when the node's pods are gone. The pulled images' layers stay, as does
+    /// what a runtime keeps for itself, so files count only where pods leave them.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        Scope {
+            cgroup_tag: self.tag.clone(),
+            folders: ["root", "state", "netns", "cache"].map(|name| self.path(name)).to_vec(),
+            leases: self.path("leases"),
+            bridges: vec![self.bridge.clone()],
+        }
+    }
+
+    /// The text that every cgroup of this node has in its path.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+}
+
+impl Drop for Roots {
+    fn drop(&mut self) {
+        leakcheck::sweep(&self.scope(), self.folder.path());
+    }
+}
+
+/// A running `gantry runtime`.
+#[derive(Debug)]
+pub struct Node {
+    child: Option<Child>,
+    cri: Cri,
+    // Last: its drop sweeps what the process leaves.
+    roots: Roots,
+}
+
+impl Node {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Errors
+    /// When this is not a place for it, or it does not answer in 30 s.
+    pub fn start() -> Result<Self> {
+        let roots = Roots::new()?;
+        let cri = Cri::new(&roots.path("cri.sock"))?;
+        let mut node = Node { child: None, cri, roots };
+        node.restart()?;
+        Ok(node)
+    }
+
+    /// Starts the runtime (again) on the same roots.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill()?;
+        let log = self.open_log()?;
+        let child = Command::new(place::bin_dir()?.join("gantry"))
+            .arg("runtime")
+            .arg(format!("--socket=unix://{}", self.roots.path("cri.sock").display()))
+            .args(self.roots.flags()?)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("start gantry runtime")?;
+        let child = self.child.insert(child);
+        let cri = &self.cri;
+        let answer = poll("the runtime to answer", Duration::from_secs(30), || {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(format!("gantry runtime ended with {status}"));
+            }
+            cri.version(cri::VersionRequest::default()).map_err(|status| status.to_string())
+        });
+        answer.map(drop).with_context(|| self.log_tail())
+    }
+
+    /// kill -9 of the runtime; its pods run on.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().context("kill the runtime")?;
+            child.wait().context("wait for the runtime")?;
+        }
+        Ok(())
+    }
+
+    /// The runtime's CRI.
+    #[must_use]
+    pub fn cri(&self) -> &Cri {
+        &self.cri
+    }
+
+    /// Where pods' logs go.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.roots.path("logs")
+    }
+
+    /// The node's folders.
+    #[must_use]
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// PullImage.
+    ///
+    /// # Errors
+    /// The runtime's status, to be looked into.
+    pub fn pull(&self, image: &str) -> Result<String, tonic::Status> {
+        let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
+        let request = cri::PullImageRequest { image, ..Default::default() };
+        self.cri.pull_image(request).map(|answer| answer.image_ref)
+    }
+
+    /// What is there now, to compare with at the end.
+    ///
+    /// # Errors
+    /// Without /proc.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        Snapshot::take(&self.roots.scope())
+    }
+
+    /// Waits until nothing is left beyond `before`.
+    ///
+    /// # Errors
+    /// Lists what is left, and the end of the runtime's log.
+    pub fn assert_clean(&self, before: &Snapshot) -> Result<()> {
+        before.await_clean(&self.roots.scope()).with_context(|| self.log_tail())
+    }
+
+    /// The value of a cgroup file of one container: the v1 name is tried, then the v2 name.
+    ///
+    /// # Errors
+    /// When no cgroup folder of this node holds both the id and such a file.
+    pub fn cgroup_value(&self, id: &str, v1: &str, v2: &str) -> Result<String> {
+        let folders = leakcheck::tagged_cgroups(&self.roots.tag)?;
+        let own = folders.iter().filter(|folder| folder.to_string_lossy().contains(id));
+        for folder in own {
+            for name in [v1, v2] {
+                if let Ok(text) = std::fs::read_to_string(folder.join(name)) {
+                    return Ok(text.trim().to_owned());
+                }
+            }
+        }
+        anyhow::bail!("no cgroup of {id} has {v1} or {v2}; there are {folders:?}")
+    }
+
+    fn open_log(&self) -> Result<File> {
+        let path = self.log_path();
+        OpenOptions::new().create(true).append(true).open(&path).with_context(|| path.display().to_string())
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.roots.path("runtime.log")
+    }
+
+    fn log_tail(&self) -> String {
+        tail(&self.log_path())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            show(&self.log_tail());
+        }
+        // The sweep of the roots comes next, whether or not this worked.
+        let _ = self.kill();
+    }
+}
+
+/// The last lines of a log, for error messages.
+#[must_use]
+pub fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(40);
+    format!("end of {}:\n{}", path.display(), lines[from..].join("\n"))
+}
+
+#[expect(clippy::print_stderr, reason = "shown beside the failed test that it explains")]
+fn show(text: &str) {
+    eprintln!("{text}");
+}

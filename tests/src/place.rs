@@ -1,0 +1,59 @@
+//! Where the tests run: their binaries, and namespaces that are not the host's. Owns the refusal
+//! to run anywhere else; never makes a namespace (`cargo xtask test` does, or the small VM).
+//! Called first by everything that starts a node.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// Folder of gantry, gantry-monitor, gantry-pause and gantry-workload.
+pub const BIN_DIR: &str = "GANTRY_BIN_DIR";
+/// The network namespace that the tests must not be in, as `net:[N]`.
+pub const OUTER_NETNS: &str = "GANTRY_OUTER_NETNS";
+/// Stands at the root of the small VM's file system, and nowhere else.
+pub const VM_MARK: &str = "/gantry-vm";
+
+const RUN_IT: &str = "run it through `cargo xtask test --tier kernel`";
+
+/// The folder of the programs under test.
+///
+/// # Errors
+/// When it was not told, or holds no gantry.
+pub fn bin_dir() -> Result<PathBuf> {
+    let dir = std::env::var_os(BIN_DIR)
+        .map(PathBuf::from)
+        .with_context(|| format!("{BIN_DIR} is not set: {RUN_IT}"))?;
+    for program in ["gantry", "gantry-monitor", "gantry-pause", "gantry-workload"] {
+        if !dir.join(program).is_file() {
+            bail!("{} holds no {program}: cargo xtask build", dir.display());
+        }
+    }
+    Ok(dir)
+}
+
+/// This process's network namespace, as `net:[N]`.
+///
+/// # Errors
+/// Without /proc.
+pub fn own_netns() -> Result<String> {
+    let link = std::fs::read_link("/proc/self/ns/net").context("read /proc/self/ns/net")?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+/// Refuses to go on in the host's own namespaces.
+///
+/// # Errors
+/// When these may be the host's.
+pub fn require_own_namespaces() -> Result<()> {
+    if Path::new(VM_MARK).exists() {
+        return Ok(());
+    }
+    let outer = std::env::var(OUTER_NETNS).ok().filter(|name| name.starts_with("net:["));
+    let Some(outer) = outer else {
+        bail!("{OUTER_NETNS} is not set, so these may be the host's namespaces: {RUN_IT}");
+    };
+    if own_netns()? == outer {
+        bail!("these are the host's namespaces; the tests would change its links: {RUN_IT}");
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Waiting: the only place in the harness that sleeps. Owns the rhythm and the message of a wait
+//! that ran out; never decides what is waited for. Called by everything that watches a process.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+const RHYTHM: Duration = Duration::from_millis(20);
+
+/// Calls `step` until it answers `Ok`; its last `Err` is the status shown when `deadline` passes.
+///
+/// # Errors
+/// When the deadline passes: names what was waited for and the last status.
+pub fn poll<T>(what: &str, deadline: Duration, mut step: impl FnMut() -> Result<T, String>) -> Result<T> {
+    let end = Instant::now() + deadline;
+    loop {
+        match step() {
+            Ok(value) => return Ok(value),
+            Err(status) if Instant::now() >= end => {
+                bail!("waited {} s for {what}; last seen: {status}", deadline.as_secs())
+            }
+            Err(_) => std::thread::sleep(RHYTHM),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_as_soon_as_the_step_does() {
+        let mut calls = 0;
+        let got = poll("a third call", Duration::from_secs(5), || {
+            calls += 1;
+            if calls == 3 { Ok(calls) } else { Err(format!("call {calls}")) }
+        });
+        assert_eq!(got.unwrap(), 3);
+    }
+
+    #[test]
+    fn tells_the_last_status() {
+        let error = poll::<()>("rain", Duration::ZERO, || Err("sunny".into())).unwrap_err();
+        assert_eq!(error.to_string(), "waited 0 s for rain; last seen: sunny");
+    }
+}

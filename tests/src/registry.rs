@@ -1,0 +1,155 @@
+//! A real registry on loopback for one test: Debian's `docker-registry`, its storage in a
+//! temporary folder, ended by pid on drop. Owns pushing and damaging blobs; never pulls (that is
+//! what is tested). Called by tests and the demo.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use crate::http::{self, Response};
+use crate::image::{Blob, Built};
+use crate::poll::poll;
+
+/// A running registry; stops when dropped.
+#[derive(Debug)]
+pub struct Registry {
+    child: Child,
+    addr: SocketAddr,
+    folder: TempDir,
+}
+
+impl Registry {
+    /// Starts one on a free loopback port and waits until it answers.
+    ///
+    /// # Errors
+    /// When `docker-registry` is missing or does not come up in 20 s.
+    pub fn start() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
+        let addr = free_port()?;
+        let config = folder.path().join("config.yml");
+        std::fs::write(
+            &config,
+            format!(
+                "version: 0.1\nlog:\n  level: warn\n  accesslog:\n    disabled: true\n\
+                 storage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {addr}\n",
+                folder.path().join("store").display()
+            ),
+        )?;
+        let log = File::create(folder.path().join("log"))?;
+        let child = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("start docker-registry: apt-get install docker-registry")?;
+        let mut registry = Registry { child, addr, folder };
+        registry.await_ready()?;
+        Ok(registry)
+    }
+
+    fn await_ready(&mut self) -> Result<()> {
+        let addr = self.addr;
+        let child = &mut self.child;
+        let log = self.folder.path().join("log");
+        poll("the registry to answer", Duration::from_secs(20), || {
+            if let Ok(Some(status)) = child.try_wait() {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                return Err(format!("docker-registry ended with {status}: {said}"));
+            }
+            match http::get(addr, "/v2/") {
+                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) => Err(format!("status {}", answer.status)),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+    }
+
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// Pushes an image and returns the reference to pull it by.
+    ///
+    /// # Errors
+    /// When the registry refuses a blob or the manifest.
+    pub fn push(&self, repository: &str, tag: &str, image: &Built) -> Result<String> {
+        for layer in &image.layers {
+            self.push_blob(repository, layer)?;
+        }
+        self.push_blob(repository, &image.config)?;
+        let answer = http::request(
+            self.addr,
+            "PUT",
+            &format!("/v2/{repository}/manifests/{tag}"),
+            &[("Content-Type", image.media_type())],
+            &image.manifest.bytes,
+        )?;
+        expect(&answer, 201, "manifest")?;
+        Ok(format!("{}/{repository}:{tag}", self.addr))
+    }
+
+    fn push_blob(&self, repository: &str, blob: &Blob) -> Result<()> {
+        let begun = http::request(self.addr, "POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[])?;
+        expect(&begun, 202, "upload")?;
+        let location = begun.header("location").context("an upload without a Location")?;
+        let target = location.strip_prefix(&format!("http://{}", self.addr)).unwrap_or(location);
+        let joint = if target.contains('?') { '&' } else { '?' };
+        let target = format!("{target}{joint}digest={}", blob.digest);
+        let headers = [("Content-Type", "application/octet-stream")];
+        let done = http::request(self.addr, "PUT", &target, &headers, &blob.bytes)?;
+        expect(&done, 201, "blob")
+    }
+
+    /// Flips a bit in the middle of a stored blob: what it serves no longer has its digest.
+    ///
+    /// # Errors
+    /// When the registry holds no such blob.
+    pub fn corrupt(&self, digest: &str) -> Result<()> {
+        let path = self.blob_path(digest)?;
+        let mut bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        let middle = bytes.len() / 2;
+        let byte = bytes.get_mut(middle).with_context(|| format!("{} is empty", path.display()))?;
+        *byte ^= 0x10;
+        std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))
+    }
+
+    fn blob_path(&self, digest: &str) -> Result<PathBuf> {
+        let hex = digest.strip_prefix("sha256:").with_context(|| format!("not a sha256 digest: {digest}"))?;
+        ensure!(hex.len() == 64, "not a sha256 digest: {digest}");
+        let blobs = self.folder.path().join("store/docker/registry/v2/blobs/sha256");
+        Ok(blobs.join(&hex[..2]).join(hex).join("data"))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A loopback address where nobody listens (at the time of asking).
+///
+/// # Errors
+/// When loopback is down.
+pub fn free_port() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind 127.0.0.1: is lo up?")?;
+    Ok(listener.local_addr()?)
+}
+
+fn expect(answer: &Response, status: u16, what: &str) -> Result<()> {
+    if answer.status != status {
+        bail!("the registry answers {} to a {what}: {}", answer.status, answer.text());
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What runs inside the test images: a web page, counters, and a look around from within a
+//! container. Owns no test; never depends on anything in the image but itself. Built static by
+//! `cargo xtask build`, started by the kernel tier and the demo.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+
+mod look;
+mod web;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+const USAGE: &str = "usage: workload web PORT [FILE] | exit CODE | print COUNT [STREAM] | sleep SECONDS | \
+    count CODE [TIMES] | alloc MIB | env | id | ls-proc | try-write PATH | try-mount | dial ADDR";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("workload: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+type Outcome = Result<u8, Box<dyn std::error::Error>>;
+
+fn run(words: &[&str]) -> Outcome {
+    match words {
+        ["web", port] => web::serve(port.parse()?, None, &*ended()?),
+        ["web", port, file] => web::serve(port.parse()?, Some(file), &*ended()?),
+        ["exit", code] => Ok(code.parse()?),
+        ["print", count] => print(count.parse()?, "stdout"),
+        ["print", count, stream] => print(count.parse()?, stream),
+        ["sleep", seconds] => sleep(seconds.parse()?),
+        ["count", code] => count(code.parse()?, u64::MAX),
+        ["count", code, times] => count(code.parse()?, times.parse()?),
+        ["alloc", mib] => alloc(mib.parse()?),
+        ["env"] => look::env(),
+        ["id"] => look::id(),
+        ["ls-proc"] => look::processes(),
+        ["try-write", path] => look::try_write(path),
+        ["try-mount"] => look::try_mount(),
+        ["dial", addr] => web::dial(addr),
+        _ => Err(USAGE.into()),
+    }
+}
+
+/// Set by SIGTERM and SIGINT. As pid 1 a program without a handler would not be ended by them.
+fn ended() -> Result<Arc<AtomicBool>, std::io::Error> {
+    let flag = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGTERM, Arc::clone(&flag))?;
+    signal_hook::flag::register(SIGINT, Arc::clone(&flag))?;
+    Ok(flag)
+}
+
+fn print(count: u64, stream: &str) -> Outcome {
+    for number in 1..=count {
+        if stream == "stderr" {
+            eprintln!("line {number}");
+        } else {
+            println!("line {number}");
+        }
+    }
+    Ok(0)
+}
+
+fn sleep(seconds: u64) -> Outcome {
+    let flag = ended()?;
+    for _ in 0..seconds.saturating_mul(50) {
+        if flag.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(0)
+}
+
+/// A numbered line each 100 ms: a gap in a log shows.
+fn count(code: u8, times: u64) -> Outcome {
+    let flag = ended()?;
+    for number in 1..=times {
+        println!("count {number}");
+        std::io::stdout().flush()?;
+        for _ in 0..5 {
+            if flag.load(Ordering::Relaxed) {
+                println!("count ends");
+                return Ok(code);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(code)
+}
+
+/// Touches every page, so that the memory is really used.
+fn alloc(mib: usize) -> Outcome {
+    let mut held = Vec::new();
+    for number in 0..mib {
+        held.push(vec![u8::try_from(number % 255)? + 1; 1 << 20]);
+    }
+    let sum: u64 = held.iter().map(|block| u64::from(block[block.len() / 2])).sum();
+    println!("holds {mib} MiB, sum {sum}");
+    Ok(0)
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask build`: gantry itself, and the static programs beside it. The static ones need
+//! other code generation flags, hence cargo calls of their own with an explicit target, so that
+//! the flags do not reach build scripts. Called by every task that runs something.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::sh;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// No relocations at run time: the monitor's memory stays private only where it is written.
+const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
+
+/// The programs beside gantry.
+pub(crate) const BESIDE: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-workload"];
+
+/// Builds everything and returns the folder it lies in.
+pub(crate) fn build(release: bool) -> Result<PathBuf> {
+    let mut args = vec!["build", "--package", "gantry"];
+    if release {
+        args.push("--release");
+    }
+    sh::run(&mut sh::cargo(&args))?;
+    for package in [
+        &["gantry-shim", "--no-default-features", "--features", "programs", "--bin", "gantry-monitor"][..],
+        &["gantry-workload"][..],
+    ] {
+        let mut args = vec!["build", "--profile", "tiny", "--target", TARGET, "--package"];
+        args.extend(package);
+        if package.len() > 1 {
+            args.extend(["--bin", "gantry-pause"]);
+        }
+        sh::run(sh::cargo(&args).env("RUSTFLAGS", STATIC_FLAGS))?;
+    }
+    let target = sh::target_dir();
+    let folder = target.join(if release { "release" } else { "debug" });
+    for program in BESIDE {
+        install(&target.join(TARGET).join("tiny").join(program), &folder.join(program))?;
+    }
+    println!("built {} and {} beside it", folder.join("gantry").display(), BESIDE.join(", "));
+    Ok(folder)
+}
+
+/// Copies by rename: a monitor that runs from the old file goes on undisturbed.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let at = || format!("copy {} to {}", from.display(), to.display());
+    let fresh = to.with_extension("new");
+    std::fs::copy(from, &fresh).with_context(at)?;
+    std::fs::rename(&fresh, to).with_context(at)
+}

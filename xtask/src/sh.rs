@@ -1,0 +1,94 @@
+//! Running programs: with a clear error when one is missing or fails. Owns the wording and the
+//! folders of the repository; decides nothing. Called by every task.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// Cargo's target folder: CARGO_TARGET_DIR, else `target` in the repository.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => std::env::current_dir().unwrap_or_default().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// What outlives a checkout: tools, the VM's kernel. GANTRY_CACHE, else /var/cache/gantry.
+pub(crate) fn cache_dir() -> PathBuf {
+    std::env::var_os("GANTRY_CACHE").map_or_else(|| PathBuf::from("/var/cache/gantry"), PathBuf::from)
+}
+
+/// A cargo call in the repository.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root()).env("CARGO_TARGET_DIR", target_dir());
+    command
+}
+
+/// Runs a command to its end, its output on this terminal.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = show(command);
+    let status = command.stdin(Stdio::null()).status().with_context(|| missing(command))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command to its end and returns its stdout; stderr goes to this terminal.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let shown = show(command);
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().with_context(|| missing(command))?;
+    if !output.status.success() {
+        bail!("{shown}: {}", output.status);
+    }
+    Ok(output.stdout)
+}
+
+/// The command line as one would type it, without its environment.
+pub(crate) fn show(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    words.join(" ")
+}
+
+/// Which Debian package a program comes from, for the error that it is missing.
+fn missing(command: &Command) -> String {
+    let program = command.get_program();
+    let package = match Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default() {
+        "docker-registry" => "docker-registry",
+        "busybox" => "busybox-static",
+        "qemu-system-x86_64" => "qemu-system-x86",
+        "ip" => "iproute2",
+        "depmod" => "kmod",
+        "strip" => "binutils",
+        "unshare" => "util-linux",
+        "dpkg-deb" | "apt-get" | "apt-cache" => "a Debian system",
+        "cargo-deny" => return "start cargo-deny: cargo install --locked cargo-deny@0.20.2".to_owned(),
+        other => return format!("start {other}"),
+    };
+    format!("start {}: apt-get install {package}", program.to_string_lossy())
+}
+
+/// Root, or an error that says so.
+pub(crate) fn require_root(what: &str) -> Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|ids| ids.split_whitespace().nth(1));
+    if effective != Some("0") {
+        bail!("{what} makes namespaces, mounts and cgroups: run it as root (sudo -E)");
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask test`: the tiers in order, each with its time beside its budget, and one closing
+//! line for all. A tier whose means are missing fails and names them; nothing is skipped. Called
+//! by `main`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use crate::summary::{self, Counts};
+use crate::{build, demo, kernel, sh, vm};
+
+/// A tier: what it needs grows from one to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tier {
+    /// Format, lints, tidy rules, licences
+    Static,
+    /// Unit tests: no root, no network but loopback
+    Unit,
+    /// Pods as root on this host, in namespaces of their own
+    Kernel,
+    /// The same in a small VM with cgroup v2
+    Vm,
+    /// `cargo xtask demo`
+    Demo,
+}
+
+const ALL: [Tier; 5] = [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Demo];
+
+impl Tier {
+    /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
+    fn budget(self) -> u64 {
+        match self {
+            Tier::Static | Tier::Unit => 300,
+            Tier::Kernel => 240,
+            Tier::Vm => 480,
+            Tier::Demo => 60,
+        }
+    }
+
+    fn run(self, filter: Option<&str>) -> Result<Counts> {
+        match self {
+            Tier::Static => Ok(static_checks()),
+            Tier::Unit => summary::count(&mut sh::cargo(&[
+                "test",
+                "--workspace",
+                "--exclude",
+                "xtask",
+                "--no-fail-fast",
+            ])),
+            Tier::Kernel => kernel::on_host(&build::build(false)?, filter),
+            Tier::Vm => vm::tests(&build::build(false)?, filter),
+            Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
+        }
+    }
+}
+
+const KERNEL_CLIPPY: [&str; 12] = [
+    "clippy",
+    "--package",
+    "gantry-tests",
+    "--package",
+    "gantry-cni",
+    "--test",
+    "kernel",
+    "--test",
+    "netlink",
+    "--",
+    "--deny",
+    "warnings",
+];
+
+/// Runs the tiers asked for, or all.
+pub(crate) fn test(asked: &[Tier], filter: Option<&str>) -> Result<()> {
+    let tiers = if asked.is_empty() { &ALL[..] } else { asked };
+    let mut total = Counts::default();
+    let mut lines = Vec::new();
+    for &tier in tiers {
+        println!("=== tier {tier:?}");
+        let start = Instant::now();
+        let counts =
+            tier.run(filter).unwrap_or_else(|error| Counts::check(&format!("tier {tier:?}"), Err(error)));
+        let seconds = start.elapsed().as_secs();
+        lines.push(format!(
+            "{:<8}{:>5} passed {:>4} failed {:>6} s of {:>4} s",
+            format!("{tier:?}"),
+            counts.passed,
+            counts.failed,
+            seconds,
+            tier.budget()
+        ));
+        total += counts;
+    }
+    println!("\n{}\n", lines.join("\n"));
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 || total.passed == 0 {
+        bail!("not green");
+    }
+    Ok(())
+}
+
+fn static_checks() -> Counts {
+    let mut counts = Counts::default();
+    let deny = sh::cache_dir().join("tools/bin/cargo-deny");
+    let deny = if deny.is_file() { deny } else { Path::new("cargo-deny").to_owned() };
+    let mut deny = Command::new(deny);
+    deny.args(["check", "bans", "licenses", "sources"]).current_dir(sh::root());
+    let programs = ["--package", "gantry-shim", "--no-default-features", "--features", "programs"];
+    let mut clippy_programs = sh::cargo(&["clippy"]);
+    clippy_programs.args(programs).args(["--lib", "--bins", "--", "--deny", "warnings"]);
+    for (what, mut command) in [
+        ("fmt", sh::cargo(&["fmt", "--all", "--check"])),
+        ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
+        // Tests that no plain `cargo test` runs are not among `--all-targets`.
+        ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY)),
+        ("clippy of the static programs", clippy_programs),
+        ("licences, bans and sources of dependencies", deny),
+    ] {
+        counts += Counts::check(what, sh::run(&mut command));
+    }
+    // The tidy rules are tests of this crate.
+    match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
+        Ok(more) => counts += more,
+        Err(error) => counts += Counts::check("tidy", Err(error)),
+    }
+    counts
+}

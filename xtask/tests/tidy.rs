@@ -1,0 +1,251 @@
+//! The rules of CONTRIBUTING.md that a machine can check. Owns the lists; each rule is a test and
+//! names every offender. Never changes a file. Run by `cargo xtask test --tier static`.
+
+#![expect(clippy::unwrap_used, reason = "a test program: every panic is a failed test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CRATES: [&str; 7] = ["agent", "cli", "cni", "proto", "shim", "tests", "xtask"];
+
+/// Files that decide and do nothing else: everything they know comes in as an argument.
+const PURE: [&str; 16] = [
+    "agent/src/manifest/expand.rs",
+    "agent/src/manifest/names.rs",
+    "agent/src/manifest/quantity.rs",
+    "agent/src/pod/history.rs",
+    "agent/src/pod/phase.rs",
+    "agent/src/pod/plan.rs",
+    "agent/src/pod/restart.rs",
+    "agent/src/pod/spec.rs",
+    "agent/src/pod/status.rs",
+    "agent/src/timeline/render.rs",
+    "cni/src/bridge/plan.rs",
+    "cni/src/host_local/alloc.rs",
+    "shim/src/spec/capabilities.rs",
+    "shim/src/spec/container.rs",
+    "shim/src/spec/sandbox.rs",
+    "shim/src/spec/user.rs",
+];
+
+/// What a pure file may not name.
+const IMPURE: [&str; 9] = [
+    "tokio",
+    "std::fs",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::process",
+    "std::env",
+    "SystemTime::now",
+    "Instant::now",
+    "rustix",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if !matches!(path.file_name().and_then(|name| name.to_str()), Some("target" | ".git")) {
+                walk(&path, ending, found);
+            }
+        } else if path.extension().is_some_and(|found| found == ending) {
+            found.push(path);
+        }
+    }
+}
+
+/// Every Rust file as path from the root and text.
+fn sources() -> BTreeMap<String, String> {
+    let root = root();
+    let mut paths = Vec::new();
+    for name in CRATES {
+        walk(&root.join(name), "rs", &mut paths);
+    }
+    assert!(paths.len() > 20, "only {} Rust files were found below {}", paths.len(), root.display());
+    paths
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+            let text = fs::read_to_string(&path).unwrap();
+            (name, text)
+        })
+        .collect()
+}
+
+fn assert_none(rule: &str, offenders: &[String]) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
+}
+
+/// Code without line comments: what is said about a thing is no use of it.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line.split("//").next().unwrap_or(line)))
+}
+
+/// The part of a file before its tests.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
+}
+
+#[test]
+fn files_are_short() {
+    let offenders: Vec<String> = sources()
+        .iter()
+        .filter_map(|(name, text)| {
+            let lines = text.lines().count();
+            (lines > 600).then(|| format!("{name}: {lines} lines"))
+        })
+        .collect();
+    assert_none("a file holds at most 600 lines", &offenders);
+}
+
+#[test]
+fn files_open_with_what_they_own() {
+    let offenders: Vec<String> =
+        sources().into_iter().filter(|(_, text)| !text.starts_with("//! ")).map(|(name, _)| name).collect();
+    assert_none("a file opens with `//!`: what it owns, what it never does, who calls it", &offenders);
+}
+
+#[test]
+fn files_are_named_after_what_they_hold() {
+    let banned =
+        ["mod.rs", "util.rs", "utils.rs", "helper.rs", "helpers.rs", "common.rs", "manager.rs", "misc.rs"];
+    let offenders: Vec<String> = sources()
+        .into_keys()
+        .filter(|name| name.rsplit('/').next().is_some_and(|file| banned.contains(&file)))
+        .collect();
+    assert_none("foo.rs and foo/, no mod.rs, and no name that could hold anything", &offenders);
+}
+
+#[test]
+fn unsafe_code_is_in_sys_alone() {
+    let mut offenders = Vec::new();
+    for (name, text) in sources() {
+        if name == "shim/src/sys.rs" || name.starts_with("shim/src/sys/") || name == "xtask/tests/tidy.rs" {
+            continue;
+        }
+        for (number, line) in code(&text) {
+            if line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl") {
+                offenders.push(format!("{name}:{number}"));
+            }
+        }
+    }
+    assert_none("unsafe code stands in shim/src/sys only", &offenders);
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    // tests and xtask stand above all; nobody depends on them but each other.
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("agent", &["gantry-proto"][..]),
+        ("cni", &[]),
+        ("proto", &[]),
+        ("shim", &["gantry-proto", "gantry-cni"]),
+        ("cli", &["gantry-agent", "gantry-shim", "gantry-cni", "gantry-proto"]),
+        ("tests", &["gantry-proto"]),
+        ("tests/workload", &[]),
+        ("xtask", &["gantry-tests"]),
+    ]);
+    let mut offenders = Vec::new();
+    for (name, allowed) in allowed {
+        let manifest = fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
+        for line in manifest.lines() {
+            let Some(dependency) = line.split(['.', '=', ' ']).next() else { continue };
+            if dependency.starts_with("gantry-")
+                && line.contains(['=', '{'])
+                && !allowed.contains(&dependency)
+            {
+                offenders.push(format!("{name} depends on {dependency}"));
+            }
+        }
+    }
+    assert_none("agent → proto; shim → proto, cni; only cli knows both", &offenders);
+}
+
+#[test]
+fn pure_files_know_nothing_of_the_world() {
+    let sources = sources();
+    let mut offenders = Vec::new();
+    for pure in PURE {
+        let Some(text) = sources.get(pure) else {
+            offenders.push(format!("{pure} does not exist: mend the list in xtask/tests/tidy.rs"));
+            continue;
+        };
+        for (number, line) in code(without_tests(text)) {
+            for word in IMPURE.iter().filter(|word| line.contains(**word)) {
+                offenders.push(format!("{pure}:{number} names {word}"));
+            }
+        }
+    }
+    assert_none("a plan takes time, ids and facts as arguments", &offenders);
+}
+
+#[test]
+fn the_agent_knows_protobuf_in_its_edges_alone() {
+    let allowed = ["agent/src/runtime/cri", "agent/src/operator"];
+    let mut offenders = Vec::new();
+    for (name, text) in sources() {
+        let inside = name.starts_with("agent/src/") && !allowed.iter().any(|edge| name.starts_with(edge));
+        if inside && code(without_tests(&text)).any(|(_, line)| line.contains("gantry_proto")) {
+            offenders.push(name);
+        }
+    }
+    assert_none("wire types stay in agent/src/runtime/cri and agent/src/operator", &offenders);
+}
+
+#[test]
+fn paths_in_the_architecture_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let mut seen = 0;
+    let mut offenders = Vec::new();
+    for quoted in text.split('`').skip(1).step_by(2) {
+        let first = quoted.split('/').next().unwrap_or_default();
+        let local = CRATES.contains(&first) || matches!(first, "docs" | "vagrant" | ".ci");
+        if local && quoted.contains('/') {
+            seen += 1;
+            if !root().join(quoted).exists() {
+                offenders.push(quoted.to_owned());
+            }
+        }
+    }
+    assert!(seen > 10, "ARCHITECTURE.md names {seen} paths: is the code map gone?");
+    assert_none("every path named in ARCHITECTURE.md exists", &offenders);
+}
+
+#[test]
+fn decisions_have_a_status_and_consequences() {
+    let mut paths = Vec::new();
+    walk(&root().join("docs/adr"), "md", &mut paths);
+    assert!(!paths.is_empty(), "docs/adr holds no decision");
+    let offenders: Vec<String> = paths
+        .into_iter()
+        .filter(|path| {
+            let text = fs::read_to_string(path).unwrap();
+            !text.contains("Status:") || !text.contains("## Consequences")
+        })
+        .map(|path| path.display().to_string())
+        .collect();
+    assert_none("an ADR has a Status and Consequences", &offenders);
+}
+
+#[test]
+fn nothing_is_put_off_without_an_issue_and_no_test_is_switched_off() {
+    let mut offenders = Vec::new();
+    for (name, text) in sources() {
+        if name == "xtask/tests/tidy.rs" {
+            continue;
+        }
+        for (index, line) in text.lines().enumerate() {
+            let put_off = (line.contains("TODO") || line.contains("FIXME")) && !line.contains('#');
+            if put_off || line.contains("#[ignore") {
+                offenders.push(format!("{name}:{}: {}", index + 1, line.trim()));
+            }
+        }
+    }
+    assert_none("TODO carries an issue's number, and #[ignore] is not a way out", &offenders);
+}
