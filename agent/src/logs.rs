@@ -16,7 +16,11 @@ use crate::pod::spec::{Container, Pod};
 /// The folders of pod logs.
 pub trait PodLogs: Send + Sync + fmt::Debug {
     /// Makes the pod's folder, and the container's in it.
-    fn prepare<'a>(&'a self, pod: &'a Pod, container: Option<&'a Container>) -> BoxFuture<'a, Result<(), Error>>;
+    fn prepare<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: Option<&'a Container>,
+    ) -> BoxFuture<'a, Result<(), Error>>;
     /// The number of the newest log of a container.
     fn highest_attempt<'a>(
         &'a self,
@@ -32,13 +36,29 @@ pub trait PodLogs: Send + Sync + fmt::Debug {
 #[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
 pub enum Error {
     #[error("make log folder {}", path.display())]
-    Make { path: PathBuf, #[source] source: std::io::Error },
+    Make {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("list log folder {}", path.display())]
-    List { path: PathBuf, #[source] source: std::io::Error },
+    List {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("remove log folder {}", path.display())]
-    Remove { path: PathBuf, #[source] source: std::io::Error },
+    Remove {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("read log {}", path.display())]
-    Read { path: PathBuf, #[source] source: std::io::Error },
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 impl Error {

@@ -130,9 +130,11 @@ pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Pod>, Error> {
         if let Some(found) = parse::not_a_pod(value) {
             return Err(Error::Kind { path: path.to_owned(), document, found });
         }
-        let pod = parse::pod(value)
-            .and_then(convert::pod)
-            .map_err(|source| Error::Field { path: path.to_owned(), document, source })?;
+        let pod = parse::pod(value).and_then(convert::pod).map_err(|source| Error::Field {
+            path: path.to_owned(),
+            document,
+            source,
+        })?;
         pods.push(pod);
     }
     Ok(pods)

@@ -11,11 +11,19 @@ use crate::runtime::cri::NodeConfig;
 #[expect(missing_docs, reason = "each variant is one file and its cause")]
 pub enum Error {
     #[error("read the size of memory from {}", path.display())]
-    Meminfo { path: PathBuf, #[source] source: std::io::Error },
+    Meminfo {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("{} has no line MemTotal", path.display())]
     NoMemTotal { path: PathBuf },
     #[error("read the resolver's configuration {}", path.display())]
-    ResolvConf { path: PathBuf, #[source] source: std::io::Error },
+    ResolvConf {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// This machine's facts, with pod logs below `pod_logs_dir`.

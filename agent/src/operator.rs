@@ -31,8 +31,6 @@ impl Service {
         OperatorServer::new(Self { pods })
     }
 
-    // Status is what tonic wants back; it is large, and boxed by nobody on this path.
-    #[expect(clippy::result_large_err, reason = "tonic::Status is the error of the trait this serves")]
     fn find(&self, namespace: &str, name: &str) -> Result<&PodHandle, Status> {
         let namespace = if namespace.is_empty() { "default" } else { namespace };
         self.pods
@@ -65,7 +63,9 @@ impl Operator for Service {
                     .ok()
                     .filter(|_| seconds <= MAX_GRACE)
                     .map(Duration::from_secs)
-                    .ok_or_else(|| Status::invalid_argument("grace must be 0 seconds or more, at most ten years"))?,
+                    .ok_or_else(|| {
+                        Status::invalid_argument("grace must be 0 seconds or more, at most ten years")
+                    })?,
             ),
         };
         handle.kill(grace, "stopped through the operator API");
@@ -112,7 +112,9 @@ fn container(status: &ContainerStatus) -> wire::Container {
     let (state, reason, message, exit_code) = match &status.state {
         ContainerState::Waiting { reason, message } => ("waiting", reason.clone(), message.clone(), 0),
         ContainerState::Running { .. } => ("running", String::new(), String::new(), 0),
-        ContainerState::Terminated(exit) => ("terminated", exit.reason.clone(), exit.message.clone(), exit.code),
+        ContainerState::Terminated(exit) => {
+            ("terminated", exit.reason.clone(), exit.message.clone(), exit.code)
+        }
     };
     wire::Container {
         name: status.name.clone(),

@@ -228,32 +228,83 @@ pub struct Failure {
 #[expect(missing_docs, reason = "each variant is one call of the trait, each field what it was about")]
 pub enum Error {
     #[error("observe pod {uid}")]
-    Observe { uid: String, #[source] source: Failure },
+    Observe {
+        uid: String,
+        #[source]
+        source: Failure,
+    },
     #[error("list pods")]
-    Pods { #[source] source: Failure },
+    Pods {
+        #[source]
+        source: Failure,
+    },
     #[error("look for image {image:?}")]
-    ImageId { image: String, #[source] source: Failure },
+    ImageId {
+        image: String,
+        #[source]
+        source: Failure,
+    },
     #[error("pull image {image:?}")]
-    PullImage { image: String, #[source] source: Failure },
+    PullImage {
+        image: String,
+        #[source]
+        source: Failure,
+    },
     #[error("run a sandbox for pod {pod}")]
-    RunSandbox { pod: String, #[source] source: Failure },
+    RunSandbox {
+        pod: String,
+        #[source]
+        source: Failure,
+    },
     #[error("stop sandbox {id}")]
-    StopSandbox { id: String, #[source] source: Failure },
+    StopSandbox {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("remove sandbox {id}")]
-    RemoveSandbox { id: String, #[source] source: Failure },
+    RemoveSandbox {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("create container {name}")]
-    CreateContainer { name: String, #[source] source: Failure },
+    CreateContainer {
+        name: String,
+        #[source]
+        source: Failure,
+    },
     #[error("start container {id}")]
-    StartContainer { id: String, #[source] source: Failure },
+    StartContainer {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("stop container {id}")]
-    StopContainer { id: String, #[source] source: Failure },
+    StopContainer {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("remove container {id}")]
-    RemoveContainer { id: String, #[source] source: Failure },
+    RemoveContainer {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("read the stages of {of}")]
-    Timeline { of: String, #[source] source: Failure },
+    Timeline {
+        of: String,
+        #[source]
+        source: Failure,
+    },
     /// Names the endpoint and the remedy.
     #[error("connect to the runtime at {endpoint}: check that it runs and that the address is right")]
-    Connect { endpoint: String, #[source] source: Failure },
+    Connect {
+        endpoint: String,
+        #[source]
+        source: Failure,
+    },
     #[error("runtime endpoint {endpoint:?} is not of the form unix:///path")]
     Endpoint { endpoint: String },
 }

@@ -45,7 +45,13 @@ pub fn parse_runtime_spans(json: &str) -> Vec<Span> {
     };
     spans
         .into_iter()
-        .map(|RuntimeSpan { name, start, end, detail }| Span { name, container: String::new(), start, end, detail })
+        .map(|RuntimeSpan { name, start, end, detail }| Span {
+            name,
+            container: String::new(),
+            start,
+            end,
+            detail,
+        })
         .collect()
 }
 
@@ -73,7 +79,11 @@ impl Timeline {
     pub fn add_with(&mut self, span: Span, inner: &[Span]) {
         let within = inner.iter().filter(|s| s.start >= span.start && s.start <= span.end.max(span.start));
         let nested: Vec<Span> = within
-            .map(|s| Span { name: format!("{}.{}", span.name, s.name), container: span.container.clone(), ..s.clone() })
+            .map(|s| Span {
+                name: format!("{}.{}", span.name, s.name),
+                container: span.container.clone(),
+                ..s.clone()
+            })
             .collect();
         self.add(span);
         nested.into_iter().for_each(|s| self.add(s));
@@ -81,7 +91,19 @@ impl Timeline {
 
     /// A moment rather than a stage.
     pub fn mark(&mut self, name: &str, at: i64) {
-        self.add(Span { name: name.to_owned(), container: String::new(), start: at, end: at, detail: String::new() });
+        self.add(Span {
+            name: name.to_owned(),
+            container: String::new(),
+            start: at,
+            end: at,
+            detail: String::new(),
+        });
+    }
+
+    /// Whether this stage of this container (or of the pod) is there.
+    #[must_use]
+    pub fn has_stage(&self, name: &str, container: &str) -> bool {
+        self.spans.iter().any(|s| s.name == name && s.container == container)
     }
 
     /// Whether a span of that name is there.

@@ -195,7 +195,9 @@ mod tests {
         assert!(parse(&["gantry", "run", "a", "--container-runtime-endpoint", "/x"]).is_err());
         assert!(parse(&["gantry", "run"]).is_err());
         assert!(parse(&["gantry", "stop", "web", "--grace", "-1"]).is_err());
-        let Command::Runtime(args) = parse(&["gantry", "runtime", "--socket", "unix:///a/b"]).unwrap().command else {
+        let Command::Runtime(args) =
+            parse(&["gantry", "runtime", "--socket", "unix:///a/b"]).unwrap().command
+        else {
             panic!("not a runtime");
         };
         assert_eq!(args.socket, PathBuf::from("/a/b"));

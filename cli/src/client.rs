@@ -18,6 +18,8 @@ pub(crate) async fn dial(socket: &Path) -> Result<OperatorClient<Channel>> {
         .with_context(|| format!("{} is no path of a socket", socket.display()))?
         .connect()
         .await
+        // tonic repeats the cause at each level; once is enough.
+        .map_err(|error| anyhow!("{}", anyhow::Error::from(error).root_cause()))
         .with_context(|| {
             format!(
                 "no agent answers at {}: start one with `gantry run FILE`, or say where with --agent-socket",

@@ -55,11 +55,12 @@ fn choose<'a>(pod: &'a Pod, name: Option<&str>) -> Result<&'a Container> {
     let names: Vec<&str> = pod.containers.iter().map(|c| c.name.as_str()).collect();
     match (name, pod.containers.as_slice()) {
         (None, [only]) => Ok(only),
-        (None, _) => bail!("pod {} has several containers, choose one with -c: {}", pod.name, names.join(", ")),
-        (Some(name), all) => all
-            .iter()
-            .find(|c| c.name == name)
-            .with_context(|| format!("pod {} has no container {name}; it has {}", pod.name, names.join(", "))),
+        (None, _) => {
+            bail!("pod {} has several containers, choose one with -c: {}", pod.name, names.join(", "))
+        }
+        (Some(name), all) => all.iter().find(|c| c.name == name).with_context(|| {
+            format!("pod {} has no container {name}; it has {}", pod.name, names.join(", "))
+        }),
     }
 }
 

@@ -12,7 +12,7 @@ mod runtime;
 mod stop;
 mod timeline;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -58,15 +58,23 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
 /// Warnings, with -v what changes, with -vv each step; GANTRY_LOG sets it in detail.
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
-        0 => "warn",
+        // What happens to pods is told by the commands themselves.
+        0 => "warn,gantry_agent::pod=error",
         1 => "info",
         _ => "debug,h2=info,hyper=info,tower=info",
     };
     let filter = EnvFilter::try_from_env("GANTRY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
 }
 
 /// `gantry logs web | head -1` is not an error.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|e| e.kind() == ErrorKind::BrokenPipe)
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == ErrorKind::BrokenPipe)
 }

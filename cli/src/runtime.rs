@@ -20,7 +20,10 @@ pub(crate) async fn serve(args: RuntimeArgs) -> Result<()> {
             _ = terminate.recv() => {}
         }
     };
-    runtime.serve_unix(&args.socket, shutdown).await.with_context(|| format!("serve on {}", args.socket.display()))
+    runtime
+        .serve_unix(&args.socket, shutdown)
+        .await
+        .with_context(|| format!("serve on {}", args.socket.display()))
 }
 
 /// The flags as the runtime's configuration.

@@ -49,6 +49,9 @@ mod tests {
             })
         };
         assert_eq!(container("terminated", "Error", "", 143), "exit code 143 (Error)");
-        assert_eq!(container("waiting", "ErrImagePull", "x: not found", 0), "never ran (ErrImagePull): x: not found");
+        assert_eq!(
+            container("waiting", "ErrImagePull", "x: not found", 0),
+            "never ran (ErrImagePull): x: not found"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! the agent crate's. Called by main.
 
 use anyhow::Result;
+use gantry_agent::clock::{Clock, SystemClock};
 use gantry_agent::timeline::{Span, json, render};
 use gantry_proto::operator::GetTimelineRequest;
 
@@ -23,7 +24,11 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
             detail: span.detail,
         })
         .collect();
-    let text = if as_json { json::to_json(&spans)? + "\n" } else { render::waterfall(&spans, width()) };
+    let text = if as_json {
+        json::to_json(&spans)? + "\n"
+    } else {
+        render::waterfall(&spans, width(), SystemClock::new().wall_nanos())
+    };
     Ok(output::print(text.as_bytes())?)
 }
 

@@ -172,3 +172,19 @@ fn an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }
+
+#[test]
+fn a_seccomp_profile_is_refused_until_there_is_one() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "seccomp")?;
+    let mut config = pod::container_config("seccomp", &ready.image, &["/workload", "id"]);
+    pod::with_security(&mut config, |context| {
+        let profile_type = gantry_proto::cri::security_profile::ProfileType::RuntimeDefault.into();
+        context.seccomp = Some(gantry_proto::cri::SecurityProfile { profile_type, ..Default::default() });
+    });
+    // A promise that is not kept would be worse than none.
+    let Err(error) = pod.create(&config) else { anyhow::bail!("created as if it were confined") };
+    assert!(error.message().contains("seccomp"), "{error:?}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}

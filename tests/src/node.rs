@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use gantry_proto::cri;
 use tempfile::TempDir;
 
@@ -153,11 +153,11 @@ impl Node {
         let cri = &self.cri;
         let answer = poll("the runtime to answer", Duration::from_secs(30), || {
             if let Ok(Some(status)) = child.try_wait() {
-                return Err(format!("gantry runtime ended with {status}"));
+                return Ok(Err(anyhow!("gantry runtime ended with {status}")));
             }
-            cri.version(cri::VersionRequest::default()).map_err(|status| status.to_string())
+            cri.version(cri::VersionRequest::default()).map(Ok).map_err(|status| status.to_string())
         });
-        answer.map(drop).with_context(|| self.log_tail())
+        answer.flatten().map(drop).with_context(|| self.log_tail())
     }
 
     /// kill -9 of the runtime; its pods run on.

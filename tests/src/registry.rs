@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 
 use crate::http::{self, Response};
@@ -58,17 +58,18 @@ impl Registry {
         let addr = self.addr;
         let child = &mut self.child;
         let log = self.folder.path().join("log");
-        poll("the registry to answer", Duration::from_secs(20), || {
+        let answered = poll("the registry to answer", Duration::from_secs(20), || {
             if let Ok(Some(status)) = child.try_wait() {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
-                return Err(format!("docker-registry ended with {status}: {said}"));
+                return Ok(Err(anyhow!("docker-registry ended with {status}: {said}")));
             }
             match http::get(addr, "/v2/") {
-                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) if answer.status == 200 => Ok(Ok(())),
                 Ok(answer) => Err(format!("status {}", answer.status)),
                 Err(error) => Err(format!("{error:#}")),
             }
-        })
+        });
+        answered.flatten()
     }
 
     /// `127.0.0.1:PORT`.

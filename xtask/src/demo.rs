@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::leakcheck::{self, Scope, Snapshot};
 use gantry_tests::poll::poll;
@@ -113,7 +113,7 @@ impl Demo {
         ensure!(log.contains("GET / HTTP/1.1"), "the log does not hold the request");
         self.gantry("timeline", &["web"])?;
         let stopped = self.gantry("stop", &["web"])?;
-        ensure!(stopped.contains('0'), "no exit code was shown");
+        ensure!(stopped.contains("exit code 0"), "the exit code is not the server's own");
         poll("gantry run to end", Duration::from_secs(30), || match run.try_wait() {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err("still there".to_owned()),
@@ -142,20 +142,21 @@ impl Demo {
     }
 
     fn await_ip(&self, run: &mut Child) -> Result<String> {
-        poll("the pod to run", Duration::from_secs(60), || {
+        let running = poll("the pod to run", Duration::from_secs(60), || {
             if let Ok(Some(status)) = run.try_wait() {
-                return Err(format!("gantry run ended with {status}"));
+                return Ok(Err(anyhow!("gantry run ended with {status}")));
             }
             let output = self.call("ps", &["--output=json"]).map_err(|error| format!("{error:#}"))?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let pods: serde_json::Value =
                 serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-            let pod = find_pod(&pods).ok_or_else(|| text.clone())?;
+            let pod = &pods[0];
             match (pod["phase"].as_str(), pod["ip"].as_str()) {
-                (Some("Running"), Some(ip)) if !ip.is_empty() => Ok(ip.to_owned()),
+                (Some("Running"), Some(ip)) if !ip.is_empty() => Ok(Ok(ip.to_owned())),
                 _ => Err(text),
             }
-        })
+        });
+        running.flatten()
     }
 
     /// A gantry command, shown with its output.
@@ -201,11 +202,6 @@ impl Demo {
         std::fs::write(&path, serde_json::to_vec_pretty(&conflist)?)
             .with_context(|| path.display().to_string())
     }
-}
-
-/// `gantry ps -o json` is a list of pods, or an object that holds one.
-fn find_pod(value: &serde_json::Value) -> Option<&serde_json::Value> {
-    value.as_array().or_else(|| value["pods"].as_array())?.iter().find(|pod| pod["name"] == "web")
 }
 
 fn push_image(registry: &Registry) -> Result<String> {

@@ -30,7 +30,11 @@ impl LogDir {
 }
 
 impl PodLogs for LogDir {
-    fn prepare<'a>(&'a self, pod: &'a Pod, container: Option<&'a Container>) -> BoxFuture<'a, Result<(), Error>> {
+    fn prepare<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: Option<&'a Container>,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let folder = self.folder(pod);
             let path = container.map_or(folder.clone(), |c| folder.join(&c.name));
@@ -54,7 +58,8 @@ impl PodLogs for LogDir {
             while let Some(entry) = entries.next_entry().await.map_err(wrap)? {
                 // Rotated logs are `<attempt>.log.<time>`.
                 let name = entry.file_name();
-                let number = name.to_str().and_then(|n| n.split_once(".log")).and_then(|(n, _)| n.parse().ok());
+                let number =
+                    name.to_str().and_then(|n| n.split_once(".log")).and_then(|(n, _)| n.parse().ok());
                 highest = highest.max(number);
             }
             Ok(highest)

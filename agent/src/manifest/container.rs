@@ -176,8 +176,7 @@ fn resources_of(at: &str, resources: Option<api::ResourceRequirements>) -> Resul
     refuse_set(&format!("{at}.resources.claims"), claims.is_some_and(|l| !l.is_empty()))?;
     let (cpu_limit, memory_limit) = pair_of(&format!("{at}.resources.limits"), limits)?;
     let (cpu_request, memory_request) = pair_of(&format!("{at}.resources.requests"), requests)?;
-    for (name, request, limit) in
-        [("cpu", cpu_request, cpu_limit), ("memory", memory_request, memory_limit)]
+    for (name, request, limit) in [("cpu", cpu_request, cpu_limit), ("memory", memory_request, memory_limit)]
     {
         if let (Some(request), Some(limit)) = (request, limit)
             && request > limit
@@ -269,7 +268,9 @@ fn security_of(
 
 fn capabilities_of(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>, FieldError> {
     let list = list.unwrap_or_default();
-    let word = |c: &str| !c.is_empty() && c.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+    let word = |c: &str| {
+        !c.is_empty() && c.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+    };
     for capability in &list {
         check(field, capability, word, "a capability's name in capitals, such as NET_ADMIN")?;
     }
@@ -291,6 +292,7 @@ pub(super) fn id_of(field: &str, id: Option<i64>) -> Result<Option<i64>, FieldEr
 /// FNV-1a 32, as the kubelet's annotation has it.
 fn hash_of(container: &api::Container) -> String {
     let json = serde_json::to_vec(container).unwrap_or_default();
-    let hash = json.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let hash =
+        json.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }

@@ -161,7 +161,7 @@ fn metadata_of(metadata: ObjectMeta) -> Result<Meta, FieldError> {
     Ok(Meta { namespace, name, uid, labels, annotations })
 }
 
-#[expect(clippy::too_many_lines, reason = "the ledger of PodSpec: one line for each field of the API")]
+// Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
 fn with_spec(shell: Pod, spec: api::PodSpec) -> Result<Pod, FieldError> {
     let api::PodSpec {
         // Honoured.
@@ -253,11 +253,11 @@ fn with_spec(shell: Pod, spec: api::PodSpec) -> Result<Pod, FieldError> {
             rule: "possible together with hostPID",
         });
     }
-    dns_policy_of(dns_policy)?;
+    dns_policy_of(dns_policy.as_deref())?;
     let defaults = pod_security(security_context)?;
     Ok(Pod {
         hostname: if host_network { String::new() } else { hostname_of(hostname, &shell.name)? },
-        restart_policy: restart_policy_of(restart_policy)?,
+        restart_policy: restart_policy_of(restart_policy.as_deref())?,
         grace: grace_of(termination_grace_period_seconds)?,
         namespaces: Namespaces { host_network, host_pid, host_ipc: host_ipc.unwrap_or(false), share_process },
         containers: container::all(containers, &defaults)?,
@@ -306,8 +306,8 @@ fn pod_security(context: Option<api::PodSecurityContext>) -> Result<PodDefaults,
     })
 }
 
-fn restart_policy_of(text: Option<String>) -> Result<RestartPolicy, FieldError> {
-    match text.as_deref() {
+fn restart_policy_of(text: Option<&str>) -> Result<RestartPolicy, FieldError> {
+    match text {
         None | Some("Always") => Ok(RestartPolicy::Always),
         Some("OnFailure") => Ok(RestartPolicy::OnFailure),
         Some("Never") => Ok(RestartPolicy::Never),
@@ -319,8 +319,8 @@ fn restart_policy_of(text: Option<String>) -> Result<RestartPolicy, FieldError> 
     }
 }
 
-fn dns_policy_of(text: Option<String>) -> Result<(), FieldError> {
-    match text.as_deref() {
+fn dns_policy_of(text: Option<&str>) -> Result<(), FieldError> {
+    match text {
         None | Some("Default" | "ClusterFirst" | "ClusterFirstWithHostNet") => Ok(()),
         Some(other) => Err(FieldError::Value {
             field: "spec.dnsPolicy".to_owned(),
@@ -333,11 +333,12 @@ fn dns_policy_of(text: Option<String>) -> Result<(), FieldError> {
 /// At least one second, as the kubelet grants.
 fn grace_of(seconds: Option<i64>) -> Result<Duration, FieldError> {
     let seconds = seconds.unwrap_or(30);
-    let whole = u64::try_from(seconds).ok().filter(|s| *s <= 10 * 365 * 86_400).ok_or(FieldError::Invalid {
-        field: "spec.terminationGracePeriodSeconds".to_owned(),
-        value: seconds.to_string(),
-        rule: "a number of seconds from 0 to ten years",
-    })?;
+    let whole =
+        u64::try_from(seconds).ok().filter(|s| *s <= 10 * 365 * 86_400).ok_or(FieldError::Invalid {
+            field: "spec.terminationGracePeriodSeconds".to_owned(),
+            value: seconds.to_string(),
+            rule: "a number of seconds from 0 to ten years",
+        })?;
     Ok(Duration::from_secs(whole.max(1)))
 }
 

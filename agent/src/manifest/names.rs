@@ -184,8 +184,20 @@ mod tests {
     #[test]
     fn wrong_images_are_refused() {
         for bad in [
-            "", "Web", "web:", "web:a b", "a//b", "/a", "a/", "web@sha256:xyz", "a___b", "a..b", "x.y:z/a", "web:-t",
-            "localhost:99999/a", "http://host/a",
+            "",
+            "Web",
+            "web:",
+            "web:a b",
+            "a//b",
+            "/a",
+            "a/",
+            "web@sha256:xyz",
+            "a___b",
+            "a..b",
+            "x.y:z/a",
+            "web:-t",
+            "localhost:99999/a",
+            "http://host/a",
         ] {
             assert_eq!(parse_image(bad), None, "{bad}");
         }

@@ -5,7 +5,9 @@
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum QuantityError {
     /// Not a number with one of the known suffixes.
-    #[error("{text:?} is not a quantity: expected a number with an optional suffix such as m, k, M, G, Ki, Mi, Gi")]
+    #[error(
+        "{text:?} is not a quantity: expected a number with an optional suffix such as m, k, M, G, Ki, Mi, Gi"
+    )]
     Syntax {
         /// As written.
         text: String,
@@ -161,7 +163,8 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused() {
-        for text in ["", "m", "1x", "1 Gi", "1.2.3", "0x10", "1e", "1e+", "e3", ".", "--1", "1mi", "1KI", "١"] {
+        for text in ["", "m", "1x", "1 Gi", "1.2.3", "0x10", "1e", "1e+", "e3", ".", "--1", "1mi", "1KI", "١"]
+        {
             assert!(matches!(parse_milli(text), Err(QuantityError::Syntax { .. })), "{text}");
         }
         assert!(matches!(parse_units("-1"), Err(QuantityError::Negative { .. })));

@@ -89,7 +89,10 @@ fn unknown_fields_are_named_with_path_and_hint() {
         error(&with("imagee", "x")),
         "pod.yaml: document 1: spec.containers[0].imagee: unknown field (did you mean \"image\"?)"
     );
-    assert_eq!(error(&with("securityContext", "{foo: 1}")), "pod.yaml: document 1: spec.containers[0].securityContext.foo: unknown field");
+    assert_eq!(
+        error(&with("securityContext", "{foo: 1}")),
+        "pod.yaml: document 1: spec.containers[0].securityContext.foo: unknown field"
+    );
     let second = format!("{GOOD}---\n{}", with("flavour", "x"));
     assert_eq!(error(&second), "pod.yaml: document 2: spec.containers[0].flavour: unknown field");
 }
@@ -97,7 +100,12 @@ fn unknown_fields_are_named_with_path_and_hint() {
 #[test]
 fn wrong_types_are_named_with_their_path() {
     let text = error(&with("ports", "[{containerPort: 1}, {containerPort: abc}]"));
-    assert!(text.starts_with("pod.yaml: document 1: spec.containers[0].ports[0].containerPort: wrong type: ") || text.starts_with("pod.yaml: document 1: spec.containers[0].ports[1].containerPort: wrong type: "), "{text}");
+    assert!(
+        text.starts_with("pod.yaml: document 1: spec.containers[0].ports[0].containerPort: wrong type: ")
+            || text
+                .starts_with("pod.yaml: document 1: spec.containers[0].ports[1].containerPort: wrong type: "),
+        "{text}"
+    );
     assert!(text.contains("containerPort"), "{text}");
     assert!(text.contains("ports[1]"), "{text}");
     let text = error(&with("env", "[{name: A, value: 8080}]"));
@@ -113,7 +121,8 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("tty", "true"),
         ("envFrom", "[{configMapRef: {name: a}}]"),
     ] {
-        let want = format!("pod.yaml: document 1: spec.containers[0].{field} is not supported yet: remove it");
+        let want =
+            format!("pod.yaml: document 1: spec.containers[0].{field} is not supported yet: remove it");
         assert_eq!(error(&with(field, value)), want);
     }
     assert_eq!(
@@ -134,15 +143,30 @@ fn known_fields_that_are_not_honoured_are_refused() {
 fn values_are_checked() {
     for (text, part) in [
         (GOOD.replace("{name: web, labels", "{name: Web, labels"), "metadata.name: \"Web\" is not"),
-        (GOOD.replace("{name: web, labels", "{name: web, namespace: ../x, labels"), "metadata.namespace: \"../x\" is not"),
-        (GOOD.replace("{name: web, labels", "{name: web, uid: ../x, labels"), "metadata.uid: \"../x\" is not"),
+        (
+            GOOD.replace("{name: web, labels", "{name: web, namespace: ../x, labels"),
+            "metadata.namespace: \"../x\" is not",
+        ),
+        (
+            GOOD.replace("{name: web, labels", "{name: web, uid: ../x, labels"),
+            "metadata.uid: \"../x\" is not",
+        ),
         (GOOD.replace("{name: web, labels", "{labels"), "metadata.name is missing"),
         (GOOD.replace("OnFailure", "Sometimes"), "spec.restartPolicy: \"Sometimes\" is not supported"),
-        (GOOD.replace("64Mi", "64Mb"), "spec.containers[0].resources.limits.memory: \"64Mb\" is not a quantity"),
-        (GOOD.replace("cpu: 250m", "cpu: 2"), "spec.containers[0].resources.requests.cpu: \"2000\" is not at most its limit"),
+        (
+            GOOD.replace("64Mi", "64Mb"),
+            "spec.containers[0].resources.limits.memory: \"64Mb\" is not a quantity",
+        ),
+        (
+            GOOD.replace("cpu: 250m", "cpu: 2"),
+            "spec.containers[0].resources.requests.cpu: \"2000\" is not at most its limit",
+        ),
         (GOOD.replace("runAsUser: 1000", "runAsUser: -1"), "runAsUser: \"-1\" is not"),
         (GOOD.replace("{name: PORT, ", "{name: 'A=B', "), "env[0].name: \"A=B\" is not"),
-        (GOOD.replace("  containers:\n", "  containers:\n  - {name: web, image: b}\n"), "spec.containers[1].name: \"web\" is not unique"),
+        (
+            GOOD.replace("  containers:\n", "  containers:\n  - {name: web, image: b}\n"),
+            "spec.containers[1].name: \"web\" is not unique",
+        ),
         (GOOD.replace("ClusterFirst", "None"), "spec.dnsPolicy: \"None\" is not supported"),
         (with("imagePullPolicy", "Often"), "imagePullPolicy: \"Often\" is not supported"),
     ] {

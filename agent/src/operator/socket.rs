@@ -22,15 +22,35 @@ pub enum Error {
     #[error("{} is not a socket: it is left alone, choose another path", path.display())]
     NotASocket { path: PathBuf },
     #[error("make the folder {}", path.display())]
-    Folder { path: PathBuf, #[source] source: IoError },
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: IoError,
+    },
     #[error("look at {}", path.display())]
-    Look { path: PathBuf, #[source] source: IoError },
+    Look {
+        path: PathBuf,
+        #[source]
+        source: IoError,
+    },
     #[error("remove the socket {} of an agent that is gone", path.display())]
-    RemoveStale { path: PathBuf, #[source] source: IoError },
+    RemoveStale {
+        path: PathBuf,
+        #[source]
+        source: IoError,
+    },
     #[error("listen on {}", path.display())]
-    Listen { path: PathBuf, #[source] source: IoError },
+    Listen {
+        path: PathBuf,
+        #[source]
+        source: IoError,
+    },
     #[error("serve on {}", path.display())]
-    Serve { path: PathBuf, #[source] source: tonic::transport::Error },
+    Serve {
+        path: PathBuf,
+        #[source]
+        source: tonic::transport::Error,
+    },
 }
 
 /// A socket that is listened on; its file goes when this is dropped.

@@ -1,1 +1,93 @@
-//! tests
+//! The operator API over its real socket, with pods on the fake runtime.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use gantry_proto::operator::operator_client::OperatorClient;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use super::socket::{Error, Socket};
+use super::*;
+use crate::agent::Agent;
+use crate::clock::SystemClock;
+use crate::logs::dir::LogDir;
+use crate::pod::run::Deps;
+use crate::pod::tests::pod as a_pod;
+use crate::runtime::fake::FakeRuntime;
+
+fn agent(runtime: &FakeRuntime, folder: &Path) -> Agent {
+    let deps = Deps {
+        runtime: Arc::new(runtime.clone()),
+        logs: Arc::new(LogDir::new(folder.join("logs"))),
+        clock: Arc::new(SystemClock::new()),
+    };
+    Agent::start(vec![a_pod()], deps)
+}
+
+async fn dial(path: &Path) -> OperatorClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+    OperatorClient::new(endpoint.connect().await.unwrap())
+}
+
+#[tokio::test]
+async fn pods_are_listed_stopped_and_their_stages_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(&["reg/img:v1"]);
+    let agent = agent(&runtime, folder.path());
+    let path = folder.path().join("deep/agent.sock");
+    let socket = Socket::bind(&path).await.unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = tokio::spawn(socket.serve(agent.pods(), async {
+        let _ = stopped.await;
+    }));
+    let mut client = dial(&path).await;
+    agent.pods().first().unwrap().wait(|s| s.reason == "Running").await;
+
+    let pods = client.list_pods(wire::ListPodsRequest {}).await.unwrap().into_inner().pods;
+    let seen = pods.first().unwrap();
+    assert_eq!((seen.name.as_str(), seen.phase.as_str(), seen.ip.as_str()), ("web", "Running", "10.88.0.2"));
+    assert_eq!(seen.containers.first().unwrap().log_path, "/logs/web/0.log");
+
+    let ask = wire::GetTimelineRequest { namespace: String::new(), name: "web".into() };
+    let spans = client.get_timeline(ask).await.unwrap().into_inner().spans;
+    assert!(spans.iter().any(|s| s.name == "sandbox"), "{spans:?}");
+
+    let ask = wire::StopPodRequest { namespace: "default".into(), name: "none".into(), grace_seconds: None };
+    assert_eq!(client.stop_pod(ask).await.unwrap_err().code(), Code::NotFound);
+    let ask =
+        wire::StopPodRequest { namespace: "default".into(), name: "web".into(), grace_seconds: Some(-1) };
+    assert_eq!(client.stop_pod(ask.clone()).await.unwrap_err().code(), Code::InvalidArgument);
+    let ask = wire::StopPodRequest { grace_seconds: Some(5), ..ask };
+    let pod = client.stop_pod(ask).await.unwrap().into_inner().pod.unwrap();
+    let web = pod.containers.first().unwrap();
+    assert_eq!((web.state.as_str(), web.exit_code, runtime.residue()), ("terminated", 143, 0));
+
+    assert!(folder.path().join("logs/default_web_uid-1").exists());
+    assert!(agent.clean_up().await.is_empty());
+    assert!(!folder.path().join("logs/default_web_uid-1").exists());
+    stop.send(()).unwrap();
+    drop(client);
+    server.await.unwrap().unwrap();
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_live_socket_is_refused_a_stale_one_replaced_a_file_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let first = Socket::bind(&path).await.unwrap();
+    assert!(matches!(Socket::bind(&path).await, Err(Error::InUse { .. })));
+    drop(first);
+    assert!(!path.exists());
+
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    drop(Socket::bind(&path).await.unwrap());
+
+    std::fs::write(&path, "precious").unwrap();
+    assert!(matches!(Socket::bind(&path).await, Err(Error::NotASocket { .. })));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

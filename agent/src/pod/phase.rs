@@ -104,7 +104,8 @@ impl View<'_> {
         }
         let trouble = self.history.troubles.get(&container.name);
         let fresh = trouble.is_some_and(|(_, since)| self.now < *since + FRESH);
-        let crashed = matches!(plain, ContainerState::Terminated(_)).then(|| self.crash_loop(container)).flatten();
+        let crashed =
+            matches!(plain, ContainerState::Terminated(_)).then(|| self.crash_loop(container)).flatten();
         match (trouble, crashed) {
             (Some((trouble, _)), None) => Some(self.trouble(container, trouble, fresh)),
             (Some((trouble, _)), Some(_)) if fresh => Some(self.trouble(container, trouble, fresh)),
@@ -146,7 +147,8 @@ impl View<'_> {
 
     /// The attempt before this one, if its record is still there.
     fn before(&self, instance: &Instance) -> Option<&Instance> {
-        let older = self.observed.containers.iter().filter(|c| c.name == instance.name && c.id != instance.id);
+        let older =
+            self.observed.containers.iter().filter(|c| c.name == instance.name && c.id != instance.id);
         older.max_by_key(|c| (c.attempt, c.created_at))
     }
 

@@ -13,8 +13,13 @@ use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant is one call of the runtime, each field an argument of it")]
 pub enum Action {
-    EnsureImage { container: String, attempt: u32 },
-    RunSandbox { attempt: u32 },
+    EnsureImage {
+        container: String,
+        attempt: u32,
+    },
+    RunSandbox {
+        attempt: u32,
+    },
     /// `ended`: when the attempt before it was seen to have ended, if there was one.
     CreateContainer {
         container: String,
@@ -24,11 +29,23 @@ pub enum Action {
         image_id: String,
         ended: Option<Duration>,
     },
-    StartContainer { container: String, id: String },
-    StopContainer { id: String, deadline: Duration },
-    RemoveContainer { id: String },
-    StopSandbox { id: String },
-    RemoveSandbox { id: String },
+    StartContainer {
+        container: String,
+        id: String,
+    },
+    StopContainer {
+        id: String,
+        deadline: Duration,
+    },
+    RemoveContainer {
+        id: String,
+    },
+    StopSandbox {
+        id: String,
+    },
+    RemoveSandbox {
+        id: String,
+    },
 }
 
 /// What an action is about: of one `Op` at most one is under way.
@@ -232,14 +249,17 @@ fn bring_up_container(facts: Facts<'_>, draft: &mut Draft, container: &Container
         _ => return ensure_image(facts, draft, container, attempt),
     };
     if let Some(sandbox) = current {
-        draft.act(facts, Action::CreateContainer {
-            container: name.clone(),
-            attempt,
-            sandbox: sandbox.id.clone(),
-            sandbox_attempt: sandbox.attempt,
-            image_id,
-            ended,
-        });
+        draft.act(
+            facts,
+            Action::CreateContainer {
+                container: name.clone(),
+                attempt,
+                sandbox: sandbox.id.clone(),
+                sandbox_attempt: sandbox.attempt,
+                image_id,
+                ended,
+            },
+        );
     }
 }
 

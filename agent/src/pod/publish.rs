@@ -31,10 +31,13 @@ impl Publisher {
         (Self { sender, timeline, spans, started_at }, receiver)
     }
 
-    /// A stage has ended.
+    /// A stage has ended. This is the story of the pod's start: of each stage the first success
+    /// is kept, restarts add nothing, so it stays small however often a container crashes.
     pub(super) fn stage(&mut self, span: Span, inner: &[Span]) {
-        self.timeline.add_with(span, inner);
-        self.spans = self.timeline.spans().into();
+        if !self.timeline.has_stage(&span.name, &span.container) {
+            self.timeline.add_with(span, inner);
+            self.spans = self.timeline.spans().into();
+        }
     }
 
     /// A moment, the first time it happens.
@@ -45,15 +48,19 @@ impl Publisher {
         }
     }
 
-    /// Sends the status if it differs from the last.
-    pub(super) fn publish(&mut self, mut status: PodStatus, now_wall: i64) {
+    /// Sends the status if it differs from the last; `open` are the stages under way.
+    pub(super) fn publish(&mut self, mut status: PodStatus, mut open: Vec<Span>, now_wall: i64) {
+        open.retain(|span| !self.timeline.has_stage(&span.name, &span.container));
         let all_run = !status.containers.is_empty()
             && status.containers.iter().all(|c| matches!(c.state, ContainerState::Running { .. }));
         if all_run && status.life == Life::Running {
             self.mark_once("ready", now_wall);
         }
         status.started_at = self.started_at;
-        status.spans = self.spans.clone();
+        status.spans = match open.is_empty() {
+            true => self.spans.clone(),
+            false => self.spans.iter().cloned().chain(open).collect(),
+        };
         self.sender.send_if_modified(|last| {
             let changed = *last != status;
             if changed {
@@ -80,6 +87,11 @@ impl Publisher {
 
 fn log_change(last: &PodStatus, next: &PodStatus) {
     if (last.life, &last.reason) != (next.life, &next.reason) {
-        tracing::info!(phase = next.phase.as_str(), reason = next.reason, message = next.message, "pod changed");
+        tracing::info!(
+            phase = next.phase.as_str(),
+            reason = next.reason,
+            message = next.message,
+            "pod changed"
+        );
     }
 }

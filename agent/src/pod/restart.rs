@@ -129,7 +129,13 @@ mod tests {
     #[test]
     fn policies() {
         use RestartPolicy::{Always, Never, OnFailure};
-        let table = [(Always, 0, true), (Always, 1, true), (OnFailure, 0, false), (OnFailure, 1, true), (Never, 1, false)];
+        let table = [
+            (Always, 0, true),
+            (Always, 1, true),
+            (OnFailure, 0, false),
+            (OnFailure, 1, true),
+            (Never, 1, false),
+        ];
         for (policy, code, want) in table {
             assert_eq!(restarts(policy, code), want, "{policy:?} {code}");
         }

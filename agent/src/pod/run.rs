@@ -46,12 +46,17 @@ pub(super) async fn perform(deps: Deps, pod: Arc<Pod>, action: Action) -> Finish
     let result = effect(&deps, &pod, &action, &mut made).await;
     let end = deps.clock.wall_nanos();
     let mut stage = None;
-    if let (Ok(_), Some((name, container))) = (&result, stage_of(&action)) {
+    if let (Ok(_), Some(open)) = (&result, open_stage(&pod, &action, start)) {
         let inner = inner_stages(&deps, &pod, &action, &made).await;
-        let detail = detail_of(&pod, &action);
-        stage = Some((Span { name: name.to_owned(), container, start, end, detail }, inner));
+        stage = Some((Span { end, ..open }, inner));
     }
     Finished { action, result, stage }
+}
+
+/// The stage that `action` begins at `start`, still open.
+pub(super) fn open_stage(pod: &Pod, action: &Action, start: i64) -> Option<Span> {
+    let (name, container) = stage_of(action)?;
+    Some(Span { name: name.to_owned(), container, start, end: 0, detail: detail_of(pod, action) })
 }
 
 /// The stages people ask about; cleaning up is not one.
@@ -69,14 +74,12 @@ fn stage_of(action: &Action) -> Option<(&'static str, String)> {
 }
 
 fn detail_of(pod: &Pod, action: &Action) -> String {
-    let (container, attempt) = match action {
+    match action {
         Action::EnsureImage { container, .. } => {
-            return pod.container(container).map(|c| c.image.clone()).unwrap_or_default();
+            pod.container(container).map(|c| c.image.clone()).unwrap_or_default()
         }
-        Action::CreateContainer { container, attempt, .. } => (container, *attempt),
-        _ => return String::new(),
-    };
-    if attempt == 0 { String::new() } else { format!("{container} restart {attempt}") }
+        _ => String::new(),
+    }
 }
 
 /// A runtime without a timeline leaves out detail, not the pod.
@@ -109,7 +112,9 @@ async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> R
             return image(deps, pod, find(pod, container)?).await.map(Output::Image);
         }
         Action::RunSandbox { attempt } => {
-            let wrap = |message| trouble("CreatePodSandboxError", format!("Failed to create pod sandbox: {message}"));
+            let wrap = |message| {
+                trouble("CreatePodSandboxError", format!("Failed to create pod sandbox: {message}"))
+            };
             deps.logs.prepare(pod, None).await.map_err(|error| wrap(error.chain()))?;
             *made = runtime.run_sandbox(pod, *attempt).await.map_err(|error| wrap(error.detail()))?;
         }
@@ -131,7 +136,10 @@ async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> R
             *made = created.map_err(|error| trouble("CreateContainerError", error.detail()))?;
         }
         Action::StartContainer { id, .. } => {
-            runtime.start_container(id).await.map_err(|error| trouble("RunContainerError", error.detail()))?;
+            runtime
+                .start_container(id)
+                .await
+                .map_err(|error| trouble("RunContainerError", error.detail()))?;
         }
         Action::StopContainer { id, deadline } => {
             let grace = deadline.saturating_sub(deps.clock.mono());
@@ -140,15 +148,18 @@ async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> R
         }
         Action::RemoveContainer { id } => {
             let removed = runtime.remove_container(id).await;
-            removed.map_err(|error| trouble("RemoveContainerError", format!("{error}: {}", error.detail())))?;
+            removed
+                .map_err(|error| trouble("RemoveContainerError", format!("{error}: {}", error.detail())))?;
         }
         Action::StopSandbox { id } => {
             let stopped = runtime.stop_sandbox(id).await;
-            stopped.map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
+            stopped
+                .map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
         }
         Action::RemoveSandbox { id } => {
             let removed = runtime.remove_sandbox(id).await;
-            removed.map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
+            removed
+                .map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
         }
     }
     Ok(Output::Done)

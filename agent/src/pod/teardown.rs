@@ -25,8 +25,11 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft) -> Life {
 /// Whether any container still runs, or an effect under way may yet start one: what was
 /// begun cannot be taken back, so its end is awaited.
 fn stop_containers(facts: Facts<'_>, draft: &mut Draft) -> bool {
-    let mut waiting =
-        facts.history.flights.keys().any(|op| matches!(op, Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_)));
+    let mut waiting = facts
+        .history
+        .flights
+        .keys()
+        .any(|op| matches!(op, Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_)));
     for instance in &facts.observed.containers {
         // One of which the runtime lost track is ended with its sandbox.
         if !matches!(instance.state, InstanceState::Running { .. }) {

@@ -13,11 +13,12 @@ use tracing::Instrument;
 use super::history::{History, Trouble};
 use super::plan::{Action, Op, Plan, plan};
 use super::publish::Publisher;
-use super::run::{Deps, Finished, perform};
+use super::run::{Deps, Finished, open_stage, perform};
 use super::spec::Pod;
 use super::status::PodStatus;
 use super::{Life, Orders, phase};
 use crate::runtime::Observed;
+use crate::timeline::Span;
 
 /// While something is about to change.
 const BUSY_POLL: Duration = Duration::from_millis(200);
@@ -70,6 +71,8 @@ pub struct Worker {
     effects: JoinSet<Finished>,
     /// Which task carries out what.
     tasks: BTreeMap<Op, AbortHandle>,
+    /// Stages under way.
+    open: BTreeMap<Op, Span>,
 }
 
 impl Worker {
@@ -83,8 +86,16 @@ impl Worker {
             phase::status(&pod, &Orders::default(), Life::Waiting, &observed, &history, deps.clock.mono());
         let (publisher, status) = Publisher::new(first, deps.clock.wall_nanos());
         let handle = PodHandle { pod: pod.clone(), status, orders: orders_in, clock: deps.clock.clone() };
-        let worker =
-            Self { pod, deps, orders, publisher, history, effects: JoinSet::new(), tasks: BTreeMap::new() };
+        let worker = Self {
+            pod,
+            deps,
+            orders,
+            publisher,
+            history,
+            effects: JoinSet::new(),
+            tasks: BTreeMap::new(),
+            open: BTreeMap::new(),
+        };
         (worker, handle)
     }
 
@@ -156,7 +167,8 @@ impl Worker {
             self.begin(action, now);
         }
         let status = phase::status(&self.pod, &orders, life, &observed, &self.history, now);
-        self.publisher.publish(status, self.deps.clock.wall_nanos());
+        let open = self.open.values().cloned().collect();
+        self.publisher.publish(status, open, self.deps.clock.wall_nanos());
         let poll = match life {
             Life::Gone => return None,
             Life::Waiting | Life::Starting | Life::Stopping { .. } => BUSY_POLL,
@@ -170,6 +182,9 @@ impl Worker {
         tracing::debug!(?action, "begin");
         let op = action.op();
         self.history.begin(&self.pod, &action, now);
+        if let Some(stage) = open_stage(&self.pod, &action, self.deps.clock.wall_nanos()) {
+            self.open.insert(op.clone(), stage);
+        }
         let task = perform(self.deps.clone(), self.pod.clone(), action).in_current_span();
         // A stop with a shorter grace overtakes the one under way.
         if let Some(older) = self.tasks.insert(op, self.effects.spawn(task)) {
@@ -185,6 +200,7 @@ impl Worker {
                 task.abort();
             }
             self.history.flights.remove(&op);
+            self.open.remove(&op);
         }
     }
 
@@ -226,10 +242,12 @@ impl Worker {
             }
             Err(error) => {
                 // Aborted ones were taken out already; a panic must not stay under way.
-                let op = self.tasks.iter().find(|(_, task)| task.id() == error.id()).map(|(op, _)| op.clone());
+                let op =
+                    self.tasks.iter().find(|(_, task)| task.id() == error.id()).map(|(op, _)| op.clone());
                 if let Some(op) = op {
                     tracing::error!(%error, ?op, "an effect died");
                     self.tasks.remove(&op);
+                    self.open.remove(&op);
                     self.history.flights.remove(&op);
                 }
             }
@@ -240,6 +258,7 @@ impl Worker {
     fn forget_task(&mut self, id: Id, op: &Op) -> bool {
         let current = self.tasks.get(op).is_some_and(|task| task.id() == id);
         if current {
+            self.open.remove(op);
             self.tasks.remove(op);
         }
         current

@@ -60,7 +60,7 @@ pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
     let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
-        source: Failure { kind: FailureKind::Unavailable, message: chain(&error) },
+        source: Failure { kind: FailureKind::Unavailable, message: root_cause(&error) },
     })
 }
 
@@ -212,7 +212,8 @@ impl Runtime for CriRuntime {
                 container_id: id.to_owned(),
                 timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
             };
-            let answer = self.runtime().stop_container(timed(ask, grace.saturating_add(TIMEOUT))).await.map(drop);
+            let answer =
+                self.runtime().stop_container(timed(ask, grace.saturating_add(TIMEOUT))).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::StopContainer { id: id.to_owned(), source })
         })
     }
@@ -274,16 +275,14 @@ fn failure(status: &Status) -> Failure {
     Failure { kind, message }
 }
 
-/// An error with its causes: tonic's own says only "transport error".
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
+/// What is at the bottom of an error: tonic's own says only "transport error", and the
+/// levels between repeat the cause.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    text
+    cause.to_string()
 }
 
 #[cfg(test)]

@@ -168,7 +168,8 @@ impl FakeRuntime {
                 tokio::time::sleep(latency).await;
                 result
             });
-            let died = |_| Err(Failure { kind: FailureKind::Failed, message: "the fake was shut down".to_owned() });
+            let died =
+                |_| Err(Failure { kind: FailureKind::Failed, message: "the fake was shut down".to_owned() });
             task.await.unwrap_or_else(died).map_err(wrap)
         })
     }
@@ -270,8 +271,18 @@ impl Runtime for FakeRuntime {
         let (wanted, uid) = (uid.clone(), uid.to_string());
         let act = move |state: &mut State| {
             Ok(Observed {
-                sandboxes: state.sandboxes.iter().filter(|s| s.uid == wanted).map(|s| s.view.clone()).collect(),
-                containers: state.containers.iter().filter(|c| c.uid == wanted).map(|c| c.view.clone()).collect(),
+                sandboxes: state
+                    .sandboxes
+                    .iter()
+                    .filter(|s| s.uid == wanted)
+                    .map(|s| s.view.clone())
+                    .collect(),
+                containers: state
+                    .containers
+                    .iter()
+                    .filter(|c| c.uid == wanted)
+                    .map(|c| c.view.clone())
+                    .collect(),
             })
         };
         self.effect(Call::Observe, act, move |source| Error::Observe { uid, source })
@@ -318,7 +329,8 @@ impl Runtime for FakeRuntime {
             let id = state.id("s");
             state.log.push(format!("run-sandbox {attempt}"));
             let created_at = i64::try_from(state.next_id).unwrap_or(0);
-            let view = Sandbox { id: id.clone(), attempt, ready: true, created_at, ip: "10.88.0.2".to_owned() };
+            let view =
+                Sandbox { id: id.clone(), attempt, ready: true, created_at, ip: "10.88.0.2".to_owned() };
             state.sandboxes.push(FakeSandbox { uid, namespace, name, view });
             Ok(id)
         };

@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn an_open_span_has_no_end() {
-        let span = Span { name: "image".into(), container: "web".into(), start: 5, end: 0, detail: String::new() };
+        let span =
+            Span { name: "image".into(), container: "web".into(), start: 5, end: 0, detail: String::new() };
         let value: serde_json::Value = serde_json::from_str(&to_json(&[span]).unwrap()).unwrap();
         assert_eq!(value, serde_json::json!([{"name": "image", "container": "web", "startUnixNanos": 5}]));
     }

@@ -1,4 +1,4 @@
-//! The waterfall in a terminal. Pure: spans and a width in, text out; never asks the
+//! The waterfall in a terminal. Pure: spans, a width and the time in, text out; never asks the
 //! terminal anything. Called by `gantry timeline` and `gantry run`.
 
 use super::Span;
@@ -6,13 +6,17 @@ use super::Span;
 const MIN_BAR: usize = 20;
 
 /// One line for each span: name, when it began after the first one, how long it took, and
-/// a bar. `width` is the terminal's; an open span's bar ends with `>`.
+/// a bar. `width` is the terminal's; an open span's bar goes on to `now` and ends with `>`.
 #[must_use]
-pub fn waterfall(spans: &[Span], width: usize) -> String {
+pub fn waterfall(spans: &[Span], width: usize, now: i64) -> String {
     let Some(origin) = spans.iter().map(|s| s.start).min() else {
         return "no stages yet\n".to_owned();
     };
-    let end = spans.iter().map(|s| s.end.max(s.start)).max().unwrap_or(origin);
+    let end = spans
+        .iter()
+        .map(|s| if s.end == 0 { now.max(s.start) } else { s.end.max(s.start) })
+        .max()
+        .unwrap_or(origin);
     let total = (end - origin).max(1);
     let labels: Vec<String> = spans.iter().map(label).collect();
     let label_width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).max("STAGE".len());
@@ -38,10 +42,11 @@ pub fn waterfall(spans: &[Span], width: usize) -> String {
     out
 }
 
-/// Indented by depth, the container in front.
+/// Indented when it is a stage within a stage, the container in front.
 fn label(span: &Span) -> String {
-    let depth = span.name.matches('.').count();
-    let indent = "  ".repeat(usize::from(depth > 0));
+    // `container.start` is a stage of its own, `container.start.clone` one within it.
+    let inner = span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.');
+    let indent = if inner { "  " } else { "" };
     if span.container.is_empty() {
         format!("{indent}{}", span.name)
     } else {
@@ -96,7 +101,7 @@ mod tests {
             span("image", "web", 1000 * ms, 1090 * ms),
             span("ready", "", 1100 * ms, 1100 * ms),
         ];
-        let text = waterfall(&spans, 57);
+        let text = waterfall(&spans, 57, 0);
         let want = "\
 STAGE              START       TOOK
 seen              0.0 ms     0.0 ms  |
@@ -111,8 +116,9 @@ total                      100.0 ms
 
     #[test]
     fn open_spans_and_nothing_at_all() {
-        assert_eq!(waterfall(&[], 80), "no stages yet\n");
-        let text = waterfall(&[span("image", "web", 5, 0), span("sandbox", "", 5, 1_000_000_005)], 10);
+        assert_eq!(waterfall(&[], 80, 0), "no stages yet\n");
+        let text =
+            waterfall(&[span("image", "web", 5, 0), span("sandbox", "", 5, 900_000_005)], 10, 1_000_000_005);
         assert!(text.contains("===>"), "{text}");
         assert!(text.contains("1.000 s"), "{text}");
         assert!(text.contains("..."), "{text}");
@@ -122,6 +128,6 @@ total                      100.0 ms
     fn control_characters_of_a_detail_do_not_reach_the_terminal() {
         let mut hostile = span("image", "", 0, 1);
         hostile.detail = "a\u{1b}[2Jb".into();
-        assert!(waterfall(&[hostile], 80).contains("a?[2Jb"));
+        assert!(waterfall(&[hostile], 80, 0).contains("a?[2Jb"));
     }
 }

@@ -63,13 +63,22 @@ impl Teller {
             self.stages = status.spans.len();
             for span in status.spans.iter().filter(|span| span.end != 0) {
                 let key = (span.start, span.name.clone(), span.container.clone());
-                if span.name.contains('.') && !span.name.starts_with("container.") || !self.told.insert(key) {
+                let inner = span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.');
+                if inner || !self.told.insert(key) {
                     continue;
                 }
-                let container = if span.container.is_empty() { String::new() } else { format!(" [{}]", span.container) };
-                let took = if span.end == span.start { String::new() } else { format!(" {}", millis(span.end - span.start)) };
+                let container =
+                    if span.container.is_empty() { String::new() } else { format!(" [{}]", span.container) };
+                let took = if span.end == span.start {
+                    String::new()
+                } else {
+                    format!(" {}", millis(span.end - span.start))
+                };
                 let detail = if span.detail.is_empty() { String::new() } else { format!(" {}", span.detail) };
-                output::say(&output::one_line(&format!("{}{container} {}{took}{detail}", self.pod, span.name)));
+                output::say(&output::one_line(&format!(
+                    "{}{container} {}{took}{detail}",
+                    self.pod, span.name
+                )));
             }
         }
         if status.reason != self.reason || status.message != self.message {

@@ -1,13 +1,21 @@
 //! SIGINT and SIGTERM. Owns both streams; never decides what they mean. Called by run.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// timeout(1) and some shells send each signal to the process and to its group: what comes
+/// within this time of another is the same request.
+const ECHO: Duration = Duration::from_millis(100);
 
 /// Either signal, in the order they come.
 #[derive(Debug)]
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    last: Option<Instant>,
 }
 
 impl Signals {
@@ -15,14 +23,22 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            last: None,
         })
     }
 
     /// The next one. Cancel-safe: one that comes meanwhile is kept.
     pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+            let echo = self.last.is_some_and(|last| last.elapsed() < ECHO);
+            self.last = Some(Instant::now());
+            if !echo {
+                return;
+            }
         }
     }
 }

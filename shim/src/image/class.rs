@@ -69,7 +69,8 @@ fn unpack(error: &UnpackError) -> Class {
         | UnpackError::WhiteoutDevice { .. }
         | UnpackError::LinkTarget { .. }
         | UnpackError::Parent { .. }
-        | UnpackError::Entries { .. } => Class::Invalid,
+        | UnpackError::Entries { .. }
+        | UnpackError::Names { .. } => Class::Invalid,
         UnpackError::Io { .. } | UnpackError::DiskFull { .. } => Class::Io,
     }
 }

@@ -50,6 +50,14 @@ impl<K: Eq + Hash + Clone, T: Clone> Flights<K, T> {
         }
         Seat { work, joined: false }
     }
+
+    /// How many wait for `key`.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self, key: &K) -> usize {
+        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = under_way.get(key).and_then(WeakShared::upgrade);
+        work.and_then(|work| work.strong_count()).map_or(0, |count| count - 1)
+    }
 }
 
 #[cfg(test)]

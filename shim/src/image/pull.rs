@@ -1,21 +1,20 @@
 //! A pull from name to image: resolve, layers side by side, fix-up, commit. Owns the order of work
 //! and its spans; each step is another file's. Called by `Images`.
 
-use std::collections::{BTreeSet, HashSet};
+mod commit;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::auth::Auth;
 use super::digest::Digest;
-use super::fixup::{self, Below};
-use super::ingest::Ingest;
 use super::layer::{self, LayerError, Promise};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
-use super::store::record::{ImageRecord, LayerRecord, escape, unescape};
-use super::store::{StoreError, chain};
+use super::store::record::{ImageRecord, LayerRecord, escape};
 use super::{Error, Image, Inner};
 use crate::timeline::{Recorder, Span, unix_nanos};
 
@@ -57,41 +56,23 @@ pub(super) async fn pull(
         stage.detail(name.clone());
         resolve(&repository, &reference, &inner.platform).await?
     };
-    let id = resolved.config.digest.to_string();
-    let known = inner.store.image_record(&id);
+    let known = inner.store.image_record(&resolved.config.digest.to_string());
     let (config, diff_ids) = match known {
         // All layers of a known image are here.
         Some(record) => (record.config.clone(), record.diff_ids.clone()),
         None => {
-            let stage = spans.stage("config");
-            let bytes = repository.small_blob(&resolved.config, MAX_CONFIG).await.map_err(registry)?;
-            drop(stage);
-            let parsed =
-                manifest::config(&bytes, resolved.config.digest, resolved.layers.len(), &inner.platform);
-            let (_, diff_ids) = parsed.map_err(|source| invalid(&name, source))?;
-            let text = String::from_utf8(bytes.to_vec()).map_err(|_| {
-                let (what, digest) = ("image config", resolved.config.digest);
-                invalid(&name, ManifestError::Json { what, digest, detail: "not UTF-8".to_owned() })
-            })?;
+            let (config, diff_ids) = config(&inner, &repository, &name, &resolved, &spans).await?;
             layers(&inner, &repository, &name, &resolved.layers, &diff_ids, &spans).await?;
-            (text, diff_ids.iter().map(Digest::to_string).collect())
+            (config, diff_ids.iter().map(Digest::to_string).collect())
         }
     };
     let _stage = spans.stage("commit");
-    let blobs = resolved.layers.iter().map(|layer| layer.blob.size);
-    let size = blobs.fold(resolved.config.size, u64::saturating_add);
-    let record = ImageRecord {
-        manifest_digest: resolved.manifest_digest.to_string(),
-        manifest: resolved.manifest,
-        config,
-        diff_ids,
-        size,
-        fixup: None,
-    };
-    let mut names = vec![format!("{}@{}", reference.repository(), resolved.named)];
+    let id = resolved.config.digest.to_string();
+    let (record, named) = resolved.into_record(config, diff_ids);
+    let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
     let task = tokio::task::spawn_blocking(move || {
-        let image = commit(&inner, &id, record, names);
+        let image = commit::commit(&inner, &id, record, names);
         inner.wake();
         image
     });
@@ -99,6 +80,44 @@ pub(super) async fn pull(
         Ok(image) => image,
         Err(_) => Err(Error::Task { reference: name }),
     }
+}
+
+impl Resolved {
+    fn into_record(self, config: String, diff_ids: Vec<String>) -> (ImageRecord, Digest) {
+        let blobs = self.layers.iter().map(|layer| layer.blob.size);
+        let record = ImageRecord {
+            manifest_digest: self.manifest_digest.to_string(),
+            size: blobs.fold(self.config.size, u64::saturating_add),
+            manifest: self.manifest,
+            config,
+            diff_ids,
+            fixup: None,
+        };
+        (record, self.named)
+    }
+}
+
+/// The config's text, and the diff ids in it.
+async fn config(
+    inner: &Inner,
+    repository: &Repository,
+    name: &str,
+    resolved: &Resolved,
+    spans: &Recorder,
+) -> Result<(String, Vec<Digest>), Error> {
+    let _stage = spans.stage("config");
+    let digest = resolved.config.digest;
+    let bytes = repository
+        .small_blob(&resolved.config, MAX_CONFIG)
+        .await
+        .map_err(|source| Error::Registry { reference: name.to_owned(), source: source.into() })?;
+    let parsed = manifest::config(&bytes, digest, resolved.layers.len(), &inner.platform);
+    let (_, diff_ids) = parsed.map_err(|source| invalid(name, source))?;
+    let text = String::from_utf8(bytes.to_vec()).map_err(|_| {
+        let detail = "not UTF-8".to_owned();
+        invalid(name, ManifestError::Json { what: "image config", digest, detail })
+    })?;
+    Ok((text, diff_ids))
 }
 
 async fn resolve(
@@ -231,69 +250,6 @@ async fn fetch(
         (_, Err(error)) => Err(error),
         (Ok(_), Ok(())) => Ok(own.spans()),
     }
-}
-
-/// Blocks: builds the fix-up layer if the chain needs one, and makes the image known.
-fn commit(inner: &Inner, id: &str, mut record: ImageRecord, names: Vec<String>) -> Result<Arc<Image>, Error> {
-    let store = |source: StoreError| Error::Store { source: Box::new(source) };
-    record.fixup = match inner.store.image_record(id) {
-        Some(known) => known.fixup.clone(),
-        None => fix_up(inner, id, &record.diff_ids)?,
-    };
-    inner.store.add_image(id, record, names).map_err(store)
-}
-
-fn fix_up(inner: &Inner, id: &str, diff_ids: &[String]) -> Result<Option<String>, Error> {
-    let records: Vec<Arc<LayerRecord>> = diff_ids.iter().filter_map(|key| inner.store.layer(key)).collect();
-    let find = |key: &str| diff_ids.iter().position(|own| own == key).and_then(|at| records.get(at));
-    let chain = chain::chain(diff_ids, |key| find(key).map(Arc::as_ref)).map_err(|layer| Error::Store {
-        source: Box::new(StoreError::Incomplete { id: id.to_owned(), layer }),
-    })?;
-    let folders: Vec<_> =
-        chain.iter().map(|(_, layer)| inner.store.layers_dir().join(&layer.folder)).collect();
-    let below: Vec<Below<'_>> = chain
-        .iter()
-        .zip(&folders)
-        .map(|((_, layer), folder)| {
-            let implied: BTreeSet<Vec<u8>> = layer.implied.iter().map(|path| unescape(path)).collect();
-            Below { folder, implied }
-        })
-        .collect();
-    let fail = |source| Error::Fixup { id: id.to_owned(), source };
-    let fixes = fixup::plan(&below, |index, path| fixup::look(&below, index, path)).map_err(fail)?;
-    if fixes.is_empty() {
-        return Ok(None);
-    }
-    let keys: Vec<&str> = chain.iter().map(|(key, _)| *key).collect();
-    let digest = Digest::of(format!("fixup {}", keys.join(" ")).as_bytes());
-    let key = format!("fixup:{}", digest.hex());
-    if inner.store.layer(&key).is_some() {
-        return Ok(Some(key));
-    }
-    let ingest_error = |source| Error::Layer {
-        reference: id.to_owned(),
-        digest,
-        source: Box::new(LayerError::Ingest { source }),
-    };
-    let ingest = Ingest::new(inner.store.ingest_dir()).map_err(ingest_error)?;
-    fixup::build(&fixes, ingest.path()).map_err(fail)?;
-    // Two images of one chain may come here at once: the second finds the first one's layer.
-    let _one = inner.fixups.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if inner.store.layer(&key).is_some() {
-        return Ok(Some(key));
-    }
-    ingest.keep(&inner.store.layers_dir().join(digest.short())).map_err(ingest_error)?;
-    let record = LayerRecord {
-        folder: digest.short(),
-        blob: String::new(),
-        compressed: 0,
-        unpacked: 0,
-        implied: Vec::new(),
-        empty: false,
-        opaque_root: false,
-    };
-    inner.store.add_layer(&key, record).map_err(|source| Error::Store { source: Box::new(source) })?;
-    Ok(Some(key))
 }
 
 fn invalid(reference: &str, source: ManifestError) -> Error {

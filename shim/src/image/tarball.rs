@@ -3,6 +3,7 @@
 //! header type decodes single blocks; its archive reader is not used because it reads extension
 //! records of any size into memory and cuts binary PAX values at line ends.
 
+mod fields;
 mod pax;
 
 #[cfg(test)]
@@ -101,14 +102,13 @@ impl<R: BufRead> Tarball<R> {
         loop {
             let Some(block) = self.header()? else { return Ok(None) };
             let header = Header::from_byte_slice(&block);
-            let kind = header.entry_type();
-            match kind {
+            match header.entry_type() {
                 EntryType::XHeader => overrides.apply_pax(&self.extension(header)?, self.offset)?,
                 // Comments of `git archive`; upstreams ignore them too.
                 EntryType::XGlobalHeader => drop(self.extension(header)?),
                 EntryType::GNULongName => overrides.path = Some(trim_nul(self.extension(header)?)),
                 EntryType::GNULongLink => overrides.link = Some(trim_nul(self.extension(header)?)),
-                _ => return self.entry(header, kind, overrides).map(Some),
+                _ => return self.entry(header, overrides).map(Some),
             }
         }
     }
@@ -209,7 +209,7 @@ impl<R: BufRead> Tarball<R> {
     fn extension(&mut self, header: &Header) -> Result<Vec<u8>, TarError> {
         let offset = self.offset;
         let bad = |detail| TarError::Extension { offset, detail };
-        let size = header.entry_size().map_err(|_| bad("size is no number"))?;
+        let size = fields::size(header).ok_or_else(|| bad("size is no number"))?;
         if size > MAX_EXTENSION {
             return Err(bad("longer than 1 MiB"));
         }
@@ -222,60 +222,34 @@ impl<R: BufRead> Tarball<R> {
         Ok(data)
     }
 
-    fn entry(&mut self, header: &Header, kind: EntryType, own: Overrides) -> Result<Entry, TarError> {
+    fn entry(&mut self, header: &Header, own: Overrides) -> Result<Entry, TarError> {
         let offset = self.offset - BLOCK as u64;
         let bad = |detail| TarError::Header { offset, detail };
-        let path = own.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let path = own.path.clone().unwrap_or_else(|| header.path_bytes().into_owned());
         self.path = shown(&path);
         let unsupported = |what, remedy| TarError::Unsupported { path: shown(&path), what, remedy };
         if path.len() > MAX_PATH {
             return Err(bad("path is longer than 4096 bytes"));
         }
-        if own.sparse || kind == EntryType::GNUSparse {
+        if own.sparse || header.entry_type() == EntryType::GNUSparse {
             return Err(unsupported("a sparse file", "pack the layer without sparse files"));
         }
-        let header_size = header.entry_size().map_err(|_| bad("size is no number"))?;
-        let size = own.size.unwrap_or(header_size);
-        let link = || {
-            own.link
-                .clone()
-                .or_else(|| header.link_name_bytes().map(|link| link.into_owned()))
-                .unwrap_or_default()
-        };
-        let device = || -> Result<(u32, u32), TarError> {
-            let field = |value: io::Result<Option<u32>>| {
-                value.map_err(|_| bad("device number is no number")).map(Option::unwrap_or_default)
-            };
-            Ok((field(header.device_major())?, field(header.device_minor())?))
-        };
-        let kind = match kind {
-            // Archives older than ustar mark directories by a slash only.
-            EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
-            EntryType::Regular | EntryType::Continuous => Kind::File,
-            EntryType::Directory => Kind::Directory,
-            EntryType::Symlink => Kind::Symlink(link()),
-            EntryType::Link => Kind::Hardlink(link()),
-            EntryType::Char => device().map(|(major, minor)| Kind::Char(major, minor))?,
-            EntryType::Block => device().map(|(major, minor)| Kind::Block(major, minor))?,
-            EntryType::Fifo => Kind::Fifo,
-            _ => return Err(unsupported("an entry of unknown type", "pack the layer with GNU tar or Go")),
-        };
+        let kind = fields::kind(header, &path, own.link.as_deref()).map_err(|wrong| match wrong {
+            fields::Wrong::Number(detail) => bad(detail),
+            fields::Wrong::Type => {
+                unsupported("an entry of unknown type", "pack the layer with GNU tar or Go")
+            }
+        })?;
         // Only files have data; some writers leave a size on others, which Go's reader ignores too.
-        let size = if kind == Kind::File { size } else { 0 };
+        let size = match kind {
+            Kind::File => {
+                own.size.or_else(|| fields::size(header)).ok_or_else(|| bad("size is no number"))?
+            }
+            _ => 0,
+        };
         self.data = size;
         self.padding = pad(size);
-        let id = |pax: Option<u64>, field: io::Result<u64>| {
-            pax.or(field.ok()).and_then(|id| u32::try_from(id).ok()).filter(|id| *id != u32::MAX)
-        };
-        let meta = Meta {
-            mode: header.mode().map_err(|_| bad("mode is no number"))? & 0o7777,
-            uid: id(own.uid, header.uid()).ok_or_else(|| bad("uid is no 32-bit number"))?,
-            gid: id(own.gid, header.gid()).ok_or_else(|| bad("gid is no 32-bit number"))?,
-            mtime: own.mtime.unwrap_or_else(|| {
-                (header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0), 0)
-            }),
-            xattrs: own.xattrs,
-        };
+        let meta = fields::meta(header, own).map_err(bad)?;
         Ok(Entry { path, kind, size, meta })
     }
 }

@@ -81,9 +81,10 @@ fn chain(error: &Error) -> String {
 
 /// Polls until `done`, with a deadline that only a bug meets.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
     let poll = async {
         while !done() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tick.tick().await;
         }
     };
     assert!(tokio::time::timeout(Duration::from_secs(30), poll).await.is_ok(), "never: {what}");

@@ -18,6 +18,8 @@ pub(crate) use tree::{Tree, own_xattrs};
 
 /// Bytes written between two looks at the free space.
 const LOOK: u64 = 32 << 20;
+/// Entries between two looks: small files and directories fill a disk too.
+const LOOK_ENTRIES: u64 = 4096;
 
 /// Why a layer can't be unpacked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -57,6 +59,9 @@ pub enum UnpackError {
     /// Too many entries.
     #[error("the layer has more than the {limit} entries allowed")]
     Entries { limit: u64 },
+    /// Directories so many and so deep that their names alone fill the memory.
+    #[error("the layer's directories have more than {limit} bytes of names")]
+    Names { limit: usize },
     /// The disk is for others too.
     #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
     DiskFull { free: u64, floor: u64 },
@@ -96,6 +101,9 @@ pub(crate) fn unpack<R: BufRead>(
         report.entries += 1;
         if report.entries > max_entries {
             return Err(UnpackError::Entries { limit: max_entries });
+        }
+        if report.entries.is_multiple_of(LOOK_ENTRIES) {
+            tree.check_space()?;
         }
         match plan::plan(&entry)? {
             Action::Skip => {}

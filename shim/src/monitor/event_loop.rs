@@ -88,6 +88,9 @@ impl Monitor {
             rustix::fs::Mode::empty(),
         )
         .step(|| "open /dev/null".into())?;
+        // The sockets were taken as copies; the numbers they came by must not keep them open.
+        rustix::stdio::dup2_stdin(&null).step(|| "let go of descriptor 0".into())?;
+        rustix::stdio::dup2_stdout(&null).step(|| "let go of descriptor 1".into())?;
         let monitor = Self {
             epoll,
             signals,
@@ -120,10 +123,8 @@ impl Monitor {
 
     fn connect(&mut self, stream: UnixStream) -> Result<(), StepError> {
         let connection = Connection::new(stream).step(|| "make a connection non-blocking".into())?;
-        let fd = connection.stream.try_clone().step(|| "copy a connection".into())?;
-        let token = self.watch(fd.as_fd(), Watched::Connection)?;
-        // The epoll set holds the file, not the copy; closing the connection removes it.
-        drop(fd);
+        // By this very descriptor: epoll knows a file by its number, too.
+        let token = self.watch(connection.stream.as_fd(), Watched::Connection)?;
         self.connections.insert(token, connection);
         Ok(())
     }

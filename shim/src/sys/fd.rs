@@ -20,6 +20,7 @@ pub fn cloexec_from(first: u32) -> io::Result<()> {
 }
 
 /// The descriptors 0 and 1 that the monitor is started with: its first connection and its listener.
+/// Whatever else its starter forgot to close is closed.
 ///
 /// # Errors
 /// `EALREADY` on a second call, `EBADF` when one of them is not open.
@@ -28,6 +29,8 @@ pub fn take_inherited() -> io::Result<(OwnedFd, OwnedFd)> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Err(io::Error::from_raw_os_error(libc::EALREADY));
     }
+    // SAFETY: this runs once, as the program's first act: no descriptor above 2 is its own yet.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0) })?;
     let duplicate = |fd: i32| -> io::Result<OwnedFd> {
         // SAFETY: fcntl on a number; a closed one gives EBADF.
         let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) }.into())?;

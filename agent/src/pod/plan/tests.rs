@@ -105,7 +105,11 @@ fn trap_03_a_terminal_pod_stays_terminal() {
 
 #[test]
 fn a_pod_that_is_never_restarted_gets_no_second_sandbox_once_a_container_was_made() {
-    let pod = Pod { restart_policy: RestartPolicy::Never, containers: vec![container("web"), container("late")], ..pod() };
+    let pod = Pod {
+        restart_policy: RestartPolicy::Never,
+        containers: vec![container("web"), container("late")],
+        ..pod()
+    };
     let seen = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(137))]);
     let mut history = History::default();
     history.absorb(&seen, NOW);

@@ -104,10 +104,18 @@ async fn a_pod_starts_runs_and_is_stopped_within_its_grace() {
     world.runtime.set_latency(Duration::from_millis(50));
     world.runtime.script("web", &[Script::Stubborn]);
     let handle = world.start(pod());
+    let open = until(&handle, "open stage", |s| s.spans.iter().any(|span| span.name == "sandbox")).await;
+    assert_eq!(open.spans.iter().find(|s| s.name == "sandbox").unwrap().end, 0);
     let status = until_running(&handle).await;
-    assert_eq!((status.reason.as_str(), status.ip.as_str(), status.life), ("Running", "10.88.0.2", Life::Running));
+    assert_eq!(
+        (status.reason.as_str(), status.ip.as_str(), status.life),
+        ("Running", "10.88.0.2", Life::Running)
+    );
     let names: Vec<&str> = status.spans.iter().map(|s| s.name.as_str()).collect();
-    assert_eq!(names, ["seen", "admitted", "sandbox", "image", "container.create", "container.start", "ready"]);
+    assert_eq!(
+        names,
+        ["seen", "admitted", "sandbox", "image", "container.create", "container.start", "ready"]
+    );
     // Side by side: the image was asked for before the sandbox was there.
     let span = |name: &str| status.spans.iter().find(|s| s.name == name).unwrap().clone();
     assert!(span("image").start < span("sandbox").end);
@@ -118,7 +126,9 @@ async fn a_pod_starts_runs_and_is_stopped_within_its_grace() {
     let over = until(&handle, "over", PodStatus::is_over).await;
     let took = world.clock.mono_now() - begun;
     assert!((secs(7)..secs(9)).contains(&took), "{took:?}");
-    let ContainerState::Terminated(exit) = &over.containers.first().unwrap().state else { panic!("{over:?}") };
+    let ContainerState::Terminated(exit) = &over.containers.first().unwrap().state else {
+        panic!("{over:?}")
+    };
     assert_eq!((exit.code, over.phase, over.ip.as_str()), (137, Phase::Failed, "10.88.0.2"));
     handle.remove();
     until(&handle, "gone", |s| s.life == Life::Gone).await;
@@ -162,6 +172,7 @@ async fn a_crashing_container_backs_off_and_runs_again() {
     assert_eq!(status.reason, "CrashLoopBackOff");
     let status = until_running(&handle).await;
     assert_eq!((restarts_of(&status), world.runtime.count("run-sandbox")), (3, 1));
+    assert_eq!(status.spans.iter().filter(|s| s.name == "container.create").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +199,10 @@ async fn several_containers_end_one_by_one() {
     world.runtime.script("b", &[Script::Exit { after: secs(60), code: 0 }]);
     let containers = vec![container("a"), container("b")];
     let handle = world.start(Pod { containers, ..with(RestartPolicy::Never) });
-    until(&handle, "a ended", |s| matches!(s.containers.first().unwrap().state, ContainerState::Terminated(_))).await;
+    until(&handle, "a ended", |s| {
+        matches!(s.containers.first().unwrap().state, ContainerState::Terminated(_))
+    })
+    .await;
     assert_eq!(handle.status.borrow().phase, Phase::Running);
     assert_eq!(until(&handle, "over", PodStatus::is_over).await.phase, Phase::Succeeded);
 }
@@ -199,7 +213,10 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_comes_later() {
     world.runtime = FakeRuntime::new(&[]);
     let handle = world.start(pod());
     let status = until_reason(&handle, "ErrImagePull").await;
-    assert_eq!((status.phase, status.message.as_str()), (Phase::Pending, "container web: reg/img:v1: not found"));
+    assert_eq!(
+        (status.phase, status.message.as_str()),
+        (Phase::Pending, "container web: reg/img:v1: not found")
+    );
     let status = until_reason(&handle, "ImagePullBackOff").await;
     assert_eq!(
         status.message,
@@ -267,7 +284,7 @@ async fn failures_of_sandbox_create_and_start_are_told_and_overcome() {
 async fn a_program_that_cannot_be_started_is_a_start_error() {
     let fail = Script::FailStart("exec: \"/bin/nope\": no such file".into());
     let mut world = World::new();
-    world.runtime.script("web", &[fail.clone()]);
+    world.runtime.script("web", std::slice::from_ref(&fail));
     let handle = world.start(with(RestartPolicy::Never));
     let status = until(&handle, "over", PodStatus::is_over).await;
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "StartError"));

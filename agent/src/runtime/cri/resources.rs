@@ -69,7 +69,10 @@ mod tests {
 
     #[test]
     fn shares_and_quota_as_the_kubelet_counts() {
-        assert_eq!([shares(None), shares(Some(1)), shares(Some(250)), shares(Some(1_000_000))], [2, 2, 256, 262_144]);
+        assert_eq!(
+            [shares(None), shares(Some(1)), shares(Some(250)), shares(Some(1_000_000))],
+            [2, 2, 256, 262_144]
+        );
         assert_eq!([quota(None), quota(Some(1)), quota(Some(500)), quota(Some(0))], [0, 1000, 50_000, 0]);
     }
 

@@ -86,25 +86,15 @@ impl Repository {
             return Err(refuse(format!("token server {:?} does not speak https", clip(realm))));
         }
         let default_scope = format!("repository:{}:pull", self.path);
-        let scope = scope.unwrap_or(&default_scope);
-        let service = service.unwrap_or_default();
+        let (service, scope) = (service.unwrap_or_default(), scope.unwrap_or(&default_scope));
         let mut headers = HeaderMap::new();
         let (method, body) = match &self.authorization.credentials {
-            Credentials::Refresh(token) => {
-                let mut form = reqwest::Url::parse("http://form/").map_err(|_| refuse("form".to_owned()))?;
-                form.query_pairs_mut()
-                    .append_pair("grant_type", "refresh_token")
-                    .append_pair("refresh_token", token)
-                    .append_pair("client_id", "gantry")
-                    .append_pair("service", service)
-                    .append_pair("scope", scope);
-                (Method::POST, form.query().map(str::to_owned))
-            }
+            Credentials::Refresh(token) => (Method::POST, Some(refresh_form(token, service, scope))),
             credentials => {
                 server.query_pairs_mut().append_pair("service", service).append_pair("scope", scope);
-                if let Credentials::Basic { username, password } = credentials
-                    && let Ok(mut value) = HeaderValue::from_str(&basic_header(username, password))
-                {
+                if let Credentials::Basic { username, password } = credentials {
+                    let value = HeaderValue::from_str(&basic_header(username, password));
+                    let mut value = value.map_err(|_| refuse("credentials fit no header".to_owned()))?;
                     value.set_sensitive(true);
                     headers.insert(AUTHORIZATION, value);
                 }
@@ -123,4 +113,29 @@ impl Repository {
             .filter(|token| !token.is_empty())
             .ok_or_else(|| refuse(format!("no token in the answer of {}", shown(&server))))
     }
+}
+
+/// RFC 6749 section 6.
+fn refresh_form(token: &str, service: &str, scope: &str) -> String {
+    let pairs = [
+        ("grant_type", "refresh_token"),
+        ("refresh_token", token),
+        ("client_id", "gantry"),
+        ("service", service),
+        ("scope", scope),
+    ];
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    pairs.join("&")
+}
+
+/// application/x-www-form-urlencoded, everything but letters and digits escaped.
+fn encode(value: &str) -> String {
+    value.bytes().fold(String::with_capacity(value.len()), |mut text, byte| {
+        if byte.is_ascii_alphanumeric() {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+        text
+    })
 }

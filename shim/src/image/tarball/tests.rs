@@ -89,6 +89,24 @@ fn the_end_may_be_marked_or_not() {
 }
 
 #[test]
+fn blank_numbers_are_zero_and_bad_ones_refused() {
+    let header = |field: &[u8; 8]| {
+        let mut bytes = Archive::new().owner(7, 7).file("f", b"").tar();
+        let mut header = Header::from_byte_slice(&bytes[..512]).clone();
+        header.as_mut_bytes()[108..116].copy_from_slice(field);
+        header.set_cksum();
+        bytes[..512].copy_from_slice(header.as_bytes());
+        entries(&bytes).map(|all| all[0].0.meta.uid)
+    };
+    assert_eq!(header(b"0000012\0").unwrap(), 10);
+    assert_eq!(header(&[0; 8]).unwrap(), 0);
+    assert_eq!(header(b"        ").unwrap(), 0);
+    for bad in [b"xyz    \0", b"\x80\0\0\0\xff\xff\xff\xff", b"\x80\0\0\x01\0\0\0\0"] {
+        assert!(matches!(header(bad), Err(TarError::Header { .. })), "{bad:?}");
+    }
+}
+
+#[test]
 fn old_directories_and_sparse_files() {
     let all = entries(&Archive::new().entry(0, "d/", "", 0o755, (0, 0), b"").tar()).unwrap();
     assert_eq!(all[0].0.kind, Kind::Directory);

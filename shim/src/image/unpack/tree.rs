@@ -27,6 +27,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 const FLOOR: u64 = 128 << 20;
 /// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
 const DEEPEST: usize = 256;
+/// 100,000 directories of 80 bytes each are 8 MB.
+const MOST_NAMES: usize = 64 << 20;
 
 /// A folder that is filled by nobody else.
 pub(crate) struct Tree {
@@ -39,6 +41,8 @@ pub(crate) struct Tree {
     /// Archives list a directory's files one after the other.
     last: Option<(Vec<u8>, Rc<OwnedFd>, Vec<u8>)>,
     owner: (u32, u32),
+    /// Bytes of all directories' paths, those that are gone again included.
+    names: usize,
 }
 
 /// A regular file being written.
@@ -66,7 +70,7 @@ impl Tree {
         let root_path = fd_path(&root).map_err(io("readlink", named))?;
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let directories = BTreeMap::from([(Vec::new(), None)]);
-        Ok(Self { root: Rc::new(root), root_path, directories, last: None, owner })
+        Ok(Self { root: Rc::new(root), root_path, directories, last: None, owner, names: 0 })
     }
 
     /// # Errors
@@ -253,6 +257,10 @@ impl Tree {
     fn make_directory(&mut self, parent: &OwnedFd, path: &[u8], name: &[u8]) -> Result<(), UnpackError> {
         if path.iter().filter(|byte| **byte == b'/').count() >= DEEPEST {
             return Err(UnpackError::Name { path: shown(path), detail: "more than 256 directories deep" });
+        }
+        self.names += path.len();
+        if self.names > MOST_NAMES {
+            return Err(UnpackError::Names { limit: MOST_NAMES });
         }
         let make = || rustix::fs::mkdirat(parent, os(name), Mode::RWXU);
         match make() {

@@ -1,0 +1,91 @@
+//! The end of a pull: the fix-up layer, if the chain needs one, and the image's record. Owns their
+//! order; touches no network. Called by `pull` on a blocking thread.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use crate::image::digest::Digest;
+use crate::image::fixup::{self, Below};
+use crate::image::ingest::{Ingest, IngestError};
+use crate::image::layer::LayerError;
+use crate::image::store::chain::chain;
+use crate::image::store::record::{ImageRecord, LayerRecord, unescape};
+use crate::image::store::{Store, StoreError};
+use crate::image::{Error, Image, Inner};
+
+/// Makes an image known whose layers are here.
+///
+/// # Errors
+/// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
+pub(super) fn commit(
+    inner: &Inner,
+    id: &str,
+    mut record: ImageRecord,
+    names: Vec<String>,
+) -> Result<Arc<Image>, Error> {
+    record.fixup = match inner.store.image_record(id) {
+        Some(known) => known.fixup.clone(),
+        None => fix_up(inner, id, &record.diff_ids)?,
+    };
+    inner.store.add_image(id, record, names).map_err(unstored)
+}
+
+/// The key of the chain's fix-up layer, made if need be; None when the chain needs none.
+fn fix_up(inner: &Inner, id: &str, diff_ids: &[String]) -> Result<Option<String>, Error> {
+    let store = &inner.store;
+    let records: HashMap<&str, Arc<LayerRecord>> =
+        diff_ids.iter().filter_map(|key| Some((key.as_str(), store.layer(key)?))).collect();
+    let layers = chain(diff_ids, |key| records.get(key).map(Arc::as_ref))
+        .map_err(|layer| unstored(StoreError::Incomplete { id: id.to_owned(), layer }))?;
+    let folders: Vec<PathBuf> =
+        layers.iter().map(|(_, layer)| store.layers_dir().join(&layer.folder)).collect();
+    let implied = |layer: &LayerRecord| -> BTreeSet<Vec<u8>> {
+        layer.implied.iter().map(|path| unescape(path)).collect()
+    };
+    let below: Vec<Below<'_>> = layers
+        .iter()
+        .zip(&folders)
+        .map(|((_, layer), folder)| Below { folder, implied: implied(layer) })
+        .collect();
+    let fail = |source| Error::Fixup { id: id.to_owned(), source };
+    let fixes = fixup::plan(&below, |index, path| fixup::look(&below, index, path)).map_err(fail)?;
+    if fixes.is_empty() {
+        return Ok(None);
+    }
+    let keys: Vec<&str> = layers.iter().map(|(key, _)| *key).collect();
+    let digest = Digest::of(format!("fixup {}", keys.join(" ")).as_bytes());
+    let key = format!("fixup:{}", digest.hex());
+    // Two images of one chain may come here at once: the second finds the first one's layer.
+    let _one = inner.fixups.lock().unwrap_or_else(PoisonError::into_inner);
+    if store.layer(&key).is_none() {
+        let ingest = Ingest::new(store.ingest_dir()).map_err(|source| unmade(id, digest, source))?;
+        fixup::build(&fixes, ingest.path()).map_err(fail)?;
+        keep(store, &key, digest, ingest, id)?;
+    }
+    Ok(Some(key))
+}
+
+fn keep(store: &Store, key: &str, digest: Digest, ingest: Ingest, id: &str) -> Result<(), Error> {
+    let folder = digest.short();
+    ingest.keep(&store.layers_dir().join(&folder)).map_err(|source| unmade(id, digest, source))?;
+    let record = LayerRecord {
+        folder,
+        blob: String::new(),
+        compressed: 0,
+        unpacked: 0,
+        implied: Vec::new(),
+        empty: false,
+        opaque_root: false,
+    };
+    store.add_layer(key, record).map_err(unstored)
+}
+
+fn unmade(id: &str, digest: Digest, source: IngestError) -> Error {
+    let source = Box::new(LayerError::Ingest { source });
+    Error::Layer { reference: id.to_owned(), digest, source }
+}
+
+fn unstored(source: StoreError) -> Error {
+    Error::Store { source: Box::new(source) }
+}
