@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use gantry_proto::cri;
+use gantry_tests::image::{Image, Layer};
 use gantry_tests::node::Node;
 use gantry_tests::place;
 use gantry_tests::pod::{self, Pod};
@@ -34,7 +35,7 @@ fn a_name_that_the_registry_does_not_know() -> Result<()> {
 #[test]
 fn a_name_that_is_none() -> Result<()> {
     let node = Node::start()?;
-    for image in ["", "UPPER/case:x", "a b", "x@sha256:12"] {
+    for image in ["", "example.com/UPPER:x", "a b", "x@sha256:12"] {
         let error = node.pull(image).expect_err("pulled a name that is none");
         assert!(matches!(error.code(), Code::InvalidArgument | Code::Unknown), "{image:?}: {error:?}");
     }
@@ -52,13 +53,34 @@ fn a_registry_that_is_down() -> Result<()> {
 fn a_layer_with_a_flipped_bit() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
-    let built = web_image()?.build()?;
+    // One layer: of several, those that were verified stay for the next attempt.
+    let built = Image { layers: vec![Layer::busybox()?], ..Image::default() }.build()?;
     let image = registry.push("demo/web", "v1", &built)?;
     let node = Node::start()?;
     registry.corrupt(&built.layers[0].digest)?;
     assert_pull_fails(&node, &image, &[&built.layers[0].digest])?;
     // Mended, it can be pulled by the same runtime.
     registry.corrupt(&built.layers[0].digest)?;
+    node.pull(&image)?;
+    Ok(())
+}
+
+#[test]
+fn a_layer_with_a_flipped_bit_among_good_ones() -> Result<()> {
+    place::require_own_namespaces()?;
+    let registry = Registry::start()?;
+    let built = web_image()?.build()?;
+    let image = registry.push("demo/web", "v1", &built)?;
+    let node = Node::start()?;
+    let before = node.snapshot()?;
+    registry.corrupt(&built.layers[1].digest)?;
+    let error = node.pull(&image).expect_err("pulled a corrupt layer");
+    assert!(error.message().contains(&built.layers[1].digest), "{error:?}");
+    assert!(node.cri().list_images(cri::ListImagesRequest::default())?.images.is_empty());
+    let added = before.added(&node.snapshot()?);
+    // The workload's layer is the corrupt one; nothing of it may be seen, not even half.
+    assert!(!added.iter().any(|thing| thing.ends_with("/workload")), "{added:#?}");
+    registry.corrupt(&built.layers[1].digest)?;
     node.pull(&image)?;
     Ok(())
 }

@@ -20,8 +20,12 @@ pub struct Scope {
     pub folders: Vec<PathBuf>,
     /// The folder of host-local's networks: every file but its lock and last address counts.
     pub leases: PathBuf,
+    /// Processes that are the node's own, and may be other ones after a restart.
+    pub own: Vec<i32>,
     /// Links that may come and stay: a bridge outlives its pods by design.
     pub bridges: Vec<String>,
+    /// The runtime under test: it stays, and may be another one than before.
+    pub runtime: Option<i32>,
 }
 
 impl Scope {
@@ -47,7 +51,8 @@ impl Snapshot {
     pub fn take(scope: &Scope) -> Result<Self> {
         let mut things = BTreeSet::new();
         let own = i32::try_from(std::process::id()).unwrap_or(0);
-        for process in proc::all()?.into_iter().filter(|process| process.pid != own) {
+        let counts = |pid: i32| pid != own && Some(pid) != scope.runtime;
+        for process in proc::all()?.into_iter().filter(|process| counts(process.pid)) {
             things.insert(format!(
                 "process {} {} state {} started {}",
                 process.pid, process.name, process.state, process.start_time

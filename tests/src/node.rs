@@ -94,7 +94,9 @@ impl Roots {
             cgroup_tag: self.tag.clone(),
             folders: ["root", "state", "netns", "cache"].map(|name| self.path(name)).to_vec(),
             leases: self.path("leases"),
+            own: Vec::new(),
             bridges: vec![self.bridge.clone()],
+            runtime: None,
         }
     }
 
@@ -205,7 +207,12 @@ impl Node {
     /// # Errors
     /// Without /proc.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(&self.roots.scope())
+        Snapshot::take(&self.scope())
+    }
+
+    fn scope(&self) -> Scope {
+        let runtime = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+        Scope { runtime, ..self.roots.scope() }
     }
 
     /// Waits until nothing is left beyond `before`.
@@ -213,7 +220,12 @@ impl Node {
     /// # Errors
     /// Lists what is left, and the end of the runtime's log.
     pub fn assert_clean(&self, before: &Snapshot) -> Result<()> {
-        before.await_clean(&self.roots.scope()).with_context(|| self.log_tail())
+        before.await_clean(&self.scope()).with_context(|| self.log_tail())
+    }
+
+    fn scope(&self) -> Scope {
+        let own = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+        Scope { own: own.into_iter().collect(), ..self.roots.scope() }
     }
 
     /// The value of a cgroup file of one container: the v1 name is tried, then the v2 name.

@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+/// The repository: asked at run time, since checkouts that share a target folder share binaries.
+pub(crate) fn root() -> PathBuf {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let parent = manifest.as_deref().and_then(Path::parent);
+    parent.map_or_else(|| std::env::current_dir().unwrap_or_default(), Path::to_path_buf)
 }
 
 /// Cargo's target folder: CARGO_TARGET_DIR, else `target` in the repository.

@@ -43,7 +43,8 @@ const IMPURE: [&str; 9] = [
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    // Not env!: checkouts that share a target folder share this binary.
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
 }
 
 fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {

@@ -66,6 +66,8 @@ pub fn run(options: &Options) -> Result<(), Error> {
 
 impl Monitor {
     fn new(options: &Options, listener: UnixListener) -> Result<Self, Error> {
+        // Run from a memfd, the process would be named after a descriptor's number.
+        rustix::thread::set_name(c"gantry-monitor").step(|| "set the process name".into())?;
         for folder in &options.cgroups {
             fs::write(format!("{folder}/cgroup.procs"), "0")
                 .step(|| format!("enter the monitor's cgroup {folder}"))?;

@@ -61,12 +61,28 @@ pub fn ignore(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// `struct sigaction` as the kernel has it on 64-bit Linux; all zero is the default action.
+#[repr(C)]
+#[derive(Default)]
+struct KernelAction {
+    handler: u64,
+    flags: u64,
+    restorer: u64,
+    mask: u64,
+}
+
 /// Gives every signal its default action and empties the mask: what Rust's start-up (SIGPIPE ignored)
-/// and the monitor (SIGCHLD blocked) changed would otherwise survive exec (runtime-traps 2.8).
+/// and the monitor (SIGCHLD blocked) changed would otherwise survive exec (runtime-traps 2.8). By the
+/// system call itself: libc's wrapper refuses the two signals it keeps for itself, 32 and 33, which a
+/// parent may have ignored all the same.
 pub fn reset_all() {
-    for signal in 1..=64 {
-        // SAFETY: SIG_DFL runs no code of ours. KILL, STOP and libc's own real-time signals refuse: fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    let default = KernelAction::default();
+    for signal in 1..=64 as libc::c_long {
+        // SAFETY: the default action runs no code of ours; 8 is the size of the mask. KILL and STOP
+        // refuse, and need no reset.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, std::ptr::null::<KernelAction>(), 8);
+        }
     }
     let none = set_of(&[]);
     // SAFETY: as in `block`.
