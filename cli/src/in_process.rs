@@ -34,7 +34,8 @@ impl InProcess {
                 // Dropped or sent: either way it is time.
                 let _ = ended.await;
             };
-            runtime.serve_stream(ReceiverStream::new(incoming), ended).await
+            runtime.serve_stream(ReceiverStream::new(incoming), ended).await?;
+            runtime.tidy_up().await
         });
         let connect = service_fn(move |_: Uri| {
             let connections = connections.clone();

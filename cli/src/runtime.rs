@@ -26,6 +26,12 @@ pub(crate) async fn serve(args: RuntimeArgs) -> Result<()> {
         .with_context(|| format!("serve on {}", args.socket.display()))
 }
 
+/// The flags as the configuration of a runtime that ends with its pods: nothing else needs to be
+/// installed, a network neither.
+pub(crate) fn standalone_config(flags: RuntimeFlags) -> Config {
+    Config { default_network: true, ..config(flags) }
+}
+
 /// The flags as the runtime's configuration.
 pub(crate) fn config(flags: RuntimeFlags) -> Config {
     let RuntimeFlags {

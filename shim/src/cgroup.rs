@@ -277,6 +277,22 @@ impl Cgroup {
         left
     }
 
+    /// Removes the folders that have neither members nor children; leaves the others alone.
+    ///
+    /// # Errors
+    /// When an empty folder can't be removed.
+    pub fn remove_if_empty(&self) -> Result<(), Error> {
+        for folder in self.folders() {
+            match fs::remove_dir(&folder) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
+                // A cgroup with children.
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                result => result.map_err(|source| Error::Remove { path: folder, source })?,
+            }
+        }
+        Ok(())
+    }
+
     fn kill_tree(&self) {
         self.kill();
         for folder in self.folders() {

@@ -22,7 +22,7 @@ use crate::cri::Service;
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
 use crate::store::Store;
-use crate::{cgroup, events, image, recover};
+use crate::{cgroup, events, image, recover, sandbox};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -97,7 +97,7 @@ pub enum Error {
     #[error(transparent)]
     Image(#[from] image::Error),
     #[error(transparent)]
-    Recover(#[from] crate::error::Error),
+    Operation(#[from] crate::error::Error),
     #[error("listen on {path}", path = path.display())]
     Listen {
         path: PathBuf,
@@ -131,6 +131,19 @@ impl Runtime {
         recover::run(&node).await?;
         tokio::spawn(events::run(node.clone(), receiver));
         Ok(Self { node, _lock: lock })
+    }
+
+    /// Takes back what outlives pods by design, when no pod is left: the built-in network's idle bridge
+    /// and the empty root cgroups. For a runtime that ends with its pods, as in `gantry run`.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub async fn tidy_up(&self) -> Result<(), Error> {
+        if !self.node.store.sandboxes().is_empty() {
+            return Ok(());
+        }
+        let node = self.node.clone();
+        tokio::task::spawn_blocking(move || sandbox::tidy_up(&node)).await?.map_err(Error::Operation)
     }
 
     fn router(&self) -> Router {

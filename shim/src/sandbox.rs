@@ -9,6 +9,9 @@ pub(crate) mod stop;
 
 pub(crate) use files::HOST_FILES;
 
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::node::Node;
 use crate::store::record::{PodName, SandboxRecord};
 
 impl PodName {
@@ -25,4 +28,17 @@ impl SandboxRecord {
     pub(crate) fn pause_cgroup(&self) -> String {
         format!("{}/{}", self.cgroup_parent, self.id)
     }
+}
+
+/// Removes what the last pod leaves by design: the idle bridge of the built-in network, the empty
+/// root cgroups. Blocks.
+pub(crate) fn tidy_up(node: &Node) -> Result<(), Error> {
+    if node.config.default_network {
+        network::remove_idle(node)?;
+    }
+    let root = &node.config.cgroup_root;
+    for path in [root.clone(), format!("{root}-monitors")] {
+        Cgroup::new(&node.layout, &path)?.remove_if_empty()?;
+    }
+    Ok(())
 }

@@ -35,7 +35,7 @@ fn a_name_that_the_registry_does_not_know() -> Result<()> {
 #[test]
 fn a_name_that_is_none() -> Result<()> {
     let node = Node::start()?;
-    for image in ["", "example.com/UPPER:x", "a b", "x@sha256:12"] {
+    for image in ["", "127.0.0.1:1/UPPER/case:x", "a b", "x@sha256:12", "127.0.0.1:1/x:"] {
         let error = node.pull(image).expect_err("pulled a name that is none");
         assert!(matches!(error.code(), Code::InvalidArgument | Code::Unknown), "{image:?}: {error:?}");
     }

@@ -24,8 +24,6 @@ pub struct Scope {
     pub own: Vec<i32>,
     /// Links that may come and stay: a bridge outlives its pods by design.
     pub bridges: Vec<String>,
-    /// The runtime under test: it stays, and may be another one than before.
-    pub runtime: Option<i32>,
 }
 
 impl Scope {
@@ -51,7 +49,7 @@ impl Snapshot {
     pub fn take(scope: &Scope) -> Result<Self> {
         let mut things = BTreeSet::new();
         let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let counts = |pid: i32| pid != own && Some(pid) != scope.runtime;
+        let counts = |pid: i32| pid != own && !scope.own.contains(&pid);
         for process in proc::all()?.into_iter().filter(|process| counts(process.pid)) {
             things.insert(format!(
                 "process {} {} state {} started {}",

@@ -96,7 +96,6 @@ impl Roots {
             leases: self.path("leases"),
             own: Vec::new(),
             bridges: vec![self.bridge.clone()],
-            runtime: None,
         }
     }
 
@@ -211,8 +210,8 @@ impl Node {
     }
 
     fn scope(&self) -> Scope {
-        let runtime = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
-        Scope { runtime, ..self.roots.scope() }
+        let own = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+        Scope { own: own.into_iter().collect(), ..self.roots.scope() }
     }
 
     /// Waits until nothing is left beyond `before`.
@@ -221,11 +220,6 @@ impl Node {
     /// Lists what is left, and the end of the runtime's log.
     pub fn assert_clean(&self, before: &Snapshot) -> Result<()> {
         before.await_clean(&self.scope()).with_context(|| self.log_tail())
-    }
-
-    fn scope(&self) -> Scope {
-        let own = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
-        Scope { own: own.into_iter().collect(), ..self.roots.scope() }
     }
 
     /// The value of a cgroup file of one container: the v1 name is tried, then the v2 name.

@@ -43,7 +43,6 @@ pub(crate) fn inside() -> Result<()> {
     let gantry = place::bin_dir()?.join("gantry");
     let demo = Demo { folder: scratch.path().to_owned(), gantry };
     let scope = Scope {
-        runtime: None,
         cgroup_tag: TAG.to_owned(),
         folders: vec![demo.path("netns"), demo.path("cache")],
         leases: demo.path("leases"),

@@ -89,3 +89,8 @@ pub(super) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Resu
 pub(crate) fn addresses(result: &CniResult) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.addr().to_string()).collect()
 }
+
+/// Removes the bridge of the configured network if neither an address nor a port of it is in use.
+pub(super) fn remove_idle(node: &Node) -> Result<(), Error> {
+    chain::remove_idle(&conflist(node)?, &node.cni_dirs()).map(drop).map_err(Error::Network)
+}
