@@ -284,7 +284,8 @@ impl Cgroup {
     pub fn remove_if_empty(&self) -> Result<(), Error> {
         for folder in self.folders() {
             match fs::remove_dir(&folder) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
                 // A cgroup with children.
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
                 result => result.map_err(|source| Error::Remove { path: folder, source })?,

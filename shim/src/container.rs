@@ -1,6 +1,7 @@
 //! Containers: created, started, stopped, removed. Called by the RPC handlers and `sandbox::stop`.
 
 pub(crate) mod create;
+mod devices;
 pub(crate) mod start;
 pub(crate) mod stop;
 

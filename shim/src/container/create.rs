@@ -13,7 +13,7 @@ use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{START_FILE, reserved};
+use super::{START_FILE, devices, reserved};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::image::Image;
@@ -87,7 +87,10 @@ fn make(
         group: topmost(node.images.layers_dir(), &layers, "etc/group")?,
     };
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
-    let mut start = checked.start(config, &image.config, &user, sandbox.namespaces)?;
+    let mut start = checked.start(config, &image.config, &user, sandbox)?;
+    if start.privileged {
+        start.devices = devices::all_of_node()?;
+    }
     let stop_signal = spec::container::signal(&image.config.stop_signal)?;
     make_folders(folder)?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);

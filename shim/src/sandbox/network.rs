@@ -1,7 +1,7 @@
 //! A sandbox's network: namespace and CNI, in a blocking thread each. Owns the order; the plugins do
 //! the work. Called by `sandbox::run` and `sandbox::stop`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gantry_cni::CniResult;
@@ -18,11 +18,14 @@ const IFNAME: &str = "eth0";
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
 /// the network add-on.
 pub(crate) fn conflist(node: &Node) -> Result<Conflist, Error> {
-    match Conflist::load(&node.config.cni_conf_dir).map_err(Error::Conflist)? {
-        Some(conflist) => Ok(conflist),
-        None if node.config.default_network => Ok(Conflist::default_network()),
-        None => Err(Error::NoNetwork(node.config.cni_conf_dir.clone())),
-    }
+    let conflist = match Conflist::load(&node.config.cni_conf_dir).map_err(Error::Conflist)? {
+        Some(conflist) => conflist,
+        None if node.config.default_network => Conflist::default_network(),
+        None => return Err(Error::NoNetwork(node.config.cni_conf_dir.clone())),
+    };
+    // Before anything is made: what ADD would refuse, DEL could not undo either.
+    chain::check(&conflist, &node.cni_dirs()).map_err(Error::Network)?;
+    Ok(conflist)
 }
 
 /// What the plugins learn about the pod, as containerd and CRI-O pass it.
@@ -38,12 +41,18 @@ pub(super) fn args(record: &SandboxRecord) -> Vec<(String, String)> {
     .into()
 }
 
-/// Makes the namespace file.
-pub(super) async fn make_netns(node: &Arc<Node>, id: &str) -> Result<PathBuf, Error> {
-    let (folder, name) = (node.config.netns_dir.clone(), format!("cni-{}", id.get(..32).unwrap_or(id)));
-    tokio::task::spawn_blocking(move || gantry_cni::netns::create(&folder, &name))
-        .await?
-        .map_err(Error::Netns)
+/// Where the sandbox's namespace will be.
+pub(super) fn netns_path(node: &Node, id: &str) -> PathBuf {
+    node.config.netns_dir.join(format!("cni-{}", id.get(..32).unwrap_or(id)))
+}
+
+/// Makes the namespace at `path`.
+pub(super) async fn make_netns(path: PathBuf) -> Result<(), Error> {
+    let job = move || {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        gantry_cni::netns::create(path.parent().unwrap_or(Path::new("/")), &name).map(drop)
+    };
+    tokio::task::spawn_blocking(job).await?.map_err(Error::Netns)
 }
 
 /// Runs ADD for every plugin.

@@ -81,7 +81,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
         labels: spec.labels.clone(),
         annotations: spec.annotations.clone(),
         log_directory: spec.log_directory.clone(),
-        hostname: spec.hostname.clone(),
+        hostname: hostname(spec),
         runtime_handler: String::new(),
         namespaces: spec.modes,
         cgroup_parent: parent,
@@ -95,6 +95,15 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
     }
 }
 
+/// The node's own name when the pod has its network and names none.
+fn hostname(spec: &SandboxSpec) -> String {
+    if spec.host_network && spec.hostname.is_empty() {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    } else {
+        spec.hostname.clone()
+    }
+}
+
 async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<(), Error> {
     prepare(sandbox, spec)?;
     let networked = async {
@@ -102,13 +111,14 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
             return Ok(());
         }
         let conflist = network::conflist(node)?;
-        let network = {
-            let _stage = sandbox.spans.stage("netns");
-            // Recorded before it is made: after a crash the teardown knows what to look for.
-            let netns = network::make_netns(node, &sandbox.id).await?;
-            Network { netns, conflist, args: network::args(&sandbox.record()), result: None }
-        };
+        let netns = network::netns_path(node, &sandbox.id);
+        let network = Network { netns, conflist, args: network::args(&sandbox.record()), result: None };
+        // Recorded before it is made: after a crash the teardown knows what to look for.
         sandbox.update(|record| record.network = Some(network.clone()))?;
+        {
+            let _stage = sandbox.spans.stage("netns");
+            network::make_netns(network.netns.clone()).await?;
+        }
         let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
         sandbox.update(|record| {
             if let Some(network) = &mut record.network {

@@ -9,7 +9,7 @@ use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartCont
 use super::{Error, capabilities, pid_mode, shared, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
-use crate::store::record::NamespaceModes;
+use crate::store::record::SandboxRecord;
 
 /// The request's security context after the checks.
 #[derive(Debug, Clone, Default)]
@@ -115,7 +115,7 @@ impl Checked {
         config: &cri::ContainerConfig,
         image: &ImageConfig,
         user: &super::user::User,
-        sandbox: NamespaceModes,
+        sandbox: &SandboxRecord,
     ) -> Result<StartContainer, Error> {
         let security = &self.security;
         let options = security.namespace_options.clone().unwrap_or_default();
@@ -124,7 +124,7 @@ impl Checked {
             "namespace_options.userns_options",
         )?;
         let pid = pid_mode(options.pid, "namespace_options.pid")?;
-        if pid == NamespaceMode::Sandbox && sandbox.pid != cri::NamespaceMode::Pod as i32 {
+        if pid == NamespaceMode::Sandbox && sandbox.namespaces.pid != cri::NamespaceMode::Pod as i32 {
             return Err(Error::Invalid {
                 field: "namespace_options.pid",
                 value: "POD".into(),
@@ -135,7 +135,7 @@ impl Checked {
         let hidden = |paths: &[String]| if privileged { Vec::new() } else { paths.to_vec() };
         Ok(StartContainer {
             args: command(config, image)?,
-            env: environment(config, image, &user.home),
+            env: environment(config, image, &user.home, &sandbox.hostname),
             cwd: [&config.working_dir, &image.working_dir]
                 .into_iter()
                 .find(|dir| !dir.is_empty())
@@ -204,10 +204,16 @@ fn command(config: &cri::ContainerConfig, image: &ImageConfig) -> Result<Vec<Str
 
 /// The image's variables, then the request's; a later one of the same name replaces the earlier. PATH
 /// and HOME are never missing.
-fn environment(config: &cri::ContainerConfig, image: &ImageConfig, home: &str) -> Vec<Vec<u8>> {
+fn environment(
+    config: &cri::ContainerConfig,
+    image: &ImageConfig,
+    home: &str,
+    hostname: &str,
+) -> Vec<Vec<u8>> {
     let mut env: Vec<(String, Vec<u8>)> = vec![
         ("PATH".into(), b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
         ("HOME".into(), home.into()),
+        ("HOSTNAME".into(), hostname.into()),
     ];
     let split = image.env.iter().filter_map(|pair| pair.split_once('='));
     let from_image = split.map(|(name, value)| (name.to_owned(), value.as_bytes().to_owned()));

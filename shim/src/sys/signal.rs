@@ -81,7 +81,13 @@ pub fn reset_all() {
         // SAFETY: the default action runs no code of ours; 8 is the size of the mask. KILL and STOP
         // refuse, and need no reset.
         unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, std::ptr::null::<KernelAction>(), 8);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const default,
+                std::ptr::null::<KernelAction>(),
+                8,
+            );
         }
     }
     let none = set_of(&[]);

@@ -33,8 +33,8 @@ fn command_and_args_replace_entrypoint_and_cmd_as_kubernetes_documents() {
 fn the_requests_variables_replace_the_images_and_home_is_never_missing() {
     let mut request = config(&[], &[]);
     request.envs.push(cri::KeyValue { key: "B".into(), value: "request".into() });
-    let env = environment(&request, &image(), "/root");
-    assert_eq!(env.get(1..).unwrap(), [&b"HOME=/root"[..], b"A=image", b"B=request"]);
+    let env = environment(&request, &image(), "/root", "pod");
+    assert_eq!(env.get(1..).unwrap(), [&b"HOME=/root"[..], b"HOSTNAME=pod", b"A=image", b"B=request"]);
 }
 
 #[test]
