@@ -83,7 +83,7 @@ pub enum RegistryError {
     #[error("{url:?} is not a URL")]
     Url { url: String },
     /// No HTTP client, say because the host has no root certificates.
-    #[error("setting up the HTTP client for {url}")]
+    #[error("setting up the HTTP client for {url} (a host needs the package ca-certificates for https)")]
     Client {
         url: String,
         #[source]
@@ -109,10 +109,8 @@ impl Default for Patience {
 #[derive(Debug)]
 pub(crate) struct Http {
     patience: Patience,
-    /// For loopback: a proxy of the environment is not for those.
-    direct: OnceLock<reqwest::Client>,
-    /// For all others, with TLS and the environment's proxy.
-    outward: OnceLock<reqwest::Client>,
+    /// Loopback (a proxy of the environment is not for it) by http and https, all others by http and https.
+    clients: [OnceLock<reqwest::Client>; 4],
 }
 
 /// One repository as seen by one pull with its credentials.
@@ -140,13 +138,18 @@ pub(crate) struct Download {
 
 impl Http {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, direct: OnceLock::new(), outward: OnceLock::new() }
+        Self { patience, clients: Default::default() }
     }
 
-    /// Made on first use: a host without root certificates can still pull over plain HTTP.
+    /// Made on first use, one for each kind of connection.
     fn client(&self, url: &Url) -> Result<reqwest::Client, RegistryError> {
-        let direct = is_loopback(url);
-        let cell = if direct { &self.direct } else { &self.outward };
+        let (direct, plain) = (is_loopback(url), url.scheme() == "http");
+        let cell = match (direct, plain) {
+            (true, true) => &self.clients[0],
+            (true, false) => &self.clients[1],
+            (false, true) => &self.clients[2],
+            (false, false) => &self.clients[3],
+        };
         if let Some(client) = cell.get() {
             return Ok(client.clone());
         }
@@ -157,6 +160,10 @@ impl Http {
             .redirect(reqwest::redirect::Policy::none());
         if direct {
             builder = builder.no_proxy();
+        }
+        if plain {
+            // None are asked for: a host without root certificates can still pull over plain HTTP.
+            builder = builder.tls_certs_only([]);
         }
         let client = builder
             .build()
