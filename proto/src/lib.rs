@@ -4,13 +4,28 @@
 
 /// CRI v1, `runtime.v1` (k8s.io/cri-api v0.36.3).
 #[cfg(feature = "grpc")]
-#[allow(missing_docs, clippy::all, clippy::pedantic, clippy::restriction, unreachable_pub, deprecated, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    deprecated,
+    reason = "generated code"
+)]
 pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
 
 /// The runtime's requests to a pod's monitor, `gantry.monitor.v1`.
-#[allow(missing_docs, clippy::all, clippy::pedantic, clippy::restriction, unreachable_pub, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
 pub mod monitor {
     include!(concat!(env!("OUT_DIR"), "/gantry.monitor.v1.rs"));
 
@@ -20,7 +35,14 @@ pub mod monitor {
 
 /// The `gantry` command's requests to an agent, `gantry.operator.v1`.
 #[cfg(feature = "grpc")]
-#[allow(missing_docs, clippy::all, clippy::pedantic, clippy::restriction, unreachable_pub, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
 pub mod operator {
     tonic::include_proto!("gantry.operator.v1");
 }

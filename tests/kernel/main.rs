@@ -6,6 +6,7 @@ mod errors;
 mod harness;
 mod images;
 mod isolation;
+mod layers;
 mod lifecycle;
 mod limits;
 mod network;

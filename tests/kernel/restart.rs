@@ -138,6 +138,7 @@ fn a_new_runtime_can_start_more_in_an_old_pod() -> Result<()> {
 fn a_killed_monitor_takes_its_containers_with_it() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;
+    let there: Vec<i32> = proc::all()?.iter().map(|process| process.pid).collect();
     let pod = Pod::run(node, "orphans")?;
     // A child that has left the container's first process is ended too.
     let script = "/workload sleep 600 & /workload sleep 600";
@@ -158,13 +159,8 @@ fn a_killed_monitor_takes_its_containers_with_it() -> Result<()> {
     })?;
     poll("every process of the pod to be gone", Duration::from_secs(20), || {
         let all = proc::all().map_err(|error| format!("{error:#}"))?;
-        let left: Vec<_> = all
-            .into_iter()
-            .filter(|process| {
-                matches!(process.name.as_str(), "workload" | "sh" | "gantry-pause") && process.pid != 1
-            })
-            .filter(|process| process.state != 'Z')
-            .collect();
+        let left: Vec<_> =
+            all.into_iter().filter(|process| process.state != 'Z' && !there.contains(&process.pid)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })?;
     pod.remove()?;

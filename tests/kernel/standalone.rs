@@ -85,6 +85,26 @@ fn ctrl_c_stops_the_pod_and_a_failed_one_is_told_by_the_exit_code() -> Result<()
 }
 
 #[test]
+fn without_any_network_configuration_the_built_in_one_comes_and_goes() -> Result<()> {
+    place::require_own_namespaces()?;
+    let registry = Registry::start()?;
+    let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
+    let roots = Roots::new()?;
+    std::fs::remove_file(roots.path("net.d/10-test.conflist"))?;
+    let tag = roots.tag().to_owned();
+    let scope = gantry_tests::leakcheck::Scope { folders: Vec::new(), ..roots.scope() };
+    let before = Snapshot::take(&scope)?;
+    let mut run = Standalone::start(roots, &manifest(&image, ""))?;
+    await_ps(&run, &["Running", "10.87."])?;
+    run.gantry_ok("stop", &["web"])?;
+    assert!(run.await_end()?.success(), "{}", run.stderr());
+    // The bridge is not in the scope's list of those that may stay, and the root cgroups go, too.
+    before.await_clean(&scope)?;
+    assert_eq!(gantry_tests::leakcheck::tagged_cgroups(&tag)?, Vec::<std::path::PathBuf>::new());
+    Ok(())
+}
+
+#[test]
 fn an_unknown_field_is_named_and_nothing_is_begun() -> Result<()> {
     let roots = Roots::new()?;
     let before = Snapshot::take(&roots.scope())?;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn make(
         start.devices = devices::all_of_node()?;
     }
     let stop_signal = spec::container::signal(&image.config.stop_signal)?;
-    make_folders(folder)?;
+    make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
     let mut log_path = String::new();
@@ -117,18 +117,24 @@ fn make(
     Ok(record)
 }
 
-fn make_folders(folder: &Path) -> Result<(), Error> {
+/// The container's own folders. Mode and owner of the upper become those of the container's `/`: they
+/// are the image's, and its topmost folder has them.
+fn make_folders(folder: &Path, top_layer: Option<&Path>) -> Result<(), Error> {
     for name in ["upper", "work", "root", "empty"] {
         let path = folder.join(name);
         fs::create_dir_all(&path).map_err(|source| Error::Files { what: "make", path, source })?;
     }
-    // The upper's mode becomes that of the container's "/".
     let upper = folder.join("upper");
-    fs::set_permissions(&upper, fs::Permissions::from_mode(0o755)).map_err(|source| Error::Files {
-        what: "set the mode of",
-        path: upper,
-        source,
-    })
+    let wrap = |source| Error::Files { what: "set mode and owner of", path: upper.clone(), source };
+    let (mode, uid, gid) = match top_layer {
+        Some(layer) => {
+            let found = fs::metadata(layer).map_err(wrap)?;
+            (found.mode() & 0o7777, found.uid(), found.gid())
+        }
+        None => (0o755, 0, 0),
+    };
+    std::os::unix::fs::chown(&upper, Some(uid), Some(gid)).map_err(wrap)?;
+    fs::set_permissions(&upper, fs::Permissions::from_mode(mode)).map_err(wrap)
 }
 
 fn rootfs(node: &Node, folder: &Path, mut lower: Vec<String>, readonly: bool) -> Rootfs {

@@ -1,0 +1,60 @@
+//! Images whose layers are not simple, seen from inside a container through the real overlay:
+//! whiteouts, opaque folders, implied folders, a layer twice, an empty layer (runtime-traps §1).
+
+use anyhow::{Context, Result};
+use gantry_tests::image::Layer;
+use gantry_tests::node::Node;
+use gantry_tests::pod::{self, Pod};
+use gantry_tests::registry::Registry;
+
+use crate::images::web_image;
+
+/// Runs a shell script in a container of an image with these layers on top of the web image's.
+fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
+    let registry = Registry::start()?;
+    let node = Node::start()?;
+    let mut image = web_image()?;
+    image.layers.extend(layers);
+    let name = registry.push("demo/layers", "v1", &image.build()?)?;
+    node.pull(&name).context("PullImage")?;
+    let before = node.snapshot()?;
+    let pod = Pod::run(&node, "layers")?;
+    let id = pod.start(&pod::container_config("look", &name, &["/bin/sh", "-c", script]))?;
+    let status = pod::await_exit(&node, &id)?;
+    let log = pod.log("look")?;
+    assert_eq!(status.exit_code, 0, "{log}");
+    pod.remove()?;
+    node.assert_clean(&before)?;
+    Ok(log)
+}
+
+#[test]
+fn trap_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()> {
+    let layers = vec![Layer::default().file("tmp/note", 0o644, "x").file("root/note", 0o644, "y")];
+    let log = seen(layers, "stat -c %a /tmp /root /; cat /tmp/note /root/note")?;
+    assert_eq!(log, "1777\n700\n755\nxy\n");
+    Ok(())
+}
+
+#[test]
+fn trap_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
+    let add = || Layer::default().file("srv/again", 0o644, "here");
+    let remove = Layer::default().file("srv/.wh.again", 0o644, "");
+    let layers = vec![add(), Layer::default(), remove, add(), Layer::default()];
+    assert_eq!(seen(layers, "cat /srv/again")?, "here\n");
+    Ok(())
+}
+
+#[test]
+fn trap_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else() -> Result<()> {
+    let layers = vec![
+        Layer::default()
+            .file("etc/.wh.motd", 0o644, "")
+            .dir("srv", 0o755)
+            .file("srv/new", 0o644, "new")
+            .file("srv/.wh..wh..opq", 0o644, ""),
+    ];
+    let log = seen(layers, "ls /srv; test ! -e /etc/motd && test -e /etc/passwd && echo rest")?;
+    assert_eq!(log, "new\nrest\n");
+    Ok(())
+}
