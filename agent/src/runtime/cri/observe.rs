@@ -16,8 +16,9 @@ pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-/// Where the pod's description came from; `file` for ours, as for the kubelet's manifests.
-pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Marks the pods of `gantry run`. Not the kubelet's `config.source`: on a runtime that both use, a
+/// static pod of the kubelet's must never be taken for an older version of ours.
+pub(super) const RUN_SOURCE: &str = "io.gantry.run";
 
 /// Lists first, then asks for each one's status: what vanished in between is left out.
 pub(super) async fn pod(
@@ -60,7 +61,7 @@ pub(super) async fn pods(mut client: RuntimeServiceClient<Channel>) -> Result<Ve
         if let Some(uid) = uid
             && pods.iter().all(|pod| pod.uid != uid)
         {
-            let from_file = item.annotations.get(CONFIG_SOURCE).is_some_and(|source| source == "file");
+            let from_file = item.annotations.contains_key(RUN_SOURCE);
             pods.push(KnownPod { uid, namespace: metadata.namespace, name: metadata.name, from_file });
         }
     }

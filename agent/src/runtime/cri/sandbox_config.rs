@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use gantry_proto::cri::{self as wire, NamespaceMode};
 
 use super::NodeConfig;
-use super::observe::{CONFIG_SOURCE, POD_NAME, POD_NAMESPACE, POD_UID};
+use super::observe::{POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
 use crate::pod::spec::{Namespaces, Pod};
 
 /// The same pod and attempt always give the same config: containers are created with it.
@@ -14,7 +14,7 @@ pub(super) fn sandbox(pod: &Pod, attempt: u32, node: &NodeConfig) -> wire::PodSa
     let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
     labels.extend(pod_labels(pod));
     let mut annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
-    annotations.insert(CONFIG_SOURCE.to_owned(), "file".to_owned());
+    annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {
             name: pod.name.clone(),

@@ -30,7 +30,7 @@ fn a_sandbox_has_the_kubelets_labels_and_folder() {
     ] {
         assert_eq!(config.labels.get(key).map(String::as_str), Some(value), "{key}");
     }
-    assert_eq!(config.annotations.get("kubernetes.io/config.source").map(String::as_str), Some("file"));
+    assert_eq!(config.annotations.get("io.gantry.run").map(String::as_str), Some("true"));
     assert_eq!(config.dns_config.unwrap().servers, ["10.0.0.1"]);
     assert_eq!(config.linux.unwrap().cgroup_parent, "");
 }
