@@ -13,6 +13,7 @@ mod class;
 mod digest;
 mod fixup;
 mod flight;
+mod hold;
 mod ingest;
 mod layer;
 mod manifest;
@@ -162,14 +163,13 @@ struct Inner {
     /// By canonical name and credentials: nobody gets what only another may see.
     images: Flights<(String, Option<Auth>), PullResult>,
     layers: Flights<Digest, LayerResult>,
-    /// Held while a fix-up layer is moved into place.
-    fixups: Mutex<()>,
     pulls: Mutex<HashMap<String, Vec<Span>>>,
     syncer: Option<Syncer>,
 }
 
 impl Images {
-    /// Opens the store: reads the index, deletes layer folders that it does not know. Blocks.
+    /// Opens the store: reads the index, drops layers that no image has (of pulls that died with
+    /// their process) and folders that nobody knows. Blocks.
     ///
     /// # Errors
     /// [`Error::Store`], of an unknown format version above all; [`Error::Sync`].
@@ -187,7 +187,6 @@ impl Images {
             platform: Platform::host(),
             images: Flights::new(),
             layers: Flights::new(),
-            fixups: Mutex::new(()),
             pulls: Mutex::new(HashMap::new()),
             syncer,
         };
@@ -196,7 +195,8 @@ impl Images {
 
     /// Brings an image, or finds that it is here already; the name then points at what the registry
     /// has now. Equal pulls at the same time are one. Dropping the future ends the pull unless
-    /// others wait for it, and leaves nothing behind but layers that were complete.
+    /// others wait for it. A pull that fails or ends so leaves nothing behind: layers that no image
+    /// has and no other pull needs are removed, complete ones too.
     ///
     /// # Errors
     /// [`Error`]; its [`Error::class`] says of what kind.
@@ -243,6 +243,19 @@ impl Images {
     #[must_use]
     pub fn layers(&self, image: &Image) -> Vec<String> {
         image.folders.clone()
+    }
+
+    /// Removes all layers that no image has and no pull under way needs, and says how many. Pulls
+    /// see to their own; this is for when images have gone: durably, since what is pulled next may
+    /// get the same folders, and a power cut would leave an old record with half of the new files.
+    /// Blocks.
+    #[must_use]
+    pub fn remove_unneeded_layers(&self) -> usize {
+        let removed = self.inner.store.release(&[]);
+        if removed > 0 {
+            self.inner.wake();
+        }
+        removed
     }
 
     /// Where layer folders stand; their names have 26 characters.

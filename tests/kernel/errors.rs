@@ -53,7 +53,6 @@ fn a_registry_that_is_down() -> Result<()> {
 fn a_layer_with_a_flipped_bit() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
-    // One layer: of several, those that were verified stay for the next attempt.
     let built = Image { layers: vec![Layer::busybox()?], ..Image::default() }.build()?;
     let image = registry.push("demo/web", "v1", &built)?;
     let node = Node::start()?;

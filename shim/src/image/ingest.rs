@@ -1,5 +1,6 @@
 //! Temporary folders beside the layers. Owns their making, their turning into layers and their
-//! removal; nothing in them counts before `keep`. Called by `layer` and `pull` on blocking threads.
+//! removal; nothing in them counts before `keep`. Called by `layer`, `pull` and `store` on blocking
+//! threads.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -17,6 +18,13 @@ pub enum IngestError {
     /// The folder can't be made.
     #[error("making a temporary folder in {path}")]
     Make {
+        path: PathBuf,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// A layer's folder can't be moved out of the way.
+    #[error("moving the dropped layer {path}")]
+    Take {
         path: PathBuf,
         #[source]
         source: Arc<io::Error>,
@@ -50,10 +58,21 @@ impl Ingest {
     pub(crate) fn new(parent: &Path) -> Result<Self, IngestError> {
         let fail =
             |source: io::Error| IngestError::Make { path: parent.to_owned(), source: Arc::new(source) };
-        let mut random = [0_u8; 8];
-        rustix::rand::getrandom(&mut random, GetRandomFlags::empty()).map_err(|errno| fail(errno.into()))?;
-        let path = parent.join(format!("{:016x}", u64::from_ne_bytes(random)));
+        let path = free(parent).map_err(|errno| fail(errno.into()))?;
         DirBuilder::new().mode(0o700).create(&path).map_err(fail)?;
+        Ok(Self { path, kept: false })
+    }
+
+    /// Makes a layer's folder one of those in `parent` again, in one step: a crash finds it whole
+    /// in one place or the other.
+    ///
+    /// # Errors
+    /// [`IngestError::Take`].
+    pub(crate) fn take(place: &Path, parent: &Path) -> Result<Self, IngestError> {
+        let fail =
+            |errno: Errno| IngestError::Take { path: place.to_owned(), source: Arc::new(errno.into()) };
+        let path = free(parent).map_err(fail)?;
+        rustix::fs::renameat_with(CWD, place, CWD, &path, RenameFlags::NOREPLACE).map_err(fail)?;
         Ok(Self { path, kept: false })
     }
 
@@ -61,8 +80,8 @@ impl Ingest {
         &self.path
     }
 
-    /// Moves the folder to `place`. Nobody knows of a folder that may stand there: whoever does
-    /// has looked into the store before, and there is one flight for each layer.
+    /// Moves the folder to `place`. Nobody knows of a folder that may stand there: the store has
+    /// looked, and lets nobody else in meanwhile.
     ///
     /// # Errors
     /// [`IngestError::Keep`], [`IngestError::Clear`].
@@ -79,6 +98,13 @@ impl Ingest {
         self.kept = true;
         Ok(())
     }
+}
+
+/// A name in `parent` that nobody has.
+fn free(parent: &Path) -> Result<PathBuf, Errno> {
+    let mut random = [0_u8; 8];
+    rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
+    Ok(parent.join(format!("{:016x}", u64::from_ne_bytes(random))))
 }
 
 impl Drop for Ingest {

@@ -10,6 +10,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::auth::Auth;
 use super::digest::Digest;
+use super::hold::{Hold, Lease};
 use super::layer::{self, LayerError, Promise};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
@@ -39,8 +40,8 @@ struct Resolved {
     layers: Vec<LayerBlob>,
 }
 
-/// One pull. Dropped at any await it leaves nothing: every folder belongs to a blocking thread that
-/// removes it as soon as its pipe breaks.
+/// One pull. Failed, or dropped at any await, it leaves nothing: an unfinished folder belongs to a
+/// blocking thread that removes it as soon as its pipe breaks, a finished one to those who hold it.
 pub(super) async fn pull(
     inner: Arc<Inner>,
     reference: Reference,
@@ -57,13 +58,22 @@ pub(super) async fn pull(
         resolve(&repository, &reference, &inner.platform).await?
     };
     let known = inner.store.image_record(&resolved.config.digest.to_string());
-    let (config, diff_ids) = match known {
+    let (config, diff_ids, lease) = match known {
         // All layers of a known image are here.
-        Some(record) => (record.config.clone(), record.diff_ids.clone()),
+        Some(record) => {
+            let lease = hold(&inner, record.diff_ids.clone());
+            (record.config.clone(), record.diff_ids.clone(), lease)
+        }
         None => {
             let (config, diff_ids) = config(&inner, &repository, &name, &resolved, &spans).await?;
-            layers(&inner, &repository, &name, &resolved.layers, &diff_ids, &spans).await?;
-            (config, diff_ids.iter().map(Digest::to_string).collect())
+            let keys: Vec<String> = diff_ids.iter().map(Digest::to_string).collect();
+            let lease = hold(&inner, keys.clone());
+            if let Err(error) = layers(&inner, &repository, &name, &resolved.layers, &diff_ids, &spans).await
+            {
+                lease.end().await;
+                return Err(error);
+            }
+            (config, keys, lease)
         }
     };
     let _stage = spans.stage("commit");
@@ -72,14 +82,21 @@ pub(super) async fn pull(
     let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
     let task = tokio::task::spawn_blocking(move || {
+        // From here on nobody can cancel: the layers become the image's before they are let go.
+        let hold = lease.into_hold();
         let image = commit::commit(&inner, &id, record, names);
         inner.wake();
+        drop(hold);
         image
     });
     match task.await {
         Ok(image) => image,
         Err(_) => Err(Error::Task { reference: name }),
     }
+}
+
+fn hold(inner: &Arc<Inner>, keys: Vec<String>) -> Lease {
+    Lease::new(Hold::new(Arc::clone(inner), keys))
 }
 
 impl Resolved {
@@ -219,7 +236,10 @@ async fn fetch(
     let source = repository.blob(&blob).await.map_err(download)?;
     let (send, pieces) = layer::pipe();
     let recorder = own.clone();
+    // The thread's own: whoever wanted the layer may be gone when it is done.
+    let hold = Hold::new(Arc::clone(&inner), vec![promise.diff_id.to_string()]);
     let thread = tokio::task::spawn_blocking(move || {
+        let _hold = hold;
         let mut stage = recorder.stage("unpack");
         let unpacked = layer::receive(pieces, &promise, inner.store.ingest_dir())?;
         stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
@@ -232,13 +252,9 @@ async fn fetch(
             empty: unpacked.report.entries == 0,
             opaque_root: unpacked.report.opaque_root,
         };
-        // Folder first: a folder without a record is deleted at the next start, a record without a
-        // folder would be a lie.
-        let place = inner.store.layers_dir().join(&record.folder);
-        unpacked.ingest.keep(&place).map_err(|source| LayerError::Ingest { source })?;
         inner
             .store
-            .add_layer(&promise.diff_id.to_string(), record)
+            .add_layer(&promise.diff_id.to_string(), record, unpacked.ingest)
             .map_err(|source| LayerError::Store { source: Box::new(source) })
     });
     let fed = layer::feed(source, blob.size, send).await;

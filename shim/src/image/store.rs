@@ -6,7 +6,8 @@
 //!                  │
 //!                  └── flush: syncfs, redb commit (durable), journal entry removed
 //!
-//!   open: redb + journal of this boot ──► memory; layer folders that neither knows are deleted
+//!   open: redb + journal of this boot ──► memory; layers that no image has are dropped,
+//!         folders that nobody knows are deleted
 //! ```
 //! A power cut loses the journal with /run, and then exactly those layers whose files may be
 //! half-written. Called by `pull` (blocking threads), by `Images` for look-ups, by `sync`.
@@ -15,6 +16,7 @@ pub(crate) mod chain;
 mod disk;
 mod find;
 mod journal;
+mod needed;
 pub(crate) mod record;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use super::digest::Digest;
+use super::ingest::IngestError;
 use super::manifest::{self, ManifestError, Platform};
 use super::{Config, Image};
 use disk::Disk;
@@ -71,6 +74,13 @@ pub enum StoreError {
         #[source]
         source: ManifestError,
     },
+    /// A layer's folder can't be made part of the store.
+    #[error("keeping layer {key}")]
+    Folder {
+        key: String,
+        #[source]
+        source: Box<IngestError>,
+    },
     /// An image whose layers are not there.
     #[error("image {id} lacks layer {layer}")]
     Incomplete { id: String, layer: String },
@@ -93,6 +103,8 @@ struct State {
     images: HashMap<String, Held>,
     /// `repository:tag` and `repository@digest` → image id.
     names: BTreeMap<String, String>,
+    /// Layer → how many pulls under way need it; never zero.
+    holds: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -123,7 +135,7 @@ impl Store {
         }
         let store =
             Self { layers_dir, ingest_dir, disk, journal: Mutex::new(journal), state: RwLock::new(state) };
-        store.drop_incomplete()?;
+        store.drop_unusable()?;
         store.delete_unknown()?;
         store.write(State::show_all)?;
         Ok(store)
@@ -142,15 +154,8 @@ impl Store {
         self.read(|state| state.layers.get(key).cloned())
     }
 
-    /// Makes a layer known whose folder is in place.
-    ///
-    /// # Errors
-    /// The journal's.
-    pub(crate) fn add_layer(&self, key: &str, record: LayerRecord) -> Result<(), StoreError> {
-        self.add(Change::Layer { key: key.to_owned(), record })
-    }
-
     /// Makes an image known, or gives a known one more names. A name leaves the image that had it.
+    /// The caller holds its layers until this has returned.
     ///
     /// # Errors
     /// The journal's; `Incomplete` when a layer is missing.
@@ -160,8 +165,16 @@ impl Store {
         record: ImageRecord,
         names: Vec<String>,
     ) -> Result<Arc<Image>, StoreError> {
+        // Journal and memory see changes in one order, and no layer goes meanwhile.
+        let mut journal = self.journal();
         self.read(|state| state.chain_of(id, &record).map(drop))?;
-        self.add(Change::Image { id: id.to_owned(), record, names })?;
+        let change = Change::Image { id: id.to_owned(), record, names };
+        journal.write(change.clone())?;
+        self.write(|state| {
+            state.note(change);
+            state.show_all()
+        })?;
+        drop(journal);
         self.find(id).ok_or_else(|| StoreError::Incomplete { id: id.to_owned(), layer: "unknown".to_owned() })
     }
 
@@ -191,7 +204,7 @@ impl Store {
     /// # Errors
     /// syncfs's, redb's; the journal then keeps everything for the next time.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
-        let pending = self.journal().pending();
+        let pending = self.journal().offer();
         if pending.is_empty() {
             return Ok(());
         }
@@ -206,17 +219,9 @@ impl Store {
         self.journal().forget(last)
     }
 
-    fn add(&self, change: Change) -> Result<(), StoreError> {
-        // Journal and memory see changes in one order.
-        let mut journal = self.journal();
-        journal.write(change.clone())?;
-        self.write(|state| {
-            state.note(change);
-            state.show_all()
-        })
-    }
-
-    fn drop_incomplete(&self) -> Result<(), StoreError> {
+    /// Layers without a folder, images without all layers, layers without an image: what a pull
+    /// had brought when the last process died.
+    fn drop_unusable(&self) -> Result<(), StoreError> {
         let gone = self.write(|state| {
             let mut gone: Vec<Change> = Vec::new();
             for (key, layer) in &state.layers {
@@ -237,12 +242,20 @@ impl Store {
                 state.note(change.clone());
                 gone.push(change);
             }
+            let unneeded = state.take_unneeded().into_iter();
+            gone.extend(unneeded.map(|(key, _)| Change::DropLayer { key }));
             gone
         });
-        if gone.is_empty() { Ok(()) } else { self.disk.apply(gone.iter()) }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        // At once, not by the journal: a half-written folder must never come to stand where a
+        // record on disk expects a whole one.
+        self.disk.apply(gone.iter())?;
+        self.journal().forget_dropped(&gone)
     }
 
-    /// Temporary folders of pulls that died, layers that a power cut made unknown.
+    /// Temporary folders of pulls that died, layers that were dropped or that a power cut made unknown.
     fn delete_unknown(&self) -> Result<(), StoreError> {
         let known: Vec<String> =
             self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect());

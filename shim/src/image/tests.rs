@@ -4,6 +4,7 @@
 pub(crate) mod archive;
 mod durable;
 mod failures;
+mod leftovers;
 mod network;
 mod pulls;
 mod server;
@@ -43,6 +44,18 @@ impl Node {
 
     fn ingest(&self) -> usize {
         count(&self.folder.path().join("root/ingest"))
+    }
+
+    /// Changes that are not on disk yet.
+    fn journal(&self) -> usize {
+        count(&self.folder.path().join("state/images"))
+    }
+
+    /// Polls until no pull is under way and all that one leaves is these many layer folders.
+    async fn settled(&self, layers: usize) {
+        let what = format!("{layers} layer folders and nothing else");
+        let store = &self.images.inner.store;
+        until(&what, || store.held() == 0 && self.layer_folders() == layers && self.ingest() == 0).await;
     }
 
     fn layer_folders(&self) -> usize {

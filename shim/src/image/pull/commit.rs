@@ -1,38 +1,46 @@
 //! The end of a pull: the fix-up layer, if the chain needs one, and the image's record. Owns their
-//! order; touches no network. Called by `pull` on a blocking thread.
+//! order; touches no network. Called by `pull` on a blocking thread, which holds the layers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::image::digest::Digest;
 use crate::image::fixup::{self, Below};
+use crate::image::hold::Hold;
 use crate::image::ingest::{Ingest, IngestError};
 use crate::image::layer::LayerError;
+use crate::image::store::StoreError;
 use crate::image::store::chain::chain;
 use crate::image::store::record::{ImageRecord, LayerRecord, unescape};
-use crate::image::store::{Store, StoreError};
 use crate::image::{Error, Image, Inner};
 
-/// Makes an image known whose layers are here.
+/// Makes an image known whose layers are here and held.
 ///
 /// # Errors
 /// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
 pub(super) fn commit(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     id: &str,
     mut record: ImageRecord,
     names: Vec<String>,
 ) -> Result<Arc<Image>, Error> {
+    // Held until the image has it.
+    let mut made = None;
     record.fixup = match inner.store.image_record(id) {
         Some(known) => known.fixup.clone(),
-        None => fix_up(inner, id, &record.diff_ids)?,
+        None => {
+            made = fix_up(inner, id, &record.diff_ids)?;
+            made.as_ref().map(|(key, _)| key.clone())
+        }
     };
-    inner.store.add_image(id, record, names).map_err(unstored)
+    let image = inner.store.add_image(id, record, names).map_err(unstored);
+    drop(made);
+    image
 }
 
 /// The key of the chain's fix-up layer, made if need be; None when the chain needs none.
-fn fix_up(inner: &Inner, id: &str, diff_ids: &[String]) -> Result<Option<String>, Error> {
+fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(String, Hold)>, Error> {
     let store = &inner.store;
     let records: HashMap<&str, Arc<LayerRecord>> =
         diff_ids.iter().filter_map(|key| Some((key.as_str(), store.layer(key)?))).collect();
@@ -56,20 +64,18 @@ fn fix_up(inner: &Inner, id: &str, diff_ids: &[String]) -> Result<Option<String>
     let keys: Vec<&str> = layers.iter().map(|(key, _)| *key).collect();
     let digest = Digest::of(format!("fixup {}", keys.join(" ")).as_bytes());
     let key = format!("fixup:{}", digest.hex());
-    // Two images of one chain may come here at once: the second finds the first one's layer.
-    let _one = inner.fixups.lock().unwrap_or_else(PoisonError::into_inner);
+    let hold = Hold::new(Arc::clone(inner), vec![key.clone()]);
     if store.layer(&key).is_none() {
         let ingest = Ingest::new(store.ingest_dir()).map_err(|source| unmade(id, digest, source))?;
         fixup::build(&fixes, ingest.path()).map_err(fail)?;
-        keep(store, &key, digest, ingest, id)?;
+        // Two images of one chain may come here at once: the first one's layer counts.
+        store.add_layer(&key, record(digest.short()), ingest).map_err(unstored)?;
     }
-    Ok(Some(key))
+    Ok(Some((key, hold)))
 }
 
-fn keep(store: &Store, key: &str, digest: Digest, ingest: Ingest, id: &str) -> Result<(), Error> {
-    let folder = digest.short();
-    ingest.keep(&store.layers_dir().join(&folder)).map_err(|source| unmade(id, digest, source))?;
-    let record = LayerRecord {
+fn record(folder: String) -> LayerRecord {
+    LayerRecord {
         folder,
         blob: String::new(),
         compressed: 0,
@@ -77,8 +83,7 @@ fn keep(store: &Store, key: &str, digest: Digest, ingest: Ingest, id: &str) -> R
         implied: Vec::new(),
         empty: false,
         opaque_root: false,
-    };
-    store.add_layer(key, record).map_err(unstored)
+    }
 }
 
 fn unmade(id: &str, digest: Digest, source: IngestError) -> Error {

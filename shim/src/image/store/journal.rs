@@ -16,6 +16,8 @@ pub(super) struct Journal {
     boot_id: String,
     next: u64,
     pending: Vec<(u64, Change)>,
+    /// Up to here the disk may have them.
+    offered: u64,
 }
 
 impl Journal {
@@ -26,7 +28,8 @@ impl Journal {
     pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Change>), StoreError> {
         let boot = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot).map_err(io("read", boot))?.trim().to_owned();
-        let mut journal = Self { folder: folder.to_owned(), boot_id, next: 1, pending: Vec::new() };
+        let mut journal =
+            Self { folder: folder.to_owned(), boot_id, next: 1, pending: Vec::new(), offered: 0 };
         let mut files = Vec::new();
         for entry in fs::read_dir(folder).map_err(io("list", folder))? {
             let path = entry.map_err(io("list", folder))?.path();
@@ -48,6 +51,8 @@ impl Journal {
                 None => fs::remove_file(&path).map_err(io("delete", &path))?,
             }
         }
+        // The last process may have died between the disk's commit and the deletion here.
+        journal.offered = journal.next - 1;
         let changes = journal.pending.iter().map(|(_, change)| change.clone()).collect();
         Ok((journal, changes))
     }
@@ -73,8 +78,43 @@ impl Journal {
         Ok(())
     }
 
-    pub(super) fn pending(&self) -> Vec<(u64, Change)> {
+    /// All there is, for the disk.
+    pub(super) fn offer(&mut self) -> Vec<(u64, Change)> {
+        self.offered = self.next - 1;
         self.pending.clone()
+    }
+
+    /// A layer is gone. If the disk has not been offered it, nobody need know that it was there.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn drop_layer(&mut self, key: &str) -> Result<(), StoreError> {
+        let is_it = |change: &Change| matches!(change, Change::Layer { key: own, .. } if own == key);
+        match self.pending.iter().position(|(number, change)| *number > self.offered && is_it(change)) {
+            Some(at) => self.remove(at),
+            None => self.write(Change::DropLayer { key: key.to_owned() }),
+        }
+    }
+
+    /// Deletes what is about things that the disk has been told to forget.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn forget_dropped(&mut self, gone: &[Change]) -> Result<(), StoreError> {
+        let is_gone = |change: &Change| {
+            gone.iter().any(|gone| match (change, gone) {
+                (Change::Layer { key, .. }, Change::DropLayer { key: gone })
+                | (
+                    Change::Image { id: key, .. } | Change::Name { id: key, .. },
+                    Change::DropImage { id: gone },
+                ) => key == gone,
+                _ => false,
+            })
+        };
+        while let Some(at) = self.pending.iter().position(|(_, change)| is_gone(change)) {
+            self.remove(at)?;
+        }
+        Ok(())
     }
 
     /// Deletes all up to `last`: they are on disk.
@@ -85,10 +125,15 @@ impl Journal {
         while let Some((number, _)) = self.pending.first()
             && *number <= last
         {
-            let path = self.path(*number);
-            fs::remove_file(&path).map_err(io("delete", &path))?;
-            self.pending.remove(0);
+            self.remove(0)?;
         }
+        Ok(())
+    }
+
+    fn remove(&mut self, at: usize) -> Result<(), StoreError> {
+        let path = self.path(self.pending[at].0);
+        fs::remove_file(&path).map_err(io("delete", &path))?;
+        self.pending.remove(at);
         Ok(())
     }
 

@@ -81,6 +81,31 @@ async fn an_image_whose_layer_is_gone_is_pulled_again() {
     assert!(open(folder.path()).list().is_empty(), "it is forgotten on disk too");
 }
 
+/// What a crash in mid-pull leaves: a complete layer, and no image.
+#[tokio::test]
+async fn layers_that_no_image_has_are_dropped_at_the_start() {
+    for durable in [false, true] {
+        let (folder, _) = pulled().await;
+        if durable {
+            open_store(&config(folder.path())).unwrap().flush().unwrap();
+            let database = redb::Database::open(folder.path().join("root/images.redb")).unwrap();
+            let write = database.begin_write().unwrap();
+            write.delete_table(redb::TableDefinition::<&str, &[u8]>::new("images")).unwrap();
+            write.delete_table(redb::TableDefinition::<&str, &str>::new("names")).unwrap();
+            write.commit().unwrap();
+        } else {
+            fs::remove_file(&journal(folder.path())[1]).unwrap();
+        }
+        assert_eq!(count(&folder.path().join("root/layers")), 1);
+        let store = open_store(&config(folder.path())).unwrap();
+        assert_eq!(count(&folder.path().join("root/layers")), 0, "durable: {durable}");
+        assert!(journal(folder.path()).is_empty());
+        store.flush().unwrap();
+        drop(store);
+        assert_eq!(super::leftovers::on_disk(folder.path()), 0);
+    }
+}
+
 #[tokio::test]
 async fn unknown_versions_are_refused_by_name() {
     let (folder, _) = pulled().await;

@@ -13,8 +13,8 @@ async fn check(registry: &Registry, class: Class, words: &str) {
     assert_eq!(error.class(), class, "{text}");
     assert!(text.contains(words), "{words:?} in {text:?}");
     assert!(text.contains("a:t"), "the image is named: {text}");
-    until("nothing is left", || node.ingest() == 0).await;
-    assert_eq!(node.layer_folders(), 0, "{text}");
+    node.settled(0).await;
+    assert_eq!(node.journal(), 0, "{text}");
     assert!(node.images.list().is_empty());
 }
 

@@ -1,0 +1,120 @@
+//! Which layers stay, and the going of the others. A layer stays while an image has it or a pull
+//! holds it. Owns the count of holds and the folders' way in and out of `layers/`; never drops an
+//! image. Called by `hold` and `pull` on blocking threads, by `Store` at its opening.
+//!
+//! ```text
+//!            hold                       add_layer                add_image
+//!   unknown ──────► held, on its way ─────────────► held, here ─────────────► of an image
+//!      ▲                  │                              │                      │ (and held
+//!      │                  │ release                      │ release              │  until the
+//!      └──────────────────┴──────────────────────────────┘                      ▼  release)
+//! ```
+//! All of it happens under the journal's lock, so a pull finds a layer whole or not at all.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::record::{Change, LayerRecord};
+use super::{State, Store, StoreError};
+use crate::image::ingest::Ingest;
+
+impl Store {
+    /// One more needs each of these layers, here or yet to come.
+    pub(crate) fn hold(&self, keys: &[String]) {
+        self.write(|state| {
+            for key in keys {
+                *state.holds.entry(key.clone()).or_default() += 1;
+            }
+        });
+    }
+
+    /// Makes a layer known and its folder the layer's. If another has brought it in the meantime
+    /// (its pull was cancelled at the last moment, this one began anew), `ingest` is given up.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`], the journal's.
+    pub(crate) fn add_layer(&self, key: &str, record: LayerRecord, ingest: Ingest) -> Result<(), StoreError> {
+        let mut journal = self.journal();
+        if self.layer(key).is_some() {
+            return Ok(());
+        }
+        // Folder first: a folder without a record is deleted at the next start, a record without a
+        // folder would be a lie.
+        let folder = record.folder.clone();
+        let place = self.layers_dir.join(&folder);
+        let keep = ingest.keep(&place);
+        keep.map_err(|source| StoreError::Folder { key: key.to_owned(), source: Box::new(source) })?;
+        let change = Change::Layer { key: key.to_owned(), record };
+        if let Err(error) = journal.write(change.clone()) {
+            drop(self.take_out(&folder));
+            return Err(error);
+        }
+        self.write(|state| state.note(change));
+        Ok(())
+    }
+
+    /// Lets go of `released` and drops all layers that nobody needs; says how many those were. What
+    /// can't be deleted now is deleted at the next start.
+    pub(crate) fn release(&self, released: &[String]) -> usize {
+        let mut journal = self.journal();
+        let dropped = self.write(|state| {
+            state.let_go(released);
+            state.take_unneeded()
+        });
+        let mut folders = Vec::new();
+        for (key, record) in &dropped {
+            tracing::info!(layer = %key, "dropping a layer that no image has");
+            if let Err(error) = journal.drop_layer(key) {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(layer = %key, error, "that is not noted: the next start drops it again");
+            }
+            folders.extend(self.take_out(&record.folder));
+        }
+        drop(journal);
+        // Moved out of the way; their files take longer and need no lock.
+        drop(folders);
+        dropped.len()
+    }
+
+    /// How many layers are held; none are on their way in or out while it counts.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        let _journal = self.journal();
+        self.read(|state| state.holds.len())
+    }
+
+    /// A layer's folder among the temporary ones, deleted with the value.
+    fn take_out(&self, folder: &str) -> Option<Ingest> {
+        let taken = Ingest::take(&self.layers_dir.join(folder), &self.ingest_dir);
+        let log = |error| {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(folder, error, "a dropped layer's folder stays until the next start");
+        };
+        taken.map_err(log).ok()
+    }
+}
+
+impl State {
+    fn let_go(&mut self, keys: &[String]) {
+        for key in keys {
+            if let Some(count) = self.holds.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.holds.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Forgets the layers that no image has and no pull holds.
+    pub(super) fn take_unneeded(&mut self) -> Vec<(String, Arc<LayerRecord>)> {
+        let records = self.images.values().map(|held| &held.record);
+        let needed: HashSet<&String> =
+            records.flat_map(|record| record.diff_ids.iter().chain(&record.fixup)).collect();
+        let is_unneeded = |key: &String| !needed.contains(key) && !self.holds.contains_key(key);
+        self.layers.extract_if(|key, _| is_unneeded(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Holds against the journal and the disk, without a registry.
+
+use super::*;
+use crate::image::Config;
+use crate::image::store::disk::Disk;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    store: Store,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config { root: folder.path().join("root"), state: folder.path().join("state") };
+        Self { store: Store::open(&config).unwrap(), folder }
+    }
+
+    /// As the thread of a pull does it; the layer holds one file named `content`.
+    fn add(&self, key: &str, content: &str) {
+        let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
+        std::fs::write(ingest.path().join(content), "").unwrap();
+        let record = LayerRecord {
+            folder: format!("f-{key}"),
+            blob: String::new(),
+            compressed: 1,
+            unpacked: 1,
+            implied: Vec::new(),
+            empty: false,
+            opaque_root: false,
+        };
+        self.store.add_layer(key, record, ingest).unwrap();
+    }
+
+    /// Layers in memory, in the folders, in the journal (`-` for one dropped), and on disk. Closes
+    /// the store.
+    fn check(self, memory: &[&str], journal: &[&str], disk: &[&str]) {
+        let state = &self.store;
+        let mut known: Vec<String> = state.read(|state| state.layers.keys().cloned().collect());
+        known.sort();
+        assert_eq!(known, memory, "memory");
+        assert_eq!(names(&state.layers_dir), memory.iter().map(|key| format!("f-{key}")).collect::<Vec<_>>());
+        assert!(names(&state.ingest_dir).is_empty(), "nothing temporary stays");
+        let pending = state.journal().offer().into_iter().map(|(_, change)| shown(&change));
+        assert_eq!(pending.collect::<Vec<_>>(), journal, "journal");
+        assert_eq!(names(&self.folder.path().join("state/images")).len(), journal.len(), "journal files");
+        drop(self.store);
+        let (_, changes) = Disk::open(&self.folder.path().join("root/images.redb")).unwrap();
+        assert_eq!(changes.iter().map(shown).collect::<Vec<_>>(), disk, "disk");
+    }
+}
+
+fn shown(change: &Change) -> String {
+    match change {
+        Change::Layer { key, .. } => key.clone(),
+        Change::DropLayer { key } => format!("-{key}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn names(folder: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn keys(keys: &[&str]) -> Vec<String> {
+    keys.iter().map(|key| (*key).to_owned()).collect()
+}
+
+#[test]
+fn a_layer_goes_without_trace_when_the_last_lets_go() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a", "b"]));
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "x");
+    own.add("b", "x");
+    assert_eq!(own.store.release(&keys(&["a", "b"])), 1);
+    assert!(own.store.layer("a").is_some() && own.store.layer("b").is_none());
+    assert_eq!(own.store.release(&keys(&["a"])), 1);
+    assert_eq!(own.store.held(), 0);
+    own.check(&[], &[], &[]);
+}
+
+#[test]
+fn one_that_the_sync_thread_has_in_hand_is_dropped_after_it() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a", "b"]));
+    own.add("a", "x");
+    // The first half of a flush, then the second.
+    let offered = own.store.journal().offer();
+    own.add("b", "x");
+    assert_eq!(own.store.release(&keys(&["a", "b"])), 2);
+    own.store.disk.apply(offered.iter().map(|(_, change)| change)).unwrap();
+    own.store.journal().forget(offered[0].0).unwrap();
+    let pending: Vec<String> = own.store.journal().offer().iter().map(|(_, change)| shown(change)).collect();
+    assert_eq!(pending, ["-a"], "the disk has never heard of b");
+    own.store.flush().unwrap();
+    own.check(&[], &[], &[]);
+}
+
+#[test]
+fn a_durable_one_is_dropped_on_disk_and_may_come_back() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "x");
+    own.store.flush().unwrap();
+    assert_eq!(own.store.release(&keys(&["a"])), 1);
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "x");
+    own.check(&["a"], &["-a", "a"], &["a"]);
+
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "x");
+    own.store.flush().unwrap();
+    own.store.release(&keys(&["a"]));
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "x");
+    own.store.release(&keys(&["a"]));
+    own.store.flush().unwrap();
+    own.check(&[], &[], &[]);
+}
+
+#[test]
+fn the_first_to_bring_a_layer_counts() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "first");
+    own.add("a", "second");
+    assert_eq!(names(&own.store.layers_dir.join("f-a")), ["first"]);
+    own.check(&["a"], &["a"], &[]);
+}
+
+#[test]
+fn a_folder_that_nobody_knows_makes_way() {
+    let own = Fixture::new();
+    std::fs::create_dir_all(own.store.layers_dir.join("f-a/old")).unwrap();
+    own.store.hold(&keys(&["a"]));
+    own.add("a", "new");
+    assert_eq!(names(&own.store.layers_dir.join("f-a")), ["new"]);
+}
+
+#[test]
+fn a_lost_folder_or_journal_entry_does_not_keep_the_rest() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a", "b"]));
+    own.add("a", "x");
+    own.add("b", "x");
+    std::fs::remove_dir_all(own.store.layers_dir.join("f-a")).unwrap();
+    std::fs::remove_file(own.folder.path().join("state/images/0000000000000002.json")).unwrap();
+    assert_eq!(own.store.release(&keys(&["a", "b"])), 2);
+    assert!(own.store.layer("a").is_none() && own.store.layer("b").is_none());
+    assert!(names(&own.store.layers_dir).is_empty());
+}
