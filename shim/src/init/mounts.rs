@@ -207,7 +207,8 @@ pub(super) fn mask(path: &str) -> Result<(), StepError> {
     }
     let null = copy_tree("/dev/null", false)?;
     let device = rustix::fs::fstat(&null).step(|| "look at /dev/null".into())?;
-    if device.st_rdev != rustix::fs::makedev(1, 3) {
+    let character = rustix::fs::FileType::from_raw_mode(device.st_mode).is_char_device();
+    if !character || device.st_rdev != rustix::fs::makedev(1, 3) {
         return refuse(libc::EPERM, "/dev/null of the container is not the null device");
     }
     attach(null.as_fd(), found.as_fd(), path)
