@@ -7,7 +7,7 @@ mod layout;
 mod resources;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,6 +70,9 @@ pub enum Error {
     /// A request that this host's cgroup version has no file for.
     #[error("{0} needs cgroup v2, and this node has v1: leave it unset here")]
     NeedsV2(String),
+    /// A name that is no plain file name.
+    #[error("{0:?} is not the name of a cgroup file")]
+    BadName(String),
     /// A path that would leave the cgroup tree.
     #[error("cgroup path {0:?} is not absolute and plain")]
     BadPath(String),
@@ -83,7 +86,10 @@ pub struct Cgroup {
 }
 
 fn write(path: PathBuf, value: &str) -> Result<(), Error> {
-    fs::write(&path, value).map_err(|source| Error::Write { path, value: value.to_owned(), source })
+    // Never makes a file: one that is missing is a controller that is missing.
+    let written =
+        fs::OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(value.as_bytes()));
+    written.map_err(|source| Error::Write { path, value: value.to_owned(), source })
 }
 
 impl Cgroup {

@@ -54,6 +54,10 @@ pub enum Error {
     /// The start failed in the container; the container is EXITED, 128, StartError.
     #[error("failed to start container {id}: {message}")]
     Start { id: String, message: String },
+    #[error("the monitor of sandbox {id} does not answer within {seconds} s: it may hang on a disk")]
+    MonitorStuck { id: String, seconds: u64 },
+    #[error("setting up container {id} takes more than {seconds} s: a mount source may hang")]
+    StartStuck { id: String, seconds: u64 },
     #[error("container {id} still runs {seconds} s after SIGKILL: a process of it may hang in the kernel")]
     Unkillable { id: String, seconds: u64 },
     #[error("{what} {path}", path = .path.display())]
@@ -108,7 +112,9 @@ impl Error {
             Self::Name(_) => Code::AlreadyExists,
             Self::SandboxNotReady(_) | Self::WrongState { .. } => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
-            Self::Unkillable { .. } => Code::DeadlineExceeded,
+            Self::Unkillable { .. } | Self::MonitorStuck { .. } | Self::StartStuck { .. } => {
+                Code::DeadlineExceeded
+            }
             Self::Image(error) => match error.class() {
                 image::Class::NotFound => Code::NotFound,
                 image::Class::Unauthorized => Code::PermissionDenied,

@@ -12,6 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::exit::ExitRecord;
 use crate::monitor_client::Event;
 use crate::node::Node;
+use crate::recover;
 use crate::store::container::Ended;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::sys;
@@ -26,10 +27,24 @@ pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Eve
                 let Ok(sandbox) = node.store.sandbox(&sandbox) else { continue };
                 // A stop lets go of its monitor first: that is no loss.
                 if sandbox.monitor().is_some() {
-                    tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
-                    tokio::spawn(monitor_gone(node.clone(), sandbox));
+                    tokio::spawn(connection_lost(node.clone(), sandbox));
                 }
             }
+        }
+    }
+}
+
+/// A connection can be lost while its monitor lives, which drops a runtime that does not read.
+async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+    match recover::reconnect(&node, &sandbox).await {
+        Ok(true) => tracing::warn!(sandbox = sandbox.id, "connected to the monitor again"),
+        Ok(false) => {
+            tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
+            monitor_gone(node, sandbox).await;
+        }
+        Err(error) => {
+            tracing::error!(sandbox = sandbox.id, "ending the pod: {}", crate::error::chain(&error));
+            monitor_gone(node, sandbox).await;
         }
     }
 }
@@ -63,9 +78,12 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
 /// from the records, from the kernel where it keeps them (Linux 6.15), else 255.
 pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
-    let containers = node.store.containers_of(&sandbox.id);
-    let mut paths: Vec<String> = containers.iter().map(|container| container.record().cgroup).collect();
-    paths.push(sandbox.record().pause_cgroup());
+    kill(&node, vec![sandbox.record().pause_cgroup()]).await;
+    end_rest(&node, &sandbox.id).await;
+    sandbox.set_state(SandboxState::NotReady);
+}
+
+async fn kill(node: &Node, paths: Vec<String>) {
     let layout = node.layout.clone();
     let killed = tokio::task::spawn_blocking(move || {
         for path in paths {
@@ -75,8 +93,14 @@ pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
         }
     });
     if killed.await.is_err() {
-        tracing::error!(sandbox = sandbox.id, "killing the pod's processes ended early");
+        tracing::error!("killing a pod's processes ended early");
     }
+}
+
+/// Ends every container of a sandbox that has no monitor any more and that had begun to run.
+pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
+    let containers = node.store.containers_of(sandbox);
+    kill(node, containers.iter().map(|container| container.record().cgroup).collect()).await;
     for container in containers {
         let pidfd = match container.state() {
             ContainerState::Running(pidfd) => Some(pidfd),
@@ -84,9 +108,8 @@ pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
             _ => continue,
         };
         let exit = last_words(&container, pidfd.as_deref()).await;
-        end(&node, &container, &exit);
+        end(node, &container, &exit);
     }
-    sandbox.set_state(SandboxState::NotReady);
 }
 
 async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {

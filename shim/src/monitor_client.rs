@@ -43,6 +43,12 @@ pub enum Error {
     /// The monitor, or the child it cloned, says why not.
     #[error("{}", describe(.0))]
     Refused(Failure),
+    /// A request that does not fit into a frame.
+    #[error("the container's configuration takes {bytes} bytes, the limit is {}", wire::MAX_FRAME)]
+    TooLong {
+        /// Its size.
+        bytes: usize,
+    },
     /// An answer of another kind than the question.
     #[error("the monitor of sandbox {sandbox} answered something else")]
     Confused {
@@ -105,6 +111,12 @@ impl MonitorClient {
 
     async fn call(&self, op: request::Op) -> Result<reply::Result, Error> {
         let gone = || Error::Gone { sandbox: self.sandbox.clone() };
+        // The monitor would have to drop a connection that sends more.
+        let request = Request { id: 0, op: Some(op) };
+        let bytes = prost::Message::encoded_len(&request);
+        let Some(op) = request.op.filter(|_| bytes < wire::MAX_FRAME) else {
+            return Err(Error::TooLong { bytes });
+        };
         let (answer, answered) = oneshot::channel();
         self.requests.send((op, answer)).await.map_err(|_| gone())?;
         match answered.await.map_err(|_| gone())? {

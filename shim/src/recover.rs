@@ -3,15 +3,17 @@
 //! is served.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::Error;
 use crate::exit::ExitRecord;
-use crate::monitor_client::MonitorClient;
+use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;
 use crate::sandbox::{launch, stop};
 use crate::store::container::Ended;
@@ -19,6 +21,9 @@ use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 use crate::{container, events};
+
+/// How long a monitor may take to answer: one that writes to a slow disk answers late.
+const GREETING: Duration = Duration::from_secs(30);
 
 /// Loads every record, reconnects to monitors, and undoes what never became a sandbox.
 ///
@@ -29,8 +34,8 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     for sandbox in node.store.sandboxes() {
         let record = sandbox.record();
         if sandbox.state() == SandboxState::Starting {
-            match reconnect(node, &sandbox).await {
-                Some(()) if record.complete => sandbox.set_state(SandboxState::Ready),
+            match reconnect(node, &sandbox).await? {
+                true if record.complete => sandbox.set_state(SandboxState::Ready),
                 _ => events::monitor_gone(node.clone(), sandbox.clone()).await,
             }
         }
@@ -104,15 +109,32 @@ fn drop_leftover(folder: &Path) -> Result<(), Error> {
     })
 }
 
-/// Connects to the monitor and takes its word on what runs. None when there is no monitor.
-async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Option<()> {
-    let stream = launch::reconnect(node, &sandbox.id).await.ok()?;
-    let (client, welcome) = match MonitorClient::connect(stream, &sandbox.id, node.events.clone()).await {
-        Ok(connected) => connected,
-        Err(error) => {
-            tracing::warn!(sandbox = sandbox.id, "{}", crate::error::chain(&error));
-            return None;
+/// Connects to the monitor and takes its word on what runs; false when there is no monitor, or it
+/// holds no pause.
+///
+/// # Errors
+/// When a monitor is there and can't be talked to: its pod must not be ended for that.
+pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<bool, Error> {
+    let stream = match launch::reconnect(node, &sandbox.id).await {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+            return Ok(false);
         }
+        Err(source) => {
+            return Err(Error::Files {
+                what: "connect to the monitor of",
+                path: sandbox.folder.clone(),
+                source,
+            });
+        }
+    };
+    let greeting = MonitorClient::connect(stream, &sandbox.id, node.events.clone());
+    let (client, welcome) = match tokio::time::timeout(GREETING, greeting).await {
+        Ok(Ok(connected)) => connected,
+        // It ended while it was greeted.
+        Ok(Err(monitor_client::Error::Gone { .. })) => return Ok(false),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => return Err(Error::MonitorStuck { id: sandbox.id.clone(), seconds: GREETING.as_secs() }),
     };
     sandbox.set_monitor(Some(client));
     for running in &welcome.running {
@@ -130,7 +152,7 @@ async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Option<()> {
         }
     }
     settle(node, sandbox);
-    welcome.running.iter().any(|running| running.id == sandbox.id).then_some(())
+    Ok(welcome.running.iter().any(|running| running.id == sandbox.id))
 }
 
 /// Containers that had started and that the monitor holds no more ended between the record scan and

@@ -58,3 +58,11 @@ fn trap_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else()
     assert_eq!(log, "new\nrest\n");
     Ok(())
 }
+
+#[test]
+fn a_link_that_leads_nowhere_is_a_fine_mount_target() -> Result<()> {
+    let link = "../run/systemd/resolve/stub-resolv.conf";
+    let layers = vec![Layer::default().symlink("etc/resolv.conf", link)];
+    assert_eq!(seen(layers, "readlink /etc/resolv.conf; test -f /etc/resolv.conf")?, format!("{link}\n"));
+    Ok(())
+}

@@ -33,6 +33,13 @@ type FileValue = (&'static str, String, String);
 impl Resources {
     /// The writes in order: controller, file, value.
     pub(super) fn files(&self, unified: bool) -> Result<Vec<FileValue>, Error> {
+        // They become file names: one with a slash would be any file of the node.
+        let names = self.unified.keys().chain(self.hugepages.keys());
+        for name in names {
+            if name.is_empty() || name == ".." || name.contains(['/', '\0']) {
+                return Err(Error::BadName(name.clone()));
+            }
+        }
         if unified { Ok(self.v2()) } else { self.v1() }
     }
 
@@ -163,6 +170,15 @@ mod tests {
             ]
         );
         assert_eq!(names(true), ["memory.max=67108864", "cpu.weight=100", "cpu.max=50000 100000"]);
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_the_cgroup_is_refused() {
+        for name in ["../../../etc/x", "/etc/x", "..", ""] {
+            let unified = BTreeMap::from([(name.to_owned(), "1".to_owned())]);
+            let limits = Resources { unified, ..Resources::default() };
+            assert!(matches!(limits.files(true), Err(Error::BadName(_))), "{name:?}");
+        }
     }
 
     #[test]

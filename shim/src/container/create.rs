@@ -91,7 +91,7 @@ fn make(
     if start.privileged {
         start.devices = devices::all_of_node()?;
     }
-    let stop_signal = spec::container::signal(&image.config.stop_signal)?;
+    let stop_signal = spec::container::stop_signal(config, &image.config)?;
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gantry_proto::monitor::{StartContainer, request};
 use prost::Message;
@@ -17,6 +18,10 @@ use crate::spec::container::resources;
 use crate::store::record::{Process, StartFailure, Started};
 use crate::store::{Container, ContainerState, SandboxState};
 use crate::timeline::unix_nanos;
+
+/// How long the child may take to its program: a mount source on a dead network disk never answers.
+/// Shorter than the kubelet's own two minutes, so that it hears why.
+const SET_UP: Duration = Duration::from_secs(100);
 
 /// Starts a created container. One that runs already has been started by this very call, whose
 /// answer was lost: that is success.
@@ -48,15 +53,30 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
         };
         let _stage = container.spans.stage("clone");
-        Ok::<_, Error>(client.start(request::Op::StartContainer(start)).await?)
+        let start = client.start(request::Op::StartContainer(start));
+        match tokio::time::timeout(SET_UP, start).await {
+            Ok(started) => Ok(started?),
+            Err(_) => Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() }),
+        }
     };
     match attempt.await {
         Ok(started) => {
             let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
-            container.update(|record| record.started = Some(Started { process, at: unix_nanos() }))?;
-            // When it can't be opened it has ended already, and its exit is on its way, or here.
+            // First what stop and remove go by: the process runs, whatever becomes of the record. When it
+            // can't be opened it has ended already, and its exit is on its way, or here.
             if let Ok(pidfd) = recover::open(process) {
                 container.set_state(ContainerState::Running(Arc::new(pidfd)));
+            }
+            let recorded =
+                container.update(|record| record.started = Some(Started { process, at: unix_nanos() }));
+            if let Err(error) = recorded {
+                super::stop::kill(&container).await?;
+                return Err(error.into());
+            }
+            if sandbox.state() != SandboxState::Ready {
+                // Stopped meanwhile: the teardown may have passed this container by.
+                super::stop::kill(&container).await?;
+                return Err(Error::SandboxNotReady(sandbox.id.clone()));
             }
             tracing::info!(container = container.id, pid = process.pid, "container started");
             Ok(())

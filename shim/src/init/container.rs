@@ -56,6 +56,8 @@ pub fn run(
     // No other process of the pod may look into this one before exec, even in a shared pid namespace.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "become undumpable".into())?;
+    // Folders and files made as mount targets get the modes asked for; `reset` sets the final mask.
+    rustix::process::umask(Mode::empty());
     enter_cgroup(start)?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;

@@ -20,6 +20,9 @@ const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
+/// As many links as the kernel follows in one path.
+const MAX_LINKS: u32 = 40;
+
 /// A new, detached mount of a kernel file system.
 pub(super) fn new_filesystem(
     kind: &str,
@@ -69,6 +72,16 @@ pub(super) fn target(
     directory: bool,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, StepError> {
+    make_target(root, path, directory, resolve, MAX_LINKS)
+}
+
+fn make_target(
+    root: BorrowedFd<'_>,
+    path: &str,
+    directory: bool,
+    resolve: ResolveFlags,
+    links: u32,
+) -> Result<OwnedFd, StepError> {
     let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let open =
         |name: &str| rustix::fs::openat2(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
@@ -81,10 +94,11 @@ pub(super) fn target(
         Some((parent, name)) => (parent.to_str().unwrap_or("/"), name),
         None => return refuse(libc::EINVAL, format!("mount target {path} has no name")),
     };
+    let above = parent;
     let parent = if parent.is_empty() || parent == "/" {
         open("/").step(|| "open /".into())?
     } else {
-        target(root, parent, true, resolve)?
+        make_target(root, parent, true, resolve, links)?
     };
     let made = if directory {
         rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))
@@ -97,6 +111,14 @@ pub(super) fn target(
         )
         .map(drop)
     };
+    if made == Err(Errno::EXIST) && links > 0 && !resolve.contains(ResolveFlags::NO_SYMLINKS) {
+        // A link that leads nowhere yet, as /etc/resolv.conf of systemd's images: what it names is made.
+        let link =
+            rustix::fs::readlinkat(&parent, name, Vec::new()).step(|| format!("read the link {path}"))?;
+        let link = link.to_string_lossy();
+        let next = if link.starts_with('/') { link.into_owned() } else { format!("{above}/{link}") };
+        return make_target(root, &next, directory, resolve, links - 1);
+    }
     made.step(|| format!("make {path} in the container"))?;
     rustix::fs::openat2(
         &parent,
@@ -150,9 +172,9 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount) -> Result<(), StepError>
     let directory = rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir();
     let place = target(root, &mount.destination, directory, ResolveFlags::empty())?;
     attach(source.as_fd(), place.as_fd(), &mount.destination)?;
-    // `place` is what lies under the mount now; the mount itself is reached through the path again.
-    let mounted = target(root, &mount.destination, directory, ResolveFlags::empty())?;
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&mounted));
+    // By its own descriptor, never by looking the destination up again: a link put there meanwhile,
+    // in a volume that others write to, would get the flags instead (as in CVE-2021-30465).
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
     let propagation = match mount.propagation() {
         Propagation::Private => MountPropagationFlags::PRIVATE,
         Propagation::Slave => MountPropagationFlags::DOWNSTREAM,

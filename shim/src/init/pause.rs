@@ -31,6 +31,7 @@ pub fn run(
 ) -> Result<Infallible, StepError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "become undumpable".into())?;
+    rustix::process::umask(Mode::empty());
     match &start.cgroup {
         Some(target) if !target.unified => enter_v1(&target.folders)?,
         Some(_) => {}

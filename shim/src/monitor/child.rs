@@ -2,6 +2,7 @@
 //! record of its end. Called by `monitor::event_loop`.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -130,13 +131,12 @@ impl Child {
         }
     }
 
-    #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
     fn write(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if let Some(error) = self.log.append(bytes) {
-            eprintln!("{}: lines of the log are lost: {error}", self.id);
+            complain(format_args!("{}: lines of the log are lost: {error}", self.id));
         }
     }
 
@@ -162,7 +162,6 @@ impl Child {
     }
 
     /// Writes the exit record and returns the event that tells of it.
-    #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
     pub(super) fn record(&mut self) -> Option<Exited> {
         let Phase::Draining { exit_code, finished_at, oom_kills, .. } = self.phase else { return None };
         for index in 0..self.outputs.len() {
@@ -175,10 +174,16 @@ impl Child {
         }
         if let Err(error) = ExitRecord::seen(exit_code, finished_at, oom_kills).write(&self.record_dir) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            eprintln!("{}: {error}: {cause}", self.id);
+            complain(format_args!("{}: {error}: {cause}", self.id));
         }
         Some(Exited { id: self.id.clone(), exit_code, finished_at_unix_nanos: finished_at, oom_kills })
     }
+}
+
+/// Descriptor 2 is the monitor's own log, maybe on the disk that is full: a line lost there must not
+/// end the pod, as the panic of `eprintln!` would.
+fn complain(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{what}");
 }
 
 /// `oom_kill N` in memory.events (v2) and memory.oom_control (v1, runtime-traps P18).

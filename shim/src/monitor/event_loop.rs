@@ -332,6 +332,10 @@ impl Monitor {
         match result {
             Ok(()) => {
                 let started = child.started();
+                if !self.connections.contains_key(&reply_to.0) {
+                    // Whoever asked for it is gone and will never learn that it runs.
+                    child.kill_stragglers();
+                }
                 self.reply(reply_to.0, reply_to.1, reply::Result::Started(started));
                 if let Some((exit_code, at)) = ended {
                     self.ended(id, exit_code, at);

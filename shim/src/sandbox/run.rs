@@ -84,6 +84,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
         hostname: hostname(spec),
         runtime_handler: String::new(),
         namespaces: spec.modes,
+        privileged: spec.privileged,
         cgroup_parent: parent,
         owns_cgroup_parent: owns,
         created_at: unix_nanos(),

@@ -13,12 +13,16 @@ use super::{launch, network};
 use crate::cgroup::Cgroup;
 use crate::container;
 use crate::error::{Error, chain};
+use crate::events;
 use crate::node::Node;
 use crate::recover;
 use crate::store::{Sandbox, SandboxState};
 
 /// How long pause has to end after SIGKILL.
 const PAUSE_END: Duration = Duration::from_secs(5);
+
+/// How long a monitor without processes has to end.
+const MONITOR_END: Duration = Duration::from_secs(2);
 
 /// Keeps the first error, logs every later one.
 #[derive(Default)]
@@ -85,7 +89,11 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     if let Some(client) = sandbox.monitor() {
         // Let go first: the end of this monitor is no loss of a pod.
         sandbox.set_monitor(None);
-        errors.note(client.shut_down().await.map_err(Error::from));
+        // One that hangs on a bad disk is killed with its cgroup below.
+        match tokio::time::timeout(MONITOR_END, client.shut_down()).await {
+            Ok(result) => errors.note(result.map_err(Error::from)),
+            Err(_) => tracing::warn!(sandbox = sandbox.id, "the monitor does not answer, killing it"),
+        }
     }
     sandbox.set_state(SandboxState::NotReady);
     if let Some(network) = record.network.clone() {
@@ -105,6 +113,8 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
         errors.into_result()
     });
     errors.note(cleaned.await?);
+    // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
+    events::end_rest(node, &sandbox.id).await;
     if errors.0.is_none() && sandbox.folder.exists() {
         errors.note(sandbox.update(|record| record.stopped = true).map_err(Error::from));
     }

@@ -36,18 +36,35 @@ pub(crate) fn check(config: &cri::ContainerConfig) -> Result<Checked, Error> {
         .as_ref()
         .is_some_and(|profile| profile.profile_type() != cri::security_profile::ProfileType::Unconfined);
     unsupported(profile, "security_context.apparmor")?;
+    old_profiles(&security)?;
     for mount in &config.mounts {
         unsupported(mount.image.is_some(), "mounts.image")?;
+        unsupported(!mount.image_sub_path.is_empty(), "mounts.image_sub_path")?;
         unsupported(mount.recursive_read_only, "mounts.recursive_read_only")?;
+        // Mounts made inside would have to reach the host, whose namespace the container has left by then.
+        let bidirectional = mount.propagation() == cri::MountPropagation::PropagationBidirectional;
+        unsupported(bidirectional, "mounts.propagation BIDIRECTIONAL")?;
         unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
         absolute("mounts.container_path", &mount.container_path)?;
         absolute("mounts.host_path", &mount.host_path)?;
+    }
+    for device in &config.devices {
+        let mut permissions: Vec<char> = device.permissions.chars().collect();
+        permissions.sort_unstable();
+        unsupported(!matches!(permissions[..], [] | ['m', 'r', 'w']), "devices.permissions other than rwm")?;
     }
     if !config.working_dir.is_empty() {
         absolute("working_dir", &config.working_dir)?;
     }
     let linux_resources = linux.resources.unwrap_or_default();
     Ok(Checked { security, linux_resources })
+}
+
+#[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
+fn old_profiles(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
+    let confined = |profile: &str| !matches!(profile, "" | "unconfined");
+    unsupported(confined(&security.seccomp_profile_path), "security_context.seccomp_profile_path")?;
+    unsupported(confined(&security.apparmor_profile), "security_context.apparmor_profile")
 }
 
 /// Unconfined is what there is so far: anything else would promise protection that is not given.
@@ -132,6 +149,13 @@ impl Checked {
             });
         }
         let privileged = security.privileged;
+        if privileged && !sandbox.privileged {
+            return Err(Error::Invalid {
+                field: "security_context.privileged",
+                value: "true".into(),
+                expected: "the sandbox was not made for privileged containers",
+            });
+        }
         let hidden = |paths: &[String]| if privileged { Vec::new() } else { paths.to_vec() };
         Ok(StartContainer {
             args: command(config, image)?,
@@ -262,6 +286,17 @@ pub(crate) const SIGNALS: [(i32, &str); 31] = [
     (31, "SYS"),
 ];
 
+/// The signal that asks a container to stop: the request's, else the image's, else SIGTERM.
+///
+/// # Errors
+/// An unknown name in the image.
+pub(crate) fn stop_signal(config: &cri::ContainerConfig, image: &ImageConfig) -> Result<i32, Error> {
+    match config.stop_signal() {
+        cri::Signal::RuntimeDefault => signal(&image.stop_signal),
+        wanted => signal(&wanted.as_str_name().replace("PLUS", "+").replace("MINUS", "-")),
+    }
+}
+
 /// Number of a signal named as in `SIGTERM`, `TERM` or `15`, or real-time as in `SIGRTMIN+3`.
 ///
 /// # Errors
@@ -276,6 +311,18 @@ pub(crate) fn signal(name: &str) -> Result<i32, Error> {
     }
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
+    match plain {
+        "RTMIN" => return Ok(34),
+        "RTMAX" => return Ok(64),
+        "CLD" => return Ok(17),
+        "POLL" => return Ok(29),
+        "IOT" => return Ok(6),
+        _ => {}
+    }
+    if let Some(offset) = plain.strip_prefix("RTMAX-") {
+        let offset = offset.parse::<i32>().ok().filter(|offset| (0..=30).contains(offset));
+        return offset.map(|offset| 64 - offset).ok_or_else(unknown);
+    }
     if let Some(offset) = plain.strip_prefix("RTMIN+") {
         return offset
             .parse::<i32>()

@@ -20,6 +20,7 @@ pub(crate) struct SandboxSpec {
     pub pid: NamespaceMode,
     pub ipc: NamespaceMode,
     pub host_network: bool,
+    pub privileged: bool,
     pub cgroup_parent: String,
     pub sysctls: Vec<Sysctl>,
     pub dns: Option<cri::DnsConfig>,
@@ -48,7 +49,6 @@ impl SandboxSpec {
                 return Err(Error::Missing(field));
             }
         }
-        unsupported(config.port_mappings.iter().any(|port| port.host_port != 0), "port_mappings.host_port")?;
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
         unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
@@ -57,6 +57,10 @@ impl SandboxSpec {
             options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod);
         unsupported(userns, "namespace_options.userns_options")?;
         let host_network = shared(options.network, "namespace_options.network")? == NamespaceMode::Host;
+        // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
+        let mapped = config.port_mappings.iter().any(|port| port.host_port != 0);
+        unsupported(mapped && !host_network, "port_mappings.host_port")?;
+        let ipc = shared(options.ipc, "namespace_options.ipc")?;
         let hostname = config.hostname;
         if hostname.len() > 64 || hostname.contains(['\0', '\n']) {
             return Err(Error::Invalid {
@@ -78,10 +82,11 @@ impl SandboxSpec {
             hostname,
             modes: NamespaceModes { network: options.network, pid: options.pid, ipc: options.ipc },
             pid: pid_mode(options.pid, "namespace_options.pid")?,
-            ipc: shared(options.ipc, "namespace_options.ipc")?,
+            ipc,
+            privileged: security.privileged,
             host_network,
             cgroup_parent: linux.cgroup_parent,
-            sysctls: sysctls(linux.sysctls, host_network)?,
+            sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host)?,
             dns: config.dns_config,
         })
     }
@@ -91,12 +96,14 @@ impl SandboxSpec {
 fn sysctls(
     wanted: impl IntoIterator<Item = (String, String)>,
     host_network: bool,
+    host_ipc: bool,
 ) -> Result<Vec<Sysctl>, Error> {
     let mut sysctls = Vec::new();
     for (name, value) in wanted {
         let name = name.replace('/', ".");
         let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix))
             || name == "kernel.sem";
+        let ipc = ipc && !host_ipc;
         let net = name.starts_with("net.") && !host_network;
         if name.contains("..") || !(ipc || net) {
             return Err(Error::Invalid {
@@ -154,10 +161,11 @@ mod tests {
 
     #[test]
     fn a_sysctl_of_the_node_is_refused() {
-        let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false);
+        let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false, false);
         assert!(one("net.ipv4.ip_forward").is_ok());
         assert!(one("kernel.panic").is_err());
         assert!(one("net/../kernel/panic").is_err());
-        assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true).is_err());
+        assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true, false).is_err());
+        assert!(sysctls([("kernel.sem".to_owned(), "1".to_owned())], false, true).is_err());
     }
 }

@@ -49,16 +49,24 @@ struct Entry<'a> {
     home: &'a str,
 }
 
+/// runc's and containerd's limit; the number above the last, -1, means "no change" to setresuid(2).
+const MAX_ID: u32 = i32::MAX as u32;
+
+/// A number in the text, if it is one that can be an id.
+fn id(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id <= MAX_ID)
+}
+
+/// Digits are an id, never a name: an image could name its root user "1000".
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn entries(passwd: &str) -> impl Iterator<Item = Entry<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
-        Some(Entry {
-            name,
-            uid: uid.parse().ok()?,
-            gid: gid.parse().ok()?,
-            home: fields.nth(1).unwrap_or("/"),
-        })
+        Some(Entry { name, uid: id(uid)?, gid: id(gid)?, home: fields.nth(1).unwrap_or("/") })
     })
 }
 
@@ -66,15 +74,15 @@ fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
     group.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, gid) = (fields.next()?, fields.nth(1)?);
-        Some((name, gid.parse().ok()?, fields.next().unwrap_or("")))
+        Some((name, id(gid)?, fields.next().unwrap_or("")))
     })
 }
 
 fn number(value: i64, field: &'static str) -> Result<u32, Error> {
-    u32::try_from(value).map_err(|_| Error::Invalid {
+    u32::try_from(value).ok().filter(|id| *id <= MAX_ID).ok_or_else(|| Error::Invalid {
         field,
         value: value.to_string(),
-        expected: "a number from 0 to 4294967295",
+        expected: "a number from 0 to 2147483647",
     })
 }
 
@@ -93,19 +101,22 @@ pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, 
             None => (image.to_owned(), None),
         },
     };
-    let entry = entries(&accounts.passwd).find(|entry| entry.name == user || entry.uid.to_string() == user);
-    let (uid, mut gid, name, home) = match (&entry, user.parse::<u32>()) {
+    let entry = entries(&accounts.passwd)
+        .find(|entry| if is_number(&user) { Some(entry.uid) == id(&user) } else { entry.name == user });
+    let (uid, mut gid, name, home) = match (&entry, id(&user)) {
         (Some(entry), _) => (entry.uid, entry.gid, entry.name, entry.home),
         // A number nobody has a name for is fine, and has group 0.
-        (None, Ok(uid)) => (uid, 0, "", "/"),
-        (None, Err(_)) => return Err(Error::UnknownUser { user }),
+        (None, Some(uid)) => (uid, 0, "", "/"),
+        (None, None) => return Err(Error::UnknownUser { user }),
     };
     if let Some(group) = group.filter(|group| !group.is_empty()) {
-        let found = groups(&accounts.group).find(|(name, gid, _)| *name == group || gid.to_string() == group);
-        gid = match (found, group.parse()) {
+        let matches =
+            |name: &str, gid: u32| if is_number(group) { Some(gid) == id(group) } else { name == group };
+        let found = groups(&accounts.group).find(|(name, gid, _)| matches(name, *gid));
+        gid = match (found, id(group)) {
             (Some((_, gid, _)), _) => gid,
-            (None, Ok(gid)) => gid,
-            (None, Err(_)) => return Err(Error::UnknownGroup { group: group.to_owned() }),
+            (None, Some(gid)) => gid,
+            (None, None) => return Err(Error::UnknownGroup { group: group.to_owned() }),
         };
     }
     if let Some(wanted) = wanted.gid {
@@ -156,6 +167,17 @@ mod tests {
         assert_eq!((user.uid, user.gid, user.groups), (2000, 3000, vec![3000]));
         let user = resolve(&Wanted { image: "101:logs", ..Wanted::default() }, &accounts()).unwrap();
         assert_eq!((user.uid, user.gid), (101, 50));
+    }
+
+    #[test]
+    fn a_number_is_never_a_name_and_minus_one_is_no_id() {
+        let accounts = Accounts { passwd: "1000:x:0:0::/:/bin/sh\n".into(), group: "1000:x:0:\n".into() };
+        let user = resolve(&Wanted { uid: Some(1000), ..Wanted::default() }, &accounts).unwrap();
+        assert_eq!(user.uid, 1000);
+        let user = resolve(&Wanted { image: "1000:1000", ..Wanted::default() }, &accounts).unwrap();
+        assert_eq!((user.uid, user.gid), (1000, 1000));
+        assert!(resolve(&Wanted { uid: Some(4_294_967_295), ..Wanted::default() }, &accounts).is_err());
+        assert!(resolve(&Wanted { image: "4294967295", ..Wanted::default() }, &accounts).is_err());
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub(crate) struct SandboxRecord {
     pub runtime_handler: String,
     /// From the request.
     pub namespaces: NamespaceModes,
+    /// Whether privileged containers may be made in it.
+    pub privileged: bool,
     /// Cgroup that pause and the containers have theirs in.
     pub cgroup_parent: String,
     /// Whether `cgroup_parent` is ours to make and remove, or the caller's.

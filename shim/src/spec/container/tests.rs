@@ -73,6 +73,14 @@ fn signals_are_known_by_name_and_number() {
     for (name, number) in [("", 15), ("SIGTERM", 15), ("quit", 3), ("9", 9), ("SIGRTMIN+3", 37)] {
         assert_eq!(signal(name), Ok(number));
     }
+    let wanted = |signal: cri::Signal| cri::ContainerConfig {
+        stop_signal: signal.into(),
+        ..cri::ContainerConfig::default()
+    };
+    let image = ImageConfig { stop_signal: "SIGQUIT".into(), ..ImageConfig::default() };
+    assert_eq!(stop_signal(&cri::ContainerConfig::default(), &image), Ok(3));
+    assert_eq!(stop_signal(&wanted(cri::Signal::Sigusr1), &image), Ok(10));
+    assert_eq!(stop_signal(&wanted(cri::Signal::Sigrtmaxminus2), &image), Ok(62));
     assert!(signal("SIGWHAT").is_err());
     assert!(signal("65").is_err());
 }
