@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -228,6 +228,14 @@ fn new_record(
     }
 }
 
+/// Whether a layer's folder is whited out or opaque: what lower layers have there, no container sees.
+fn hides_below(folder: &Path) -> bool {
+    let whiteout = fs::symlink_metadata(folder).is_ok_and(|found| found.file_type().is_char_device());
+    let mut value = [0u8; 1];
+    let opaque = rustix::fs::lgetxattr(folder, "trusted.overlay.opaque", &mut value);
+    whiteout || (opaque == Ok(1) && value == *b"y")
+}
+
 /// An account file of the image, from the topmost layer that has it. A hostile image may have a link
 /// or a device there: links stay inside the layer, and only a plain file is read. A whiteout hides
 /// what lies below.
@@ -246,6 +254,9 @@ fn topmost(layers_dir: &Path, layers: &[String], name: &str) -> Result<String, E
             match rustix::fs::openat2(&root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Ok(found) => found,
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+                    if hides_below(&path.join("etc")) {
+                        return Ok(String::new());
+                    }
                     continue;
                 }
                 Err(error) => return Err(wrap(error.into())),
