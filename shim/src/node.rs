@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub programs: Programs,
     /// This boot.
     pub boot_id: String,
+    /// No runtime has started whole on this state folder since the machine did.
+    pub(crate) first_start_of_boot: bool,
     /// To the event task.
     pub events: mpsc::UnboundedSender<Event>,
 }

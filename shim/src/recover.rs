@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
+use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::exit::ExitRecord;
@@ -20,7 +21,7 @@ use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{container, events};
+use crate::{container, events, exit};
 
 /// How long a monitor may take to answer: one that writes to a slow disk answers late.
 const GREETING: Duration = Duration::from_secs(30);
@@ -50,7 +51,7 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
 
 fn load(node: &Arc<Node>) -> Result<(), Error> {
     for folder in folders(&node.config.root.join("sandboxes"))? {
-        let Some(record) = record::read::<SandboxRecord>(&folder)? else {
+        let Some(record) = read::<SandboxRecord>(node, &folder)? else {
             drop_leftover(&folder)?;
             continue;
         };
@@ -61,7 +62,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         node.store.add_sandbox(Arc::new(Sandbox::new(record, folder, state)));
     }
     for folder in folders(&node.config.root.join("containers"))? {
-        let record = match record::read::<ContainerRecord>(&folder)? {
+        let record = match read::<ContainerRecord>(node, &folder)? {
             Some(record) if node.store.sandbox(&record.sandbox_id).is_ok() => record,
             _ => {
                 drop_leftover(&folder)?;
@@ -78,11 +79,28 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
     Ok(())
 }
 
+/// A record that does not parse stops the start, unless the machine has been restarted since: then a
+/// power cut may have emptied it (records are not synced), and nothing of it can run any more.
+fn read<T: DeserializeOwned>(node: &Node, folder: &Path) -> Result<Option<T>, Error> {
+    match record::read(folder) {
+        Err(error @ record::Error::Parse { .. }) if node.first_start_of_boot => {
+            tracing::warn!("{}", crate::error::chain(&error));
+            Ok(None)
+        }
+        result => Ok(result?),
+    }
+}
+
 fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result<ContainerState, Error> {
     if let Some(failure) = &record.start_failure {
         return Ok(ContainerState::Exited(container::start_error(failure)));
     }
-    if let Some(exit) = ExitRecord::read(folder)? {
+    let exit = match ExitRecord::read(folder) {
+        // As for records: cut off by a power cut.
+        Err(exit::Error::Parse { .. }) if node.first_start_of_boot => Some(ExitRecord::unseen(unix_nanos())),
+        exit => exit?,
+    };
+    if let Some(exit) = exit {
         return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
     }
     if record.boot_id != node.boot_id {

@@ -27,6 +27,9 @@ use crate::{cgroup, events, image, recover, sandbox};
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
 
+/// Holds the boot id of the last whole start; gone with the state folder at a reboot.
+const BOOT_MARKER: &str = "boot";
+
 /// Folders and names; all of them can be moved, so that several nodes live on one machine.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "named as the flags of `gantry runtime`")]
@@ -129,6 +132,11 @@ impl Runtime {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         recover::run(&node).await?;
+        let (marker, boot_id) = (node.config.state.join(BOOT_MARKER), node.boot_id.clone());
+        tokio::task::spawn_blocking(move || {
+            std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })
+        })
+        .await??;
         tokio::spawn(events::run(node.clone(), receiver));
         Ok(Self { node, _lock: lock })
     }
@@ -217,8 +225,19 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     let images = Images::open(&image::Config { root: config.root.clone(), state: config.state.clone() })?;
     let boot_id =
         std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(Error::BootId)?.trim().to_owned();
+    let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
+    let first_start_of_boot = seen != boot_id;
     let (events, receiver) = mpsc::unbounded_channel();
-    let node = Node { config, layout, images, store: Store::default(), programs, boot_id, events };
+    let node = Node {
+        config,
+        layout,
+        images,
+        store: Store::default(),
+        programs,
+        boot_id,
+        first_start_of_boot,
+        events,
+    };
     Ok((node, lock, receiver))
 }
 

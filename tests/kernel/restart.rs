@@ -191,3 +191,25 @@ fn remove(node: &Node, sandbox: &str) -> Result<()> {
     node.cri().remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: id })?;
     Ok(())
 }
+
+#[test]
+fn a_record_that_a_power_cut_emptied_stops_no_start_after_a_reboot() -> Result<()> {
+    let Ready { mut node, registry: _registry, image: _, before } = ready()?;
+    let pod = Pod::run(&node, "cut")?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    let request = cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() };
+    node.cri().stop_pod_sandbox(request)?;
+    node.kill()?;
+    let record = node.root().join("sandboxes").join(&sandbox).join("record.json");
+    std::fs::write(&record, "")?;
+    // In the same boot it may belong to a pod that runs: nothing is served.
+    let error = format!("{:#}", node.restart().expect_err("served without a record"));
+    assert!(error.contains("record.json"), "{error}");
+    // What a reboot does to the state folder.
+    std::fs::remove_file(node.state().join("boot"))?;
+    node.restart()?;
+    let listed = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?;
+    assert!(listed.items.is_empty(), "{listed:?}");
+    node.assert_clean(&before)
+}

@@ -179,6 +179,18 @@ impl Node {
         &self.cri
     }
 
+    /// The runtime's folder on disk.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.roots.path("root")
+    }
+
+    /// The runtime's folder that a reboot empties.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.roots.path("state")
+    }
+
     /// Where pods' logs go.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
