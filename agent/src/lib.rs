@@ -7,6 +7,8 @@
 //! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
 pub mod agent;
+pub mod api;
+pub mod cgroups;
 pub mod clock;
 pub mod dns;
 pub mod logs;
@@ -14,5 +16,7 @@ pub mod manifest;
 pub mod node;
 pub mod operator;
 pub mod pod;
+pub mod probe;
 pub mod runtime;
 pub mod timeline;
+pub mod volumes;

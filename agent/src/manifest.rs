@@ -4,7 +4,7 @@
 
 mod container;
 mod convert;
-mod expand;
+pub mod expand;
 pub mod names;
 mod parse;
 pub mod quantity;

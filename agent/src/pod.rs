@@ -4,6 +4,7 @@
 //! decide: [`plan`] (pure) · do: [`run`] · tell: [`publish`]; [`worker`] is the loop that
 //! joins them.
 
+pub mod configure;
 pub mod history;
 pub mod phase;
 pub mod plan;

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::pod::spec::env::EnvValue;
 use crate::pod::spec::{Container, Pod, PodUid};
 use crate::timeline::Span;
+use crate::volumes::Mount;
 
 /// The future of one effect.
 pub type Effect<'a, T> = BoxFuture<'a, Result<T, Error>>;
@@ -32,7 +34,7 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// Fetches the image; returns its ID.
     fn pull_image<'a>(&'a self, image: &'a str, pod: &'a Pod) -> Effect<'a, String>;
     /// Makes the pod's sandbox; returns its ID.
-    fn run_sandbox<'a>(&'a self, pod: &'a Pod, attempt: u32) -> Effect<'a, String>;
+    fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String>;
     /// Ends whatever runs in the sandbox and gives its network back.
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
     /// Forgets the sandbox and all containers in it.
@@ -45,6 +47,14 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Effect<'a, ()>;
     /// Forgets the container, ending it first if it runs.
     fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()>;
+    /// Runs a command in a running container; its failure is a code, not an error. Past `timeout`
+    /// the command is ended and the error is of kind TimedOut.
+    fn exec_sync<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> Effect<'a, ExecOutput>;
     /// The runtime's own stages of something it made; empty when it keeps none.
     fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>>;
 }
@@ -60,6 +70,58 @@ pub enum Subject<'a> {
     Container(&'a str),
 }
 
+/// What a sandbox is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct NewSandbox<'a> {
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// How often it was made before.
+    pub attempt: u32,
+    /// The pod's cgroup; the runtime chooses when empty.
+    pub cgroup_parent: &'a str,
+}
+
+/// What a container is started with, after everything it refers to was looked up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// Expanded.
+    pub command: Vec<String>,
+    /// Expanded.
+    pub args: Vec<String>,
+    /// Names unique.
+    pub env: Vec<(String, String)>,
+    /// In order.
+    pub mounts: Vec<Mount>,
+}
+
+impl Setup {
+    /// The container exactly as written, without what would have to be looked up.
+    #[must_use]
+    pub fn as_written(container: &Container) -> Self {
+        let env = container.env.iter().filter_map(|variable| match &variable.value {
+            EnvValue::Literal(value) => Some((variable.name.clone(), value.clone())),
+            _ => None,
+        });
+        Self {
+            command: container.command.clone(),
+            args: container.args.clone(),
+            env: env.collect(),
+            mounts: Vec::new(),
+        }
+    }
+}
+
+/// What a command run in a container said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// 128+n for signal n.
+    pub code: i32,
+    /// At most 16 MiB.
+    pub stdout: Vec<u8>,
+    /// At most 16 MiB.
+    pub stderr: Vec<u8>,
+}
+
 /// What a container is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct NewContainer<'a> {
@@ -73,6 +135,10 @@ pub struct NewContainer<'a> {
     pub sandbox: &'a str,
     /// The sandbox's own attempt: the runtime is given its config again.
     pub sandbox_attempt: u32,
+    /// The pod's cgroup, as the sandbox was given it.
+    pub cgroup_parent: &'a str,
+    /// What it is started with.
+    pub setup: &'a Setup,
     /// The image's ID, so that a tag that moved meanwhile changes nothing.
     pub image_id: &'a str,
 }
@@ -280,6 +346,12 @@ pub enum Error {
         #[source]
         source: Failure,
     },
+    #[error("run a command in container {id}")]
+    ExecSync {
+        id: String,
+        #[source]
+        source: Failure,
+    },
     #[error("stop container {id}")]
     StopContainer {
         id: String,
@@ -323,6 +395,7 @@ impl Error {
             | Self::RemoveSandbox { source, .. }
             | Self::CreateContainer { source, .. }
             | Self::StartContainer { source, .. }
+            | Self::ExecSync { source, .. }
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }
             | Self::Timeline { source, .. }

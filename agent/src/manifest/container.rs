@@ -8,15 +8,25 @@ use k8s_openapi::api::core::v1::{self as api};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::convert::{FieldError, check, refuse_set};
-use super::expand::expand;
 use super::{names, quantity};
-use crate::pod::spec::{Container, Port, PullPolicy, Resources, Security};
+use crate::pod::spec::env::{EnvValue, EnvVar};
+use crate::pod::spec::probe::{Lifecycle, Probes};
+use crate::pod::spec::{
+    Container, Port, PullPolicy, Resources, RestartPolicy, Role, Security, TerminationMessage,
+};
 
 /// What the pod's security context says for containers that say nothing.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct PodDefaults {
     pub(super) run_as_user: Option<i64>,
     pub(super) run_as_group: Option<i64>,
+    pub(super) restart_policy: RestartPolicy,
+}
+
+impl Default for PodDefaults {
+    fn default() -> Self {
+        Self { run_as_user: None, run_as_group: None, restart_policy: RestartPolicy::Always }
+    }
 }
 
 /// All containers of a pod; at least one, names unique.
@@ -90,17 +100,24 @@ fn one(at: &str, container: api::Container, defaults: &PodDefaults) -> Result<Co
         .filter(|image| !image.is_empty())
         .ok_or_else(|| FieldError::Missing { field: format!("{at}.image") })?;
     let env = env_of(at, env.unwrap_or_default())?;
-    let known: BTreeMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let expand_all =
-        |list: Option<Vec<String>>| list.unwrap_or_default().iter().map(|s| expand(s, &known)).collect();
     Ok(Container {
         pull_policy: pull_policy_of(at, image_pull_policy.as_deref(), &image)?,
-        command: expand_all(command),
-        args: expand_all(args),
+        role: Role::Regular,
+        restart_policy: defaults.restart_policy,
+        command: command.unwrap_or_default(),
+        args: args.unwrap_or_default(),
         working_dir: working_dir.unwrap_or_default(),
         ports: ports_of(at, ports.unwrap_or_default())?,
         resources: resources_of(at, resources)?,
         security: security_of(at, security_context, defaults)?,
+        env_from: Vec::new(),
+        mounts: Vec::new(),
+        probes: Probes::default(),
+        lifecycle: Lifecycle::default(),
+        termination_message: TerminationMessage::default(),
+        stdin: false,
+        stdin_once: false,
+        tty: false,
         name,
         image,
         env,
@@ -108,9 +125,8 @@ fn one(at: &str, container: api::Container, defaults: &PodDefaults) -> Result<Co
     })
 }
 
-/// Each value may use those before it; a name given twice keeps its last value.
-fn env_of(at: &str, list: Vec<api::EnvVar>) -> Result<Vec<(String, String)>, FieldError> {
-    let mut env: Vec<(String, String)> = Vec::with_capacity(list.len());
+fn env_of(at: &str, list: Vec<api::EnvVar>) -> Result<Vec<EnvVar>, FieldError> {
+    let mut env = Vec::with_capacity(list.len());
     for (index, variable) in list.into_iter().enumerate() {
         let api::EnvVar { name, value, value_from } = variable;
         let field = format!("{at}.env[{index}]");
@@ -119,12 +135,7 @@ fn env_of(at: &str, list: Vec<api::EnvVar>) -> Result<Vec<(String, String)>, Fie
         check(&format!("{field}.name"), &name, printable, "a variable's name: printable ASCII without =")?;
         let value = value.unwrap_or_default();
         check(&format!("{field}.value"), &value, |v| !v.contains('\0'), "free of NUL characters")?;
-        let known: BTreeMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        let value = expand(&value, &known);
-        match env.iter_mut().find(|(known, _)| *known == name) {
-            Some(entry) => entry.1 = value,
-            None => env.push((name, value)),
-        }
+        env.push(EnvVar { name, value: EnvValue::Literal(value) });
     }
     Ok(env)
 }
@@ -164,7 +175,13 @@ fn ports_of(at: &str, list: Vec<api::ContainerPort>) -> Result<Vec<Port>, FieldE
                 allowed: "TCP, UDP and SCTP",
             });
         }
-        ports.push(Port { name: name.unwrap_or_default(), port: number, protocol });
+        ports.push(Port {
+            name: name.unwrap_or_default(),
+            port: number,
+            protocol,
+            host_port: 0,
+            host_ip: String::new(),
+        });
     }
     Ok(ports)
 }
@@ -193,6 +210,7 @@ fn resources_of(at: &str, resources: Option<api::ResourceRequirements>) -> Resul
         cpu_limit,
         memory_request: memory_request.or(memory_limit),
         memory_limit,
+        ..Resources::default()
     })
 }
 
@@ -263,6 +281,7 @@ fn security_of(
         privileged,
         read_only_root: read_only_root_filesystem.unwrap_or(false),
         no_new_privileges: allow_privilege_escalation == Some(false),
+        ..Security::default()
     })
 }
 

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::container::{self, PodDefaults};
 use super::names;
 use super::quantity::QuantityError;
-use crate::pod::spec::{Namespaces, Pod, PodUid, RestartPolicy};
+use crate::pod::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 
 /// What is wrong with a field.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,16 @@ pub(super) fn pod(pod: api::Pod) -> Result<Pod, FieldError> {
         restart_policy: RestartPolicy::Always,
         grace: Duration::from_secs(30),
         namespaces: Namespaces::default(),
+        origin: Origin::Run,
+        active_deadline: None,
+        init_containers: Vec::new(),
         containers: Vec::new(),
+        volumes: Vec::new(),
+        security: PodSecurity::default(),
+        dns: Dns::default(),
+        host_aliases: Vec::new(),
+        subdomain: String::new(),
+        shown: Shown::default(),
     };
     with_spec(shell, spec)
 }
@@ -254,10 +263,13 @@ fn with_spec(shell: Pod, spec: api::PodSpec) -> Result<Pod, FieldError> {
         });
     }
     dns_policy_of(dns_policy.as_deref())?;
-    let defaults = pod_security(security_context)?;
+    let defaults = PodDefaults {
+        restart_policy: restart_policy_of(restart_policy.as_deref())?,
+        ..pod_security(security_context)?
+    };
     Ok(Pod {
         hostname: if host_network { String::new() } else { hostname_of(hostname, &shell.name)? },
-        restart_policy: restart_policy_of(restart_policy.as_deref())?,
+        restart_policy: defaults.restart_policy,
         grace: grace_of(termination_grace_period_seconds)?,
         namespaces: Namespaces { host_network, host_pid, host_ipc: host_ipc.unwrap_or(false), share_process },
         containers: container::all(containers, &defaults)?,
@@ -303,6 +315,7 @@ fn pod_security(context: Option<api::PodSecurityContext>) -> Result<PodDefaults,
     Ok(PodDefaults {
         run_as_user: id("runAsUser", run_as_user)?,
         run_as_group: id("runAsGroup", run_as_group)?,
+        ..PodDefaults::default()
     })
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Replaces `$(NAME)` by its value; `$$` stands for one `$`; a reference to an unknown
 /// name, and any other `$`, stays as written.
 #[must_use]
-pub(super) fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
+pub fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {

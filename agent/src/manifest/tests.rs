@@ -1,6 +1,7 @@
 //! From YAML text to pods, and to errors that name the field.
 
 use super::*;
+use crate::pod::spec::env::{EnvValue, EnvVar};
 use crate::pod::spec::{PullPolicy, RestartPolicy};
 
 const GOOD: &str = r#"
@@ -61,8 +62,10 @@ fn a_whole_pod_is_read() {
     assert_eq!(pod.grace.as_secs(), 5);
     assert_eq!(pod.hostname, "web");
     let web = pod.container("web").unwrap();
-    assert_eq!(web.args, ["-p", "80", "$(PORT)", "$(NOPE)"]);
-    assert_eq!(web.env, [("PORT".into(), "80".into()), ("URL".into(), "http://x:80".into())]);
+    let literal =
+        |name: &str, value: &str| EnvVar { name: name.into(), value: EnvValue::Literal(value.into()) };
+    assert_eq!(web.args, ["-p", "$(PORT)", "$$(PORT)", "$(NOPE)"]);
+    assert_eq!(web.env, [literal("PORT", "80"), literal("URL", "http://x:$(PORT)")]);
     assert_eq!(web.pull_policy, PullPolicy::IfNotPresent);
     assert_eq!(web.resources.cpu_limit, Some(1000));
     assert_eq!(web.resources.cpu_request, Some(250));

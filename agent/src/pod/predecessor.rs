@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::spec::{Namespaces, Pod, RestartPolicy};
+use super::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, RestartPolicy, Shown};
 use super::worker::{PodHandle, Worker};
 use crate::runtime::KnownPod;
 
@@ -71,6 +71,15 @@ fn shell(known: KnownPod) -> Pod {
         restart_policy: RestartPolicy::Never,
         grace: GRACE,
         namespaces: Namespaces::default(),
+        origin: Origin::Run,
+        active_deadline: None,
+        init_containers: Vec::new(),
         containers: Vec::new(),
+        volumes: Vec::new(),
+        security: PodSecurity::default(),
+        dns: Dns::default(),
+        host_aliases: Vec::new(),
+        subdomain: String::new(),
+        shown: Shown::default(),
     }
 }

@@ -4,14 +4,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::configure::configure;
 use super::history::{Output, Trouble};
 use super::plan::Action;
 use super::spec::{Container, Pod, PullPolicy};
 use crate::clock::Clock;
 use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
-use crate::runtime::{NewContainer, Runtime, Subject};
+use crate::runtime::{NewContainer, NewSandbox, Runtime, Subject};
 use crate::timeline::Span;
+use crate::volumes::PodFacts;
 
 /// The outside world, as the workers see it.
 #[derive(Clone)]
@@ -116,7 +118,10 @@ async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> R
                 trouble("CreatePodSandboxError", format!("Failed to create pod sandbox: {message}"))
             };
             deps.logs.prepare(pod, None).await.map_err(|error| wrap(error.chain()))?;
-            *made = runtime.run_sandbox(pod, *attempt).await.map_err(|error| wrap(error.detail()))?;
+            *made = runtime
+                .run_sandbox(NewSandbox { pod, attempt: *attempt, cgroup_parent: "" })
+                .await
+                .map_err(|error| wrap(error.detail()))?;
         }
         Action::CreateContainer { container, attempt, sandbox, sandbox_attempt, image_id, .. } => {
             let container = find(pod, container)?;
@@ -131,6 +136,8 @@ async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> R
                 sandbox,
                 sandbox_attempt: *sandbox_attempt,
                 image_id,
+                cgroup_parent: "",
+                setup: &configure(deps, pod, container, &PodFacts::default()).await?,
             };
             let created = runtime.create_container(new).await;
             *made = created.map_err(|error| trouble("CreateContainerError", error.detail()))?;

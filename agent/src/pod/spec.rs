@@ -2,9 +2,19 @@
 //! never knows YAML, Kubernetes' API types or CRI. Made by [`crate::manifest`], read by the
 //! planner and the runtime client.
 
+pub mod env;
+pub mod probe;
+pub mod security;
+pub mod volume;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+
+use env::{EnvFrom, EnvVar};
+use probe::{Lifecycle, Probes};
+pub use security::{PodSecurity, Seccomp, Security};
+use volume::{Volume, VolumeMount};
 
 /// Identity of one incarnation of a pod. Only made of characters that are safe in a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,9 +96,85 @@ pub struct Pod {
     pub grace: Duration,
     /// Sharing with the node.
     pub namespaces: Namespaces,
-    /// At least one, names unique; none for a pod that is only known from the runtime and
-    /// about to be stopped.
+    /// Where it was described.
+    pub origin: Origin,
+    /// Seconds from the pod's start until it is ended as DeadlineExceeded.
+    pub active_deadline: Option<Duration>,
+    /// Run before the others, in order; restartable ones (sidecars) run on beside them.
+    pub init_containers: Vec<Container>,
+    /// At least one, names unique (also among the init containers); none for a pod that is
+    /// only known from the runtime and about to be stopped.
     pub containers: Vec<Container>,
+    /// Names unique.
+    pub volumes: Vec<Volume>,
+    /// For all containers.
+    pub security: PodSecurity,
+    /// resolv.conf inside.
+    pub dns: Dns,
+    /// Added to /etc/hosts: address, names.
+    pub host_aliases: Vec<(String, Vec<String>)>,
+    /// With `hostname`, makes the FQDN `hostname.subdomain.namespace.svc.…`; may be empty.
+    pub subdomain: String,
+    /// Fields of the manifest that are shown, not acted on.
+    pub shown: Shown,
+}
+
+/// Where a pod was described.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// A file of `gantry run`: keeps its name, may use ConfigMaps and Secrets of the files.
+    #[default]
+    Run,
+    /// The manifest folder: upstream's rules for static pods.
+    Static,
+}
+
+/// What downward API and status show of a manifest without acting on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// `default` when not given.
+    pub service_account: String,
+    /// As written.
+    pub node_name: String,
+}
+
+/// resolv.conf of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Where it starts from.
+    pub policy: DnsPolicy,
+    /// Added.
+    pub nameservers: Vec<String>,
+    /// Added.
+    pub searches: Vec<String>,
+    /// Added; replace those of the same name.
+    pub options: Vec<(String, Option<String>)>,
+}
+
+/// As in PodSpec.dnsPolicy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DnsPolicy {
+    /// The cluster's resolver; the node's where there is none, and on the host's network.
+    #[default]
+    ClusterFirst,
+    /// The cluster's resolver, on the host's network, too.
+    ClusterFirstWithHostNet,
+    /// The node's.
+    Default,
+    /// Only what is added.
+    None,
+}
+
+/// The part a container has in its pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Runs beside the others.
+    #[default]
+    Regular,
+    /// Must end well before the next one starts.
+    Init,
+    /// An init container with restartPolicy Always: must have started, runs to the pod's end.
+    Sidecar,
 }
 
 impl Pod {
@@ -110,10 +196,15 @@ impl Pod {
         format!("{}_{}_{}", self.namespace, self.name, self.uid)
     }
 
-    /// The container of that name.
+    /// The container of that name, init containers included.
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
-        self.containers.iter().find(|c| c.name == name)
+        self.all_containers().find(|c| c.name == name)
+    }
+
+    /// Init containers first, each list in order.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(&self.containers)
     }
 }
 
@@ -122,18 +213,38 @@ impl Pod {
 pub struct Container {
     /// DNS label, unique in its pod.
     pub name: String,
+    /// Its part in the pod.
+    pub role: Role,
+    /// When it is started again; the pod's policy, or its own.
+    pub restart_policy: RestartPolicy,
     /// As written; may still be no valid reference, which is a state, not a manifest error.
     pub image: String,
     /// Explicit, or by tag.
     pub pull_policy: PullPolicy,
-    /// Replaces the image's entrypoint when not empty; expanded.
+    /// Replaces the image's entrypoint when not empty; `$(NAME)` is expanded at creation.
     pub command: Vec<String>,
-    /// Replaces the image's arguments when not empty; expanded.
+    /// Replaces the image's arguments when not empty; `$(NAME)` is expanded at creation.
     pub args: Vec<String>,
     /// The image's when empty.
     pub working_dir: String,
-    /// In order, expanded.
-    pub env: Vec<(String, String)>,
+    /// In order.
+    pub env: Vec<EnvVar>,
+    /// Before `env`, which wins.
+    pub env_from: Vec<EnvFrom>,
+    /// In order.
+    pub mounts: Vec<VolumeMount>,
+    /// What is asked of it while it runs.
+    pub probes: Probes,
+    /// What is done at its start and end.
+    pub lifecycle: Lifecycle,
+    /// Where its last words stand.
+    pub termination_message: TerminationMessage,
+    /// Keeps its standard input open for attach.
+    pub stdin: bool,
+    /// Closes it after the first client.
+    pub stdin_once: bool,
+    /// Has a terminal.
+    pub tty: bool,
     /// For people and annotations only.
     pub ports: Vec<Port>,
     /// Requests and limits.
@@ -153,6 +264,25 @@ pub struct Port {
     pub port: u16,
     /// TCP, UDP or SCTP.
     pub protocol: String,
+    /// Port of the node; 0 when none.
+    pub host_port: u16,
+    /// Address of the node; every one when empty.
+    pub host_ip: String,
+}
+
+/// Where a container leaves its last words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TerminationMessage {
+    /// Absolute, in the container.
+    pub path: String,
+    /// Take the end of the log when the file is empty and the container failed.
+    pub fallback_to_logs: bool,
+}
+
+impl Default for TerminationMessage {
+    fn default() -> Self {
+        Self { path: "/dev/termination-log".to_owned(), fallback_to_logs: false }
+    }
 }
 
 /// Requests and limits; a request that is not written is its limit.
@@ -166,23 +296,8 @@ pub struct Resources {
     pub memory_request: Option<i64>,
     /// Bytes.
     pub memory_limit: Option<i64>,
-}
-
-/// A container's security context.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Security {
-    /// The image's when not set.
-    pub run_as_user: Option<i64>,
-    /// The image's when not set.
-    pub run_as_group: Option<i64>,
-    /// Capabilities added to the runtime's default set.
-    pub add_capabilities: Vec<String>,
-    /// Capabilities taken from it.
-    pub drop_capabilities: Vec<String>,
-    /// All capabilities and devices.
-    pub privileged: bool,
-    /// No writes to the root file system.
-    pub read_only_root: bool,
-    /// Set-user-ID programs gain nothing.
-    pub no_new_privileges: bool,
+    /// Bytes; shown and held against nothing.
+    pub ephemeral_request: Option<i64>,
+    /// Bytes; shown and held against nothing.
+    pub ephemeral_limit: Option<i64>,
 }

@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Orders;
-use super::spec::{Container, Namespaces, Pod, PodUid, PullPolicy, Resources, RestartPolicy, Security};
+use super::spec::env::{EnvValue, EnvVar};
+use super::spec::probe::{Lifecycle, Probes};
+use super::spec::{
+    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Resources, RestartPolicy, Role,
+    Security, Shown, TerminationMessage,
+};
 
 /// default/web, UID uid-1, one container `web`, restarted always, 30 s of grace.
 pub(crate) fn pod() -> Pod {
@@ -18,7 +23,16 @@ pub(crate) fn pod() -> Pod {
         restart_policy: RestartPolicy::Always,
         grace: Duration::from_secs(30),
         namespaces: Namespaces::default(),
+        origin: Origin::Run,
+        active_deadline: None,
+        init_containers: vec![],
         containers: vec![container("web")],
+        volumes: vec![],
+        security: PodSecurity::default(),
+        dns: Dns::default(),
+        host_aliases: vec![],
+        subdomain: String::new(),
+        shown: Shown::default(),
     }
 }
 
@@ -31,7 +45,17 @@ pub(crate) fn container(name: &str) -> Container {
         command: vec!["/bin/serve".into()],
         args: vec![],
         working_dir: String::new(),
-        env: vec![("A".into(), "1".into())],
+        role: Role::Regular,
+        restart_policy: RestartPolicy::Always,
+        env: vec![EnvVar { name: "A".into(), value: EnvValue::Literal("1".into()) }],
+        env_from: vec![],
+        mounts: vec![],
+        probes: Probes::default(),
+        lifecycle: Lifecycle::default(),
+        termination_message: TerminationMessage::default(),
+        stdin: false,
+        stdin_once: false,
+        tty: false,
         ports: vec![],
         resources: Resources::default(),
         security: Security::default(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Error, InstanceState, NewContainer, Observed, Runtime};
+use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, Runtime, Setup};
 use crate::pod::spec::{Container, Pod};
 
 /// A program that takes longer than this to start or end is stuck.
@@ -106,8 +106,8 @@ impl Subject<'_> {
     }
 
     async fn sandbox(&self) -> Result<String, Violation> {
-        let id = must("running a sandbox", self.runtime.run_sandbox(&self.material.pod, 0).await)?;
-        must_not("running the same sandbox twice", &self.runtime.run_sandbox(&self.material.pod, 0).await)?;
+        let id = must("running a sandbox", self.runtime.run_sandbox(self.new_sandbox()).await)?;
+        must_not("running the same sandbox twice", &self.runtime.run_sandbox(self.new_sandbox()).await)?;
         let observed = self.observe().await?;
         let ready = observed.sandboxes.iter().filter(|s| s.ready && s.id == id && s.attempt == 0).count();
         that("one sandbox is ready", ready == 1 && observed.sandboxes.len() == 1, &observed)?;
@@ -169,7 +169,9 @@ impl Subject<'_> {
         that("a stopped sandbox is not ready", observed.sandboxes.iter().all(|s| !s.ready), &observed)?;
         must("stopping it again", self.runtime.stop_sandbox(sandbox).await)?;
         let container = self.container("seven")?;
-        let late = self.runtime.create_container(self.new_container(container, 9, sandbox, image)).await;
+        let setup = Setup::as_written(container);
+        let late =
+            self.runtime.create_container(self.new_container(container, &setup, 9, sandbox, image)).await;
         must_not("creating in a stopped sandbox", &late)?;
         must("removing a sandbox", self.runtime.remove_sandbox(sandbox).await)?;
         must("removing it again", self.runtime.remove_sandbox(sandbox).await)?;
@@ -184,11 +186,25 @@ impl Subject<'_> {
     fn new_container<'b>(
         &'b self,
         container: &'b Container,
+        setup: &'b Setup,
         attempt: u32,
         sandbox: &'b str,
         image_id: &'b str,
     ) -> NewContainer<'b> {
-        NewContainer { pod: &self.material.pod, container, attempt, sandbox, sandbox_attempt: 0, image_id }
+        NewContainer {
+            pod: &self.material.pod,
+            container,
+            attempt,
+            sandbox,
+            sandbox_attempt: 0,
+            cgroup_parent: "",
+            image_id,
+            setup,
+        }
+    }
+
+    fn new_sandbox(&self) -> NewSandbox<'_> {
+        NewSandbox { pod: &self.material.pod, attempt: 0, cgroup_parent: "" }
     }
 
     async fn create(
@@ -198,7 +214,9 @@ impl Subject<'_> {
         sandbox: &str,
         image: &str,
     ) -> Result<String, Violation> {
-        let new = self.new_container(self.container(name)?, attempt, sandbox, image);
+        let container = self.container(name)?;
+        let setup = Setup::as_written(container);
+        let new = self.new_container(container, &setup, attempt, sandbox, image);
         must("creating a container", self.runtime.create_container(new).await)
     }
 

@@ -17,7 +17,10 @@ use gantry_proto::cri::{self as wire};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use super::{Effect, Error, Failure, FailureKind, KnownPod, NewContainer, Observed, Runtime, Subject};
+use super::{
+    Effect, Error, ExecOutput, Failure, FailureKind, KnownPod, NewContainer, NewSandbox, Observed, Runtime,
+    Subject,
+};
 use crate::dns::DnsConfig;
 use crate::pod::spec::{Pod, PodUid};
 use crate::timeline::{Span, parse_runtime_spans};
@@ -28,6 +31,9 @@ const MAX_MESSAGE: usize = 16 << 20;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Sandboxes wait for the network, and get twice that.
 const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Past a command's own deadline.
+const EXEC_SLACK: Duration = Duration::from_secs(10);
 
 /// What the node adds to each pod's configuration.
 #[derive(Debug, Clone)]
@@ -137,7 +143,7 @@ impl Runtime for CriRuntime {
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
                 auth: None,
-                sandbox_config: Some(sandbox_config::sandbox(pod, 0, &self.node)),
+                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", &self.node)),
             };
             // No deadline: how long a pull may take depends on the image.
             let answer = self
@@ -149,10 +155,11 @@ impl Runtime for CriRuntime {
         })
     }
 
-    fn run_sandbox<'a>(&'a self, pod: &'a Pod, attempt: u32) -> Effect<'a, String> {
+    fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
         Box::pin(async move {
+            let pod = new.pod;
             let ask = wire::RunPodSandboxRequest {
-                config: Some(sandbox_config::sandbox(pod, attempt, &self.node)),
+                config: Some(sandbox_config::sandbox(pod, new.attempt, new.cgroup_parent, &self.node)),
                 runtime_handler: String::new(),
             };
             let answer = self
@@ -185,7 +192,12 @@ impl Runtime for CriRuntime {
             let ask = wire::CreateContainerRequest {
                 pod_sandbox_id: new.sandbox.to_owned(),
                 config: Some(container_config::container(&new, &self.node)),
-                sandbox_config: Some(sandbox_config::sandbox(new.pod, new.sandbox_attempt, &self.node)),
+                sandbox_config: Some(sandbox_config::sandbox(
+                    new.pod,
+                    new.sandbox_attempt,
+                    new.cgroup_parent,
+                    &self.node,
+                )),
             };
             let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await.map_err(|status| {
                 Error::CreateContainer { name: new.container.name.clone(), source: failure(&status) }
@@ -223,6 +235,29 @@ impl Runtime for CriRuntime {
             let ask = wire::RemoveContainerRequest { container_id: id.to_owned() };
             let answer = self.runtime().remove_container(timed(ask, TIMEOUT)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveContainer { id: id.to_owned(), source })
+        })
+    }
+
+    fn exec_sync<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> Effect<'a, ExecOutput> {
+        Box::pin(async move {
+            // Whole seconds on the wire, 0 being for ever; the call's own deadline is a little later,
+            // so that the runtime's answer wins.
+            let seconds = (timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)).max(1);
+            let ask = wire::ExecSyncRequest {
+                container_id: id.to_owned(),
+                cmd: command.to_vec(),
+                timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+            };
+            let answer = self.runtime().exec_sync(timed(ask, timeout.saturating_add(EXEC_SLACK))).await;
+            let wire::ExecSyncResponse { stdout, stderr, exit_code } = answer
+                .map_err(|status| Error::ExecSync { id: id.to_owned(), source: failure(&status) })?
+                .into_inner();
+            Ok(ExecOutput { code: exit_code, stdout: stdout.into(), stderr: stderr.into() })
         })
     }
 

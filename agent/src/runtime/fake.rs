@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Effect, Error, Exit, Failure, FailureKind, Instance, InstanceState, KnownPod, NewContainer, Observed,
-    Runtime, Sandbox, Subject,
+    Effect, Error, ExecOutput, Exit, Failure, FailureKind, Instance, InstanceState, KnownPod, NewContainer,
+    NewSandbox, Observed, Runtime, Sandbox, Subject,
 };
 use crate::pod::spec::{Pod, PodUid};
 use crate::timeline::Span;
@@ -28,6 +28,7 @@ pub enum Call {
     Start,
     Stop,
     Remove,
+    Exec,
 }
 
 /// What a container does once it is started.
@@ -48,6 +49,15 @@ pub enum Script {
     FailStart(String),
 }
 
+/// What a command run in a container does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exec {
+    /// How long it runs.
+    pub takes: Duration,
+    /// What it says then.
+    pub output: ExecOutput,
+}
+
 /// The fake; clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct FakeRuntime {
@@ -62,6 +72,7 @@ struct State {
     sandboxes: Vec<FakeSandbox>,
     containers: Vec<FakeContainer>,
     scripts: BTreeMap<String, Vec<Script>>,
+    execs: BTreeMap<String, Vec<Exec>>,
     failures: BTreeMap<Call, Vec<Failure>>,
     latency: Duration,
     log: Vec<String>,
@@ -101,6 +112,11 @@ impl FakeRuntime {
     /// Each start of the container takes the next script; the last one stays.
     pub fn script(&self, container: &str, scripts: &[Script]) {
         self.lock().scripts.insert(container.to_owned(), scripts.to_vec());
+    }
+
+    /// Each command run in the container takes the next entry; the last one stays.
+    pub fn script_exec(&self, container: &str, execs: &[Exec]) {
+        self.lock().execs.insert(container.to_owned(), execs.to_vec());
     }
 
     /// The next `times` calls fail.
@@ -320,7 +336,8 @@ impl Runtime for FakeRuntime {
         self.effect(Call::Pull, act, |source| Error::PullImage { image: image.to_owned(), source })
     }
 
-    fn run_sandbox<'a>(&'a self, pod: &'a Pod, attempt: u32) -> Effect<'a, String> {
+    fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
+        let NewSandbox { pod, attempt, .. } = new;
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         let act = move |state: &mut State| {
             if state.sandboxes.iter().any(|s| s.uid == uid && s.view.attempt == attempt) {
@@ -435,6 +452,40 @@ impl Runtime for FakeRuntime {
             Ok(())
         };
         self.effect(Call::Remove, act, |source| Error::RemoveContainer { id: id.to_owned(), source })
+    }
+
+    fn exec_sync<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> Effect<'a, ExecOutput> {
+        let (wanted, line) = (id.to_owned(), command.join(" "));
+        let act = move |state: &mut State| {
+            state.log.push(format!("exec {wanted} {line}"));
+            let container = state.container(&wanted)?;
+            if !matches!(container.view.state, InstanceState::Running { .. }) {
+                return Err(failed(format!("container {wanted} is not running")));
+            }
+            let name = container.view.name.clone();
+            Ok(match state.execs.get_mut(&name) {
+                Some(list) if list.len() > 1 => list.remove(0),
+                Some(list) => list.first().cloned().unwrap_or_default(),
+                None => Exec::default(),
+            })
+        };
+        let begun = self.effect(Call::Exec, act, |source| Error::ExecSync { id: id.to_owned(), source });
+        Box::pin(async move {
+            let Exec { takes, output } = begun.await?;
+            if takes > timeout {
+                tokio::time::sleep(timeout).await;
+                let message = format!("command timed out after {timeout:?}");
+                let source = Failure { kind: FailureKind::TimedOut, message };
+                return Err(Error::ExecSync { id: id.to_owned(), source });
+            }
+            tokio::time::sleep(takes).await;
+            Ok(output)
+        })
     }
 
     fn timeline<'a>(&'a self, _of: Subject<'a>) -> Effect<'a, Vec<Span>> {

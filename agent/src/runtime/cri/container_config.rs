@@ -8,8 +8,10 @@ use gantry_proto::cri::{self as wire};
 use super::observe::CONTAINER_NAME;
 use super::sandbox_config::{namespaces, pod_labels, unconfined};
 use super::{NodeConfig, resources};
+use crate::pod::spec::volume::Propagation;
 use crate::pod::spec::{Container, Pod, Security};
 use crate::runtime::NewContainer;
+use crate::volumes::Mount;
 
 /// What a container must not see of /proc and /sys, as the kubelet asks.
 const MASKED: &[&str] = &[
@@ -29,7 +31,7 @@ const MASKED: &[&str] = &[
 const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
-    let NewContainer { pod, container, attempt, sandbox: _, sandbox_attempt: _, image_id } = *new;
+    let NewContainer { pod, container, attempt, image_id, setup, .. } = *new;
     let mut labels: HashMap<String, String> = HashMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
     wire::ContainerConfig {
@@ -39,14 +41,15 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             user_specified_image: container.image.clone(),
             ..Default::default()
         }),
-        command: container.command.clone(),
-        args: container.args.clone(),
+        command: setup.command.clone(),
+        args: setup.args.clone(),
         working_dir: container.working_dir.clone(),
-        envs: container
+        envs: setup
             .env
             .iter()
             .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
+        mounts: setup.mounts.iter().map(mount).collect(),
         labels,
         annotations: annotations(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
@@ -54,6 +57,22 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             resources: Some(resources::linux(pod, &container.resources, node.memory_capacity)),
             security_context: Some(security(pod, &container.security)),
         }),
+        ..Default::default()
+    }
+}
+
+fn mount(mount: &Mount) -> wire::Mount {
+    let propagation = match mount.propagation {
+        Propagation::None => wire::MountPropagation::PropagationPrivate,
+        Propagation::HostToContainer => wire::MountPropagation::PropagationHostToContainer,
+        Propagation::Bidirectional => wire::MountPropagation::PropagationBidirectional,
+    };
+    wire::Mount {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.to_string_lossy().into_owned(),
+        readonly: mount.read_only,
+        recursive_read_only: mount.recursive_read_only,
+        propagation: i32::from(propagation),
         ..Default::default()
     }
 }

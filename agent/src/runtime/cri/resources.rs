@@ -80,8 +80,13 @@ mod tests {
     fn oom_scores_follow_the_qos_class() {
         assert_eq!(score(Resources::default()), 1000);
         let all = Some(100 << 20);
-        let guaranteed =
-            Resources { cpu_request: Some(5), cpu_limit: Some(5), memory_request: all, memory_limit: all };
+        let guaranteed = Resources {
+            cpu_request: Some(5),
+            cpu_limit: Some(5),
+            memory_request: all,
+            memory_limit: all,
+            ..Resources::default()
+        };
         assert_eq!(score(guaranteed), -997);
         assert_eq!(score(Resources { cpu_limit: Some(6), ..guaranteed }), 900);
         assert_eq!(score(Resources { memory_request: Some(1), ..Resources::default() }), 999);

@@ -10,7 +10,12 @@ use super::observe::{POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
 use crate::pod::spec::{Namespaces, Pod};
 
 /// The same pod and attempt always give the same config: containers are created with it.
-pub(super) fn sandbox(pod: &Pod, attempt: u32, node: &NodeConfig) -> wire::PodSandboxConfig {
+pub(super) fn sandbox(
+    pod: &Pod,
+    attempt: u32,
+    cgroup_parent: &str,
+    node: &NodeConfig,
+) -> wire::PodSandboxConfig {
     let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
     labels.extend(pod_labels(pod));
     let mut annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
@@ -33,8 +38,7 @@ pub(super) fn sandbox(pod: &Pod, attempt: u32, node: &NodeConfig) -> wire::PodSa
         labels,
         annotations,
         linux: Some(wire::LinuxPodSandboxConfig {
-            // The runtime chooses: there is no tree of QoS classes yet.
-            cgroup_parent: String::new(),
+            cgroup_parent: cgroup_parent.to_owned(),
             security_context: Some(wire::LinuxSandboxSecurityContext {
                 namespace_options: Some(namespaces(pod.namespaces)),
                 privileged: pod.containers.iter().any(|c| c.security.privileged),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::pod::spec::{Container, Namespaces, Port, Security};
 use crate::pod::tests::{container, pod};
-use crate::runtime::InstanceState;
+use crate::runtime::{InstanceState, Setup};
 
 fn node() -> NodeConfig {
     NodeConfig {
@@ -18,7 +18,7 @@ fn node() -> NodeConfig {
 #[test]
 fn a_sandbox_has_the_kubelets_labels_and_folder() {
     let annotations = BTreeMap::from([("note".to_owned(), "x".to_owned())]);
-    let config = sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, &node());
+    let config = sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, "/kubepods/x", &node());
     let metadata = config.metadata.unwrap();
     assert_eq!((metadata.name.as_str(), metadata.uid.as_str(), metadata.attempt), ("web", "uid-1", 2));
     assert_eq!(config.log_directory, "/var/log/pods/default_web_uid-1");
@@ -32,7 +32,7 @@ fn a_sandbox_has_the_kubelets_labels_and_folder() {
     }
     assert_eq!(config.annotations.get("io.gantry.run").map(String::as_str), Some("true"));
     assert_eq!(config.dns_config.unwrap().servers, ["10.0.0.1"]);
-    assert_eq!(config.linux.unwrap().cgroup_parent, "");
+    assert_eq!(config.linux.unwrap().cgroup_parent, "/kubepods/x");
 }
 
 #[test]
@@ -52,7 +52,13 @@ fn namespaces_follow_the_pod() {
 fn a_container_has_the_kubelets_config() {
     let pod = Pod {
         containers: vec![Container {
-            ports: vec![Port { name: "http".into(), port: 80, protocol: "TCP".into() }],
+            ports: vec![Port {
+                name: "http".into(),
+                port: 80,
+                protocol: "TCP".into(),
+                host_port: 0,
+                host_ip: String::new(),
+            }],
             security: Security {
                 run_as_user: Some(1000),
                 drop_capabilities: vec!["ALL".into()],
@@ -69,7 +75,9 @@ fn a_container_has_the_kubelets_config() {
         attempt: 3,
         sandbox: "s",
         sandbox_attempt: 0,
+        cgroup_parent: "",
         image_id: "sha256:1",
+        setup: &Setup::as_written(pod.container("web").unwrap()),
     };
     let config = container_config::container(&new, &node());
     assert_eq!(config.log_path, "web/3.log");

@@ -1,0 +1,25 @@
+//! The tree of QoS classes and pods below the node's cgroup root. Owns the trait; never a
+//! container's own cgroup (the runtime makes it). Called by [`crate::pod::run`].
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+
+use crate::pod::spec::{Pod, PodUid};
+
+/// Cgroups of pods. All calls are idempotent.
+pub trait Cgroups: Send + Sync + fmt::Debug {
+    /// Makes the pod's cgroup with its limits; returns what CRI calls cgroup_parent, empty when
+    /// there is no tree (cgroupsPerQOS off).
+    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>>;
+    /// Kills what is left in it and removes it; succeeds when it is not there.
+    fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// A cgroup could not be made or removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// Names the cgroup and the cause.
+    pub message: String,
+}

@@ -1,0 +1,160 @@
+//! Volumes and their mounts as written. Owns the types; never touches a file (that is
+//! [`crate::volumes`]).
+
+use super::env::ResourceRef;
+
+/// One volume of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// DNS label, unique in its pod.
+    pub name: String,
+    /// What it holds.
+    pub source: VolumeSource,
+}
+
+/// What a volume holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// A folder that lives as long as the pod.
+    EmptyDir {
+        /// On tmpfs instead of the disk.
+        memory: bool,
+        /// Bytes.
+        size_limit: Option<i64>,
+    },
+    /// A file or folder of the node.
+    HostPath {
+        /// Absolute.
+        path: String,
+        /// What must be there, or is made.
+        kind: HostPathType,
+    },
+    /// Files from one or several sources; ConfigMap, Secret and downwardAPI volumes are
+    /// projections of one source.
+    Projected {
+        /// In order; the later wins.
+        sources: Vec<Projection>,
+        /// Mode of files that have none of their own.
+        default_mode: u32,
+        /// Whether the content is held in memory (secrets).
+        memory: bool,
+        /// `kubernetes.io~configmap`, `~secret`, `~downward-api` or `~projected`: the folder's
+        /// name below the pod's volumes.
+        plugin: &'static str,
+    },
+}
+
+/// As in HostPathVolumeSource.type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the API's values")]
+pub enum HostPathType {
+    Unset,
+    DirectoryOrCreate,
+    Directory,
+    FileOrCreate,
+    File,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+/// One source of a projected volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Projection {
+    /// Keys of a ConfigMap.
+    ConfigMap(KeysOf),
+    /// Keys of a Secret.
+    Secret(KeysOf),
+    /// Fields of the pod.
+    Downward(Vec<DownwardFile>),
+}
+
+/// Which keys of an object become files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeysOf {
+    /// Of the object.
+    pub name: String,
+    /// All keys under their own names when empty.
+    pub items: Vec<KeyToPath>,
+    /// Whether the object and the keys may be missing.
+    pub optional: bool,
+}
+
+/// As in KeyToPath.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyToPath {
+    /// In the object's data.
+    pub key: String,
+    /// Relative, without `..`.
+    pub path: String,
+    /// Permission bits.
+    pub mode: Option<u32>,
+}
+
+/// One file of the downward API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownwardFile {
+    /// Relative, without `..`.
+    pub path: String,
+    /// What it says.
+    pub value: DownwardValue,
+    /// Permission bits.
+    pub mode: Option<u32>,
+}
+
+/// What a file of the downward API says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DownwardValue {
+    /// A field path.
+    Field(String),
+    /// A request or limit; names its container.
+    Resource(ResourceRef),
+}
+
+/// One entry of a container's `volumeMounts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeMount {
+    /// The volume's.
+    pub volume: String,
+    /// Absolute, in the container.
+    pub path: String,
+    /// Which part of the volume.
+    pub sub_path: SubPath,
+    /// No writes.
+    pub read_only: bool,
+    /// No writes below it either; `IfPossible` and `Enabled`.
+    pub recursive_read_only: RecursiveReadOnly,
+    /// Whether later mounts cross.
+    pub propagation: Propagation,
+}
+
+/// Which part of a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubPath {
+    /// All of it.
+    Whole,
+    /// As written.
+    Plain(String),
+    /// With `$(NAME)` of the container's environment.
+    Expr(String),
+}
+
+/// As in VolumeMount.recursiveReadOnly.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the API's values")]
+pub enum RecursiveReadOnly {
+    #[default]
+    Disabled,
+    IfPossible,
+    Enabled,
+}
+
+/// As in VolumeMount.mountPropagation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the API's values")]
+pub enum Propagation {
+    #[default]
+    None,
+    HostToContainer,
+    Bidirectional,
+}

@@ -1,0 +1,56 @@
+//! A pod's volumes: made before its sandbox, handed to its containers as mounts, taken back after
+//! its end. Owns the trait; never decides when. Called by [`crate::pod::run`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+
+use crate::pod::spec::volume::Propagation;
+use crate::pod::spec::{Container, Pod, PodUid};
+
+/// Volumes of pods on this node. All calls are idempotent.
+pub trait Volumes: Send + Sync + fmt::Debug {
+    /// Makes every volume of the pod; called again, brings changed content up to date.
+    fn set_up<'a>(&'a self, pod: &'a Pod, facts: &'a PodFacts) -> BoxFuture<'a, Result<(), Error>>;
+    /// The mounts of one container, its sub-paths made; `env` expands subPathExpr.
+    fn mounts<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+        env: &'a [(String, String)],
+    ) -> BoxFuture<'a, Result<Vec<Mount>, Error>>;
+    /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
+    /// nothing is there.
+    fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// What is known of a pod only once it runs; the downward API shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Primary first; empty before the sandbox is there.
+    pub ips: Vec<String>,
+}
+
+/// One bind mount of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// On the node.
+    pub host_path: PathBuf,
+    /// In the container.
+    pub container_path: String,
+    /// No writes.
+    pub read_only: bool,
+    /// No writes below it either.
+    pub recursive_read_only: bool,
+    /// Whether later mounts cross.
+    pub propagation: Propagation,
+}
+
+/// Why a volume is not ready; the message is what the kubelet says, too.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// Names the volume and the cause.
+    pub message: String,
+}
