@@ -2,8 +2,12 @@
 //! recorder each worker keeps; never draws ([`render`] does). Called by the workers, the
 //! operator API and the command line.
 
+pub mod chart;
+pub mod compare;
+pub mod html;
 pub mod json;
 pub mod render;
+pub mod svg;
 
 use serde::Deserialize;
 

@@ -160,11 +160,26 @@ pub(crate) struct StopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TimelineArgs {
-    #[command(flatten)]
-    pub(crate) pod: PodFlags,
+    /// The pod's name, or a file that --json wrote.
+    #[arg(value_name = "POD", required_unless_present = "compare")]
+    pub(crate) pod: Option<String>,
+    /// Show two starts side by side.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["pod", "json", "svg"])]
+    pub(crate) compare: Option<Vec<String>>,
     /// Print the stages as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the waterfall as a picture.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Write it as a web page; with --compare, both on one axis.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// The pods' namespace.
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
+    #[command(flatten)]
+    pub(crate) agent: AgentFlags,
 }
 
 fn unix_path(text: &str) -> Result<PathBuf, String> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const CRATES: [&str; 7] = ["agent", "cli", "cni", "proto", "shim", "tests", "xtask"];
 
 /// Files that decide and do nothing else: everything they know comes in as an argument.
-const PURE: [&str; 16] = [
+const PURE: [&str; 20] = [
     "agent/src/manifest/expand.rs",
     "agent/src/manifest/names.rs",
     "agent/src/manifest/quantity.rs",
@@ -20,7 +20,11 @@ const PURE: [&str; 16] = [
     "agent/src/pod/restart.rs",
     "agent/src/pod/spec.rs",
     "agent/src/pod/status.rs",
+    "agent/src/timeline/chart.rs",
+    "agent/src/timeline/compare.rs",
+    "agent/src/timeline/html.rs",
     "agent/src/timeline/render.rs",
+    "agent/src/timeline/svg.rs",
     "cni/src/bridge/plan.rs",
     "cni/src/host_local/alloc.rs",
     "shim/src/spec/capabilities.rs",

@@ -257,7 +257,7 @@ impl Runtime for CriRuntime {
             let wire::ExecSyncResponse { stdout, stderr, exit_code } = answer
                 .map_err(|status| Error::ExecSync { id: id.to_owned(), source: failure(&status) })?
                 .into_inner();
-            Ok(ExecOutput { code: exit_code, stdout: stdout.into(), stderr: stderr.into() })
+            Ok(ExecOutput { code: exit_code, stdout, stderr })
         })
     }
 

@@ -1,7 +1,7 @@
 //! Spans as JSON, for `gantry timeline --json`. Owns the field names; never draws. Called
 //! by the command line.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Span;
 
@@ -17,6 +17,35 @@ struct JsonSpan<'a> {
     end_unix_nanos: Option<i64>,
     #[serde(skip_serializing_if = "str::is_empty")]
     detail: &'a str,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnedSpan {
+    name: String,
+    #[serde(default)]
+    container: String,
+    start_unix_nanos: i64,
+    #[serde(default)]
+    end_unix_nanos: i64,
+    #[serde(default)]
+    detail: String,
+}
+
+/// Reads what [`to_json`] wrote.
+///
+/// # Errors
+/// When the text is something else.
+pub fn from_json(text: &str) -> Result<Vec<Span>, serde_json::Error> {
+    let list: Vec<OwnedSpan> = serde_json::from_str(text)?;
+    let spans = list.into_iter().map(|s| Span {
+        name: s.name,
+        container: s.container,
+        start: s.start_unix_nanos,
+        end: s.end_unix_nanos,
+        detail: s.detail,
+    });
+    Ok(spans.collect())
 }
 
 /// An indented JSON array, in the given order.
@@ -42,10 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_open_span_has_no_end() {
+    fn an_open_span_has_no_end_and_all_is_read_again() {
         let span =
             Span { name: "image".into(), container: "web".into(), start: 5, end: 0, detail: String::new() };
-        let value: serde_json::Value = serde_json::from_str(&to_json(&[span]).unwrap()).unwrap();
+        let spans = [span];
+        let text = to_json(&spans).unwrap();
+        assert_eq!(from_json(&text).unwrap(), spans);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value, serde_json::json!([{"name": "image", "container": "web", "startUnixNanos": 5}]));
     }
 }

@@ -1,0 +1,245 @@
+//! The waterfall as a picture: one self-contained SVG, no scripts, no fonts from elsewhere. Pure:
+//! a chart in, text out. Called by `gantry timeline --svg` and by [`super::html`].
+
+use std::fmt::Write;
+
+use super::chart::{Chart, Kind, Row, ticks};
+use super::render::millis;
+
+const ROW: i64 = 22;
+const LABELS: i64 = 300;
+const BARS: i64 = 660;
+const RIGHT: i64 = 40;
+const TOP: i64 = 84;
+const BOTTOM: i64 = 44;
+const WIDTH: i64 = LABELS + BARS + RIGHT;
+/// Names and details are cut to what fits.
+const LABEL_CHARS: usize = 40;
+const DETAIL_CHARS: usize = 56;
+
+/// Light and dark: the reader's setting decides.
+const STYLE: &str = "\
+text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#24292f}\
+.title{font-size:15px;font-weight:600}.dim{fill:#656d76}.bg{fill:#ffffff}.grid{stroke:#d0d7de;stroke-width:1}\
+.stripe{fill:#f6f8fa}.ready{stroke:#1a7f37;stroke-width:1.5;stroke-dasharray:4 3}\
+.agent{fill:#8c959f}.volumes{fill:#bf8700}.image{fill:#0969da}.sandbox{fill:#8250df}.network{fill:#bf3989}\
+.container{fill:#1a7f37}.probe{fill:#cf222e}.inner{opacity:.55}\
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#9198a1}.bg{fill:#0d1117}.grid{stroke:#30363d}\
+.stripe{fill:#151b23}.image{fill:#4493f8}.sandbox{fill:#ab7df8}.network{fill:#db61a2}.container{fill:#3fb950}\
+.probe{fill:#f85149}.volumes{fill:#d29922}.ready{stroke:#3fb950}}";
+
+const KINDS: [Kind; 7] =
+    [Kind::Agent, Kind::Volumes, Kind::Image, Kind::Sandbox, Kind::Network, Kind::Container, Kind::Probe];
+
+/// The whole document.
+#[must_use]
+pub fn svg(title: &str, chart: &Chart) -> String {
+    scaled(title, chart, chart.total)
+}
+
+/// As [`svg`], on an axis of `total` nanoseconds, so that two pictures can be laid side by side.
+#[must_use]
+pub fn scaled(title: &str, chart: &Chart, total: i64) -> String {
+    let total = total.max(1);
+    let rows = i64::try_from(chart.rows.len()).unwrap_or(i64::MAX / ROW);
+    let height = TOP + rows * ROW + BOTTOM;
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\
+         <title>{}</title><style>{STYLE}</style><rect class=\"bg\" width=\"{WIDTH}\" height=\"{height}\"/>",
+        escape(title)
+    );
+    header(&mut out, title, chart);
+    axis(&mut out, total, TOP + rows * ROW);
+    for (row, index) in chart.rows.iter().zip(0..) {
+        bar(&mut out, row, TOP + index * ROW, total, index % 2 == 1);
+    }
+    if let Some(ready) = chart.ready {
+        let x = column(ready, total);
+        let _ = write!(
+            out,
+            "<line class=\"ready\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{}\"/>",
+            TOP + rows * ROW
+        );
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn header(out: &mut String, title: &str, chart: &Chart) {
+    let verdict = match chart.ready {
+        Some(ready) => format!("ready after {}", millis(ready)),
+        None => format!("not ready after {}", millis(chart.total)),
+    };
+    let _ = write!(
+        out,
+        "<text class=\"title\" x=\"16\" y=\"28\">{}</text><text class=\"dim\" x=\"16\" y=\"48\">{verdict} · {} % of it explained by the stages below</text>",
+        escape(title),
+        chart.covered_percent()
+    );
+    let mut x = LABELS;
+    for kind in KINDS.into_iter().filter(|kind| chart.rows.iter().any(|row| row.kind == *kind)) {
+        let _ = write!(
+            out,
+            "<rect class=\"{0}\" x=\"{x}\" y=\"18\" width=\"11\" height=\"11\" rx=\"2\"/><text class=\"dim\" x=\"{1}\" y=\"28\">{0}</text>",
+            kind.word(),
+            x + 16
+        );
+        x += 30 + i64::try_from(kind.word().len()).unwrap_or(0) * 8;
+    }
+}
+
+fn axis(out: &mut String, total: i64, bottom: i64) {
+    for at in ticks(total, 8) {
+        let x = column(at, total);
+        let _ = write!(
+            out,
+            "<line class=\"grid\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{bottom}\"/><text class=\"dim\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            TOP - 8,
+            round(at)
+        );
+    }
+}
+
+fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
+    if striped {
+        let _ = write!(out, "<rect class=\"stripe\" x=\"0\" y=\"{y}\" width=\"{WIDTH}\" height=\"{ROW}\"/>");
+    }
+    let middle = y + 15;
+    let text =
+        if row.container.is_empty() { row.name.clone() } else { format!("[{}] {}", row.container, row.name) };
+    let indent = if row.inner { 32 } else { 16 };
+    let took = if row.open { format!("{}…", millis(row.to - row.from)) } else { millis(row.to - row.from) };
+    let hover = format!("{text}: {took}, from {} on{}{}", millis(row.from), sep(row), row.detail);
+    let _ = write!(
+        out,
+        "<g><title>{}</title><text x=\"{indent}\" y=\"{middle}\">{}</text>",
+        escape(&hover),
+        escape(&cut(&text, LABEL_CHARS))
+    );
+    let (from, to) = (column(row.from, total), column(row.to, total));
+    let class = row.kind.word();
+    if row.mark {
+        let _ =
+            write!(out, "<path class=\"{class}\" d=\"M{from} {} l5 5 l-5 5 l-5 -5 z\"/>", y + ROW / 2 - 5);
+    } else {
+        let inner = if row.inner { " inner" } else { "" };
+        let _ = write!(
+            out,
+            "<rect class=\"{class}{inner}\" x=\"{from}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"2\"/>",
+            y + 4,
+            (to - from).max(2),
+            ROW - 8
+        );
+    }
+    beside(out, row, &took, (from, to), middle);
+    out.push_str("</g>");
+}
+
+/// Duration and detail, right of the bar when there is room, else left of it.
+fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), y: i64) {
+    let note = match (row.mark, row.detail.is_empty()) {
+        (true, true) => return,
+        (true, false) => row.detail.clone(),
+        (false, true) => took.to_owned(),
+        (false, false) => format!("{took} · {}", row.detail),
+    };
+    let note = cut(&note, DETAIL_CHARS);
+    // 12 px monospace is a little over 7 px a character.
+    let needed = i64::try_from(note.chars().count()).unwrap_or(0) * 73 / 10;
+    let (x, anchor) =
+        if to + 8 + needed <= WIDTH - 8 { (to + 8, "start") } else { ((from - 8).max(LABELS), "end") };
+    if anchor == "end" && from - 8 - needed < LABELS {
+        // Neither side has room: inside the bar.
+        let _ = write!(out, "<text x=\"{}\" y=\"{y}\">{}</text>", from + 8, escape(&note));
+        return;
+    }
+    let _ = write!(
+        out,
+        "<text class=\"dim\" x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{}</text>",
+        escape(&note)
+    );
+}
+
+fn sep(row: &Row) -> &'static str {
+    if row.detail.is_empty() { "" } else { "; " }
+}
+
+fn column(at: i64, total: i64) -> i64 {
+    let scaled = i128::from(at) * i128::from(BARS) / i128::from(total);
+    LABELS + i64::try_from(scaled).unwrap_or(BARS).clamp(0, BARS)
+}
+
+fn round(nanos: i64) -> String {
+    if nanos == 0 {
+        "0".to_owned()
+    } else if nanos % 1_000_000_000 == 0 {
+        format!("{} s", nanos / 1_000_000_000)
+    } else if nanos % 1_000_000 == 0 {
+        format!("{} ms", nanos / 1_000_000)
+    } else {
+        format!("{} µs", nanos / 1000)
+    }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// For XML text and attributes. Names come from manifests and registries.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // XML 1.0 has no way to write these.
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('?'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Span;
+
+    fn span(name: &str, container: &str, start: i64, end: i64, detail: &str) -> Span {
+        Span { name: name.into(), container: container.into(), start, end, detail: detail.into() }
+    }
+
+    #[test]
+    fn hostile_names_stay_text() {
+        let spans = [span("image", "a</text><script>", 1, 9, "x\u{1b}\"&<b>")];
+        let text = svg("t<i>\u{0}", &Chart::new(&spans, 0));
+        assert!(!text.contains("<script>") && !text.contains("<i>") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("a&lt;/text&gt;&lt;script&gt;"), "{text}");
+    }
+
+    #[test]
+    fn each_stage_has_a_bar_and_ready_a_line() {
+        let ms = 1_000_000;
+        let spans = [
+            span("seen", "", 0, 0, ""),
+            span("sandbox", "", 0, 50 * ms, ""),
+            span("image", "web", 10 * ms, 80 * ms, "reg/web:1"),
+            span("ready", "", 100 * ms, 100 * ms, ""),
+        ];
+        let text = svg("pod default/web", &Chart::new(&spans, 0));
+        assert!(text.contains("class=\"sandbox\" x=\"300\" y=\"110\" width=\"330\""), "{text}");
+        assert!(text.contains("class=\"image\" x=\"366\" y=\"132\" width=\"462\""), "{text}");
+        assert!(text.contains("class=\"ready\" x1=\"960\""), "{text}");
+        assert!(text.contains("ready after 100.0 ms · 80 % of it explained"), "{text}");
+        assert_eq!(text.matches("<g>").count(), text.matches("</g>").count());
+    }
+}
