@@ -2,6 +2,7 @@
 //! service and its mapping to the wire; never changes a pod but through its handle.
 //! Called by `gantry run`.
 
+pub mod cri_proxy;
 pub mod socket;
 
 use std::sync::Arc;
@@ -105,6 +106,7 @@ fn pod(handle: &PodHandle, status: &PodStatus) -> wire::Pod {
         started_at_unix_nanos: status.started_at,
         containers: status.containers.iter().map(container).collect(),
         message: status.message.clone(),
+        ..wire::Pod::default()
     }
 }
 
@@ -127,6 +129,7 @@ fn container(status: &ContainerStatus) -> wire::Container {
         restart_count: status.restart_count,
         ready: status.ready,
         log_path: status.log_path.clone(),
+        ..wire::Container::default()
     }
 }
 

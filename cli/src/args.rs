@@ -32,6 +32,16 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Show where the time of a pod's start went.
     Timeline(TimelineArgs),
+    /// Fetch images and show how far each layer has come.
+    Pull(PullArgs),
+    /// List the images that the runtime keeps.
+    Images(ImagesArgs),
+    /// Remove images.
+    Rmi(RmiArgs),
+    /// Show what the containers of pods use.
+    Stats(StatsArgs),
+    /// Check whether this machine can run pods, and say what to do when it cannot.
+    Doctor(Box<DoctorArgs>),
 }
 
 /// Where the runtime keeps things; all of it can be moved, so that several nodes live on
@@ -102,6 +112,93 @@ pub(crate) struct AgentFlags {
     /// Where the agent is reached.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_AGENT_SOCKET)]
     pub(crate) agent_socket: PathBuf,
+}
+
+/// Which runtime: the agent's, which passes calls on, or one with a socket of its own.
+#[derive(Debug, Args)]
+pub(crate) struct RuntimeEndpoint {
+    /// Reach the runtime here instead of through an agent.
+    #[arg(long, value_name = "unix:///PATH", value_parser = unix_endpoint)]
+    pub(crate) container_runtime_endpoint: Option<String>,
+    /// Where the agent is reached.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_AGENT_SOCKET)]
+    pub(crate) agent_socket: PathBuf,
+}
+
+/// How lists are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListFormat {
+    /// A table for people.
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// A JSON array.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Names, as in a pod's manifest.
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+    /// Print only the images' IDs.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeEndpoint,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImagesArgs {
+    /// How to print.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: ListFormat,
+    /// Print only the images' IDs.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeEndpoint,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmiArgs {
+    /// Names, digests or IDs.
+    #[arg(required_unless_present = "all", value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+    /// Every image that is not pinned; those in use give their space back with their last container.
+    #[arg(short, long, conflicts_with = "images")]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeEndpoint,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Only this pod.
+    #[arg(value_name = "POD")]
+    pub(crate) pod: Option<String>,
+    /// Only pods of this namespace.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: ListFormat,
+    #[command(flatten)]
+    pub(crate) runtime: RuntimeEndpoint,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// How to print.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: ListFormat,
+    /// A registry that must answer, as in an image's name; may be given several times.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) registry: Vec<String>,
+    #[command(flatten)]
+    pub(crate) flags: RuntimeFlags,
 }
 
 /// Which pod of which agent.

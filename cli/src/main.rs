@@ -3,12 +3,17 @@
 
 mod args;
 mod client;
+mod doctor;
+mod images;
 mod in_process;
 mod logs;
 mod output;
 mod ps;
+mod pull;
 mod run;
 mod runtime;
+mod runtime_client;
+mod stats;
 mod stop;
 mod timeline;
 
@@ -47,6 +52,11 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
             Command::Stop(args) => stop::stop(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Pull(args) => pull::pull(args).await,
+            Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Rmi(args) => images::rmi(args).await,
+            Command::Stats(args) => stats::stats(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Doctor(args) => doctor::doctor(*args).await,
             Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),
         }
     });

@@ -3,6 +3,9 @@
 
 use std::io::{self, Write};
 
+use anyhow::Result;
+use serde::Serialize;
+
 /// Text on stdout. A closed pipe is the caller's business.
 pub(crate) fn print(text: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -13,6 +16,57 @@ pub(crate) fn print(text: &[u8]) -> io::Result<()> {
 /// A line on stderr. There is nobody left to tell when that fails.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Text on stderr as it is, for drawing over.
+pub(crate) fn say_part(text: &str) {
+    let mut err = io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// Indented JSON and a line end.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// YAML of one document.
+pub(crate) fn yaml<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_saphyr::to_string(value)?)
+}
+
+/// `12.3MB`, decimal as crictl and docker print sizes.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes}B");
+    }
+    let mut tenths = u128::from(bytes) * 10 / 1000;
+    for (index, unit) in UNITS.iter().enumerate() {
+        if tenths < 10_000 || index + 1 == UNITS.len() {
+            return format!("{}.{}{unit}", tenths / 10, tenths % 10);
+        }
+        tenths /= 1000;
+    }
+    format!("{bytes}B")
+}
+
+/// `5s`, `2m`, `3h12m`, `4d`: an age as kubectl prints it.
+pub(crate) fn age(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let pair = |big: i64, unit: &str, small: i64, part: &str| match small {
+        0 => format!("{big}{unit}"),
+        small => format!("{big}{unit}{small}{part}"),
+    };
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => pair(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => pair(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => pair(days, "d", hours % 24, "h"),
+        _ => format!("{days}d"),
+    }
 }
 
 /// Columns as wide as their widest cell, three spaces between, as kubectl's.
@@ -40,6 +94,15 @@ pub(crate) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_and_ages_read_as_in_crictl_and_kubectl() {
+        let sizes: Vec<String> = [0, 999, 1000, 12_345_678, 2_500_000_000].map(bytes).into();
+        assert_eq!(sizes, ["0B", "999B", "1.0kB", "12.3MB", "2.5GB"]);
+        let ages: Vec<String> =
+            [0, 119, 120, 125, 3599, 3 * 3600 + 720, 30_000, 180_000, 900_000].map(age).into();
+        assert_eq!(ages, ["0s", "119s", "2m", "2m5s", "59m", "3h12m", "8h", "2d2h", "10d"]);
+    }
 
     #[test]
     fn tables_align() {

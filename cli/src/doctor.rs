@@ -1,0 +1,84 @@
+//! `gantry doctor`: whether this machine can run pods, and what to do when it cannot. Owns asking
+//! and printing; the judging is in [`judge`], the looking in [`look`]. Never changes anything.
+//! Called by main.
+
+mod judge;
+mod look;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::args::{DoctorArgs, ListFormat};
+use crate::output;
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Pods run, something is less than it could be.
+    Warn,
+    /// Pods will not run.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Check {
+    name: &'static str,
+    verdict: Verdict,
+    /// What was seen.
+    seen: String,
+    /// What to do; empty when it is as it should be.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    remedy: String,
+}
+
+/// Prints every check; fails when one of them does.
+pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
+    let DoctorArgs { output: format, registry, flags } = args;
+    let facts = look::machine(&flags);
+    let mut checks = judge::machine(&facts);
+    for host in registry {
+        let answer = look::registry(&host).await;
+        checks.push(judge::registry(&host, answer));
+    }
+    let text = match format {
+        ListFormat::Table | ListFormat::Wide => table(&checks),
+        ListFormat::Json => output::json(&checks)?,
+        ListFormat::Yaml => output::yaml(&checks)?,
+    };
+    output::print(text.as_bytes())?;
+    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn table(checks: &[Check]) -> String {
+    let word = |verdict| match verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "WARN",
+        Verdict::Fail => "FAIL",
+    };
+    let rows: Vec<Vec<String>> = checks
+        .iter()
+        .map(|check| {
+            let mut seen = output::one_line(&check.seen);
+            if !check.remedy.is_empty() {
+                seen = format!("{seen}: {}", check.remedy);
+            }
+            vec![word(check.verdict).to_owned(), check.name.to_owned(), seen]
+        })
+        .collect();
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+    format!(
+        "{}{} checks, {} warnings, {} failures\n",
+        output::table(&rows),
+        checks.len(),
+        count(Verdict::Warn),
+        count(Verdict::Fail)
+    )
+}

@@ -1,0 +1,311 @@
+//! What `gantry doctor` makes of what it saw. Pure: facts in, checks out.
+
+use std::collections::BTreeSet;
+
+use super::look::{Facts, Folder, Network};
+use super::{Check, Verdict};
+use crate::output;
+
+/// Older kernels lack what containers are set up with.
+const KERNEL: (u32, u32) = (5, 15);
+/// Less than this much, or less than a tenth, is little.
+const SPACE: u64 = 2 << 30;
+
+/// What the runtime does with each capability (capabilities(7) numbers).
+const NEEDED: [(u32, &str); 10] = [
+    (0, "CAP_CHOWN"),
+    (1, "CAP_DAC_OVERRIDE"),
+    (3, "CAP_FOWNER"),
+    (5, "CAP_KILL"),
+    (6, "CAP_SETGID"),
+    (7, "CAP_SETUID"),
+    (12, "CAP_NET_ADMIN"),
+    (18, "CAP_SYS_CHROOT"),
+    (21, "CAP_SYS_ADMIN"),
+    (27, "CAP_MKNOD"),
+];
+const CAP_SYS_RESOURCE: u32 = 24;
+
+pub(super) fn machine(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![root(facts), kernel(&facts.kernel), namespaces(&facts.namespaces)];
+    checks.push(filesystems(&facts.filesystems));
+    checks.push(cgroups(&facts.v1, &facts.v2));
+    if facts.root {
+        checks.extend(capabilities(facts.capabilities));
+    }
+    checks.extend([seccomp(&facts.seccomp), netfilter(facts), swap(facts.swaps), programs(facts)]);
+    checks.push(network(&facts.network));
+    checks.extend(facts.folders.iter().map(folder));
+    checks
+}
+
+pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
+    match answer {
+        Ok(line) => ok("registry", format!("{host}: {line}")),
+        Err(error) => fail(
+            "registry",
+            format!("{host}: {error}"),
+            "check the name, that it runs, and the way to it; a mirror is set in its hosts.toml".to_owned(),
+        ),
+    }
+}
+
+fn ok(name: &'static str, seen: String) -> Check {
+    Check { name, verdict: Verdict::Ok, seen, remedy: String::new() }
+}
+
+fn warn(name: &'static str, seen: String, remedy: String) -> Check {
+    Check { name, verdict: Verdict::Warn, seen, remedy }
+}
+
+fn fail(name: &'static str, seen: String, remedy: String) -> Check {
+    Check { name, verdict: Verdict::Fail, seen, remedy }
+}
+
+fn root(facts: &Facts) -> Check {
+    if facts.root {
+        return ok("user", "root".to_owned());
+    }
+    let remedy = "namespaces, mounts and cgroups are made by root: use sudo".to_owned();
+    fail("user", "not root".to_owned(), remedy)
+}
+
+fn kernel(release: &str) -> Check {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = KERNEL;
+    if version >= KERNEL {
+        ok("kernel", release.to_owned())
+    } else {
+        fail("kernel", release.to_owned(), format!("Gantry needs Linux {major}.{minor} or newer"))
+    }
+}
+
+fn namespaces(found: &BTreeSet<String>) -> Check {
+    let missing = lacking(&["mnt", "net", "pid", "ipc", "uts", "cgroup"], found);
+    match missing.is_empty() {
+        true if found.contains("user") => ok("namespaces", "all kinds".to_owned()),
+        true => warn(
+            "namespaces",
+            "no user namespaces".to_owned(),
+            "pods with hostUsers: false will be refused; they need a kernel with CONFIG_USER_NS".to_owned(),
+        ),
+        false => fail(
+            "namespaces",
+            format!("no {}", missing.join(", ")),
+            "a kernel with these namespaces is needed".to_owned(),
+        ),
+    }
+}
+
+fn filesystems(found: &BTreeSet<String>) -> Check {
+    let missing = lacking(&["overlay", "tmpfs", "proc", "sysfs", "mqueue"], found);
+    if missing.is_empty() {
+        return ok("file systems", "overlay, tmpfs, proc, sysfs, mqueue".to_owned());
+    }
+    let remedy = "load the module (modprobe overlay) or use a kernel that has it".to_owned();
+    fail("file systems", format!("no {}", missing.join(", ")), remedy)
+}
+
+/// A controller may be on either version, but cpu and memory must be somewhere.
+fn cgroups(v1: &BTreeSet<String>, v2: &BTreeSet<String>) -> Check {
+    let kind = match (v1.is_empty(), v2.iter().any(|c| c == "memory" || c == "cpu")) {
+        (true, true) => "v2",
+        (false, true) => "hybrid, controllers on both",
+        (false, false) => "v1",
+        (true, false) => {
+            let remedy = "mount cgroup2 at /sys/fs/cgroup (mount -t cgroup2 none /sys/fs/cgroup)".to_owned();
+            return fail("cgroups", "no hierarchy with controllers".to_owned(), remedy);
+        }
+    };
+    let all: BTreeSet<String> = v1.union(v2).cloned().collect();
+    let missing = lacking(&["cpu", "memory", "pids", "cpuset"], &all);
+    if missing.is_empty() {
+        return ok("cgroups", kind.to_owned());
+    }
+    let seen = format!("{kind}, without {}", missing.join(", "));
+    let essential = missing.iter().any(|c| *c == "memory" || *c == "cpu");
+    if essential {
+        let remedy = "enable them at boot (cgroup_enable=memory) or in cgroup.subtree_control".to_owned();
+        fail("cgroups", seen, remedy)
+    } else {
+        warn("cgroups", seen, "limits of these kinds will be refused".to_owned())
+    }
+}
+
+fn capabilities(held: u64) -> Vec<Check> {
+    let has = |number: u32| held & (1 << number) != 0;
+    let missing: Vec<&str> =
+        NEEDED.iter().filter(|(number, _)| !has(*number)).map(|(_, name)| *name).collect();
+    let mut checks = vec![if missing.is_empty() {
+        ok("capabilities", "all that pods need".to_owned())
+    } else {
+        let remedy = "start Gantry with them (a container or unit may have taken them away)".to_owned();
+        fail("capabilities", format!("no {}", missing.join(", ")), remedy)
+    }];
+    if !has(CAP_SYS_RESOURCE) {
+        checks.push(warn(
+            "capabilities",
+            "no CAP_SYS_RESOURCE".to_owned(),
+            "oom_score_adj is clamped and rlimits can't be raised; pods run all the same".to_owned(),
+        ));
+    }
+    checks
+}
+
+fn seccomp(actions: &str) -> Check {
+    if actions.split_whitespace().any(|action| action == "errno") {
+        return ok("seccomp", "filters".to_owned());
+    }
+    let remedy =
+        "pods that ask for RuntimeDefault will be refused; a kernel with CONFIG_SECCOMP_FILTER is needed";
+    warn("seccomp", "no filters".to_owned(), remedy.to_owned())
+}
+
+fn netfilter(facts: &Facts) -> Check {
+    let forward = match facts.ip_forward {
+        Some(true) => "ip_forward is on",
+        Some(false) => "ip_forward is off until the first pod's network turns it on",
+        None => "ip_forward cannot be read",
+    };
+    if facts.netfilter {
+        return ok("netfilter", forward.to_owned());
+    }
+    let remedy =
+        "hostPort and masquerading need nf_tables: load the module (modprobe nf_tables nf_nat)".to_owned();
+    warn("netfilter", format!("not there; {forward}"), remedy)
+}
+
+fn swap(devices: usize) -> Check {
+    if devices == 0 {
+        return ok("swap", "off".to_owned());
+    }
+    let remedy = "a kubelet refuses to start with swap unless failSwapOn is false (swapoff -a turns it off)";
+    warn("swap", format!("{devices} in use"), remedy.to_owned())
+}
+
+fn programs(facts: &Facts) -> Check {
+    let missing: Vec<String> = facts
+        .programs
+        .iter()
+        .filter(|(_, there)| !there)
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    if missing.is_empty() {
+        return ok("programs", format!("{} beside gantry", facts.programs.len()));
+    }
+    let remedy =
+        "install them beside gantry (cargo xtask build makes them) or name their folder with --programs-dir";
+    fail("programs", format!("no {}", missing.join(", ")), remedy.to_owned())
+}
+
+fn network(network: &Network) -> Check {
+    match network {
+        Network::None(folder) => ok(
+            "network",
+            format!(
+                "no configuration in {}: `gantry run` uses its built-in bridge; `gantry runtime` is not NetworkReady without one",
+                folder.display()
+            ),
+        ),
+        Network::List { name, origin, missing } if missing.is_empty() => {
+            ok("network", format!("{name} from {origin}"))
+        }
+        Network::List { name, origin, missing } => fail(
+            "network",
+            format!("{name} from {origin} names plugins that are not there: {}", missing.join(", ")),
+            "install them in --cni-bin-dir or take them out of the list".to_owned(),
+        ),
+        Network::Broken(error) => fail("network", error.clone(), "mend or remove the file".to_owned()),
+    }
+}
+
+fn folder(folder: &Folder) -> Check {
+    let Folder { flag, path, space } = folder;
+    match space {
+        Ok((free, all)) => {
+            let seen = format!(
+                "{flag} {}: {} of {} free",
+                path.display(),
+                output::bytes(*free),
+                output::bytes(*all)
+            );
+            // The state folder holds sockets and small files.
+            let little = *flag == "--root" && (*free < SPACE || *free < all / 10);
+            if little {
+                let remedy = "images need room: `gantry rmi` gives some back, --root moves them".to_owned();
+                warn("space", seen, remedy)
+            } else {
+                ok("space", seen)
+            }
+        }
+        Err(error) => fail(
+            "space",
+            format!("{flag} {}: {error}", path.display()),
+            "make the folder, or name another".to_owned(),
+        ),
+    }
+}
+
+fn lacking<'a>(wanted: &[&'a str], found: &BTreeSet<String>) -> Vec<&'a str> {
+    wanted.iter().copied().filter(|name| !found.contains(*name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn kernels_by_number_not_by_text() {
+        for (release, verdict) in [
+            ("5.15.0", Verdict::Ok),
+            ("6.1.0-18-cloud-amd64", Verdict::Ok),
+            ("10.0", Verdict::Ok),
+            ("5.9.16", Verdict::Fail),
+            ("", Verdict::Fail),
+        ] {
+            assert_eq!(kernel(release).verdict, verdict, "{release}");
+        }
+    }
+
+    #[test]
+    fn controllers_may_be_on_either_version() {
+        let all = set(&["cpu", "memory", "pids", "cpuset"]);
+        assert_eq!(cgroups(&set(&[]), &all).seen, "v2");
+        assert_eq!(cgroups(&all, &set(&["hugetlb"])).seen, "v1");
+        assert_eq!(cgroups(&set(&["pids", "cpuset"]), &set(&["cpu", "memory"])).verdict, Verdict::Ok);
+        assert_eq!(cgroups(&set(&["cpu", "memory"]), &set(&[])).verdict, Verdict::Warn);
+        assert_eq!(cgroups(&set(&["cpu"]), &set(&[])).verdict, Verdict::Fail);
+        assert_eq!(cgroups(&set(&[]), &set(&["hugetlb"])).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_missing_sys_resource_is_a_warning_and_a_missing_sys_admin_a_failure() {
+        let verdicts = |held| capabilities(held).iter().map(|c| c.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(u64::MAX), [Verdict::Ok]);
+        assert_eq!(verdicts(!(1 << 24)), [Verdict::Ok, Verdict::Warn]);
+        assert_eq!(verdicts(!(1 << 21)), [Verdict::Fail]);
+    }
+
+    #[test]
+    fn whatever_is_wrong_has_a_remedy() {
+        let checks = [
+            kernel("4.4"),
+            namespaces(&set(&["mnt"])),
+            filesystems(&set(&[])),
+            cgroups(&set(&[]), &set(&[])),
+            seccomp(""),
+            swap(1),
+            network(&Network::Broken("x".into())),
+            folder(&Folder { flag: "--root", path: "/x".into(), space: Ok((1, 100)) }),
+            registry("h", Err("refused".into())),
+        ];
+        for check in checks {
+            assert!(check.verdict != Verdict::Ok && !check.remedy.is_empty(), "{check:?}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What `gantry doctor` looks at. Owns reading the machine; never judges it. Everything that cannot
+//! be read is told as such.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gantry_cni::chain::Conflist;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::args::RuntimeFlags;
+
+/// For a registry's whole answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Enough of an answer to see its status line.
+const ANSWER: usize = 512;
+
+/// The machine, as far as pods care.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) root: bool,
+    /// `6.1.0-18-cloud-amd64`.
+    pub(super) kernel: String,
+    /// Names under /proc/self/ns.
+    pub(super) namespaces: BTreeSet<String>,
+    /// Names in /proc/filesystems.
+    pub(super) filesystems: BTreeSet<String>,
+    /// Controllers by the version of the hierarchy they are on.
+    pub(super) v1: BTreeSet<String>,
+    pub(super) v2: BTreeSet<String>,
+    /// Bit n is capability number n.
+    pub(super) capabilities: u64,
+    /// Actions that the kernel's seccomp knows; empty without seccomp.
+    pub(super) seccomp: String,
+    /// Whether netfilter is there.
+    pub(super) netfilter: bool,
+    pub(super) ip_forward: Option<bool>,
+    /// Devices in use as swap.
+    pub(super) swaps: usize,
+    /// Programs that stand beside this one, of those that must.
+    pub(super) programs: Vec<(PathBuf, bool)>,
+    pub(super) network: Network,
+    pub(super) folders: Vec<Folder>,
+}
+
+/// What the CNI folder holds.
+#[derive(Debug, Clone)]
+pub(super) enum Network {
+    /// No configuration.
+    None(PathBuf),
+    /// The first configuration by name; plugins that are neither built in nor in the folder.
+    List { name: String, origin: String, missing: Vec<String> },
+    /// It cannot be used.
+    Broken(String),
+}
+
+/// A folder that grows.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    pub(super) flag: &'static str,
+    pub(super) path: PathBuf,
+    /// Bytes free for us and in all, of the file system that it is or will be on.
+    pub(super) space: Result<(u64, u64), String>,
+}
+
+/// Installed beside this one.
+const PROGRAMS: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-unpack"];
+const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap"];
+
+pub(super) fn machine(flags: &RuntimeFlags) -> Facts {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let mounts = read("/proc/self/mountinfo");
+    let status = read("/proc/self/status");
+    Facts {
+        root: status
+            .lines()
+            .any(|l| l.strip_prefix("Uid:").is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))),
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        namespaces: names("/proc/self/ns"),
+        filesystems: read("/proc/filesystems")
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .map(str::to_owned)
+            .collect(),
+        v1: v1_controllers(&mounts),
+        v2: v2_controllers(&mounts),
+        capabilities: status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .unwrap_or(0),
+        seccomp: read("/proc/sys/kernel/seccomp/actions_avail").trim().to_owned(),
+        netfilter: Path::new("/proc/sys/net/netfilter").exists(),
+        ip_forward: match read("/proc/sys/net/ipv4/ip_forward").trim() {
+            "" => None,
+            text => Some(text != "0"),
+        },
+        swaps: read("/proc/swaps").lines().skip(1).count(),
+        programs: programs(flags.programs_dir.as_deref()),
+        network: network(flags),
+        folders: vec![folder("--root", &flags.root), folder("--state", &flags.state)],
+    }
+}
+
+fn names(folder: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// proc_pid_mountinfo(5): … mount point options - type source super-options.
+fn v1_controllers(mounts: &str) -> BTreeSet<String> {
+    let known = ["cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio", "hugetlb"];
+    let lines = mounts.lines().filter_map(|line| line.split_once(" - ")).map(|(_, rest)| rest);
+    lines
+        .filter_map(|rest| rest.strip_prefix("cgroup "))
+        .filter_map(|rest| rest.split_whitespace().nth(1))
+        .flat_map(|options| options.split(','))
+        .filter(|option| known.contains(option))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn v2_controllers(mounts: &str) -> BTreeSet<String> {
+    let point = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        after.starts_with("cgroup2 ").then(|| before.split_whitespace().nth(4))?
+    });
+    let Some(point) = point else { return BTreeSet::new() };
+    let text = std::fs::read_to_string(Path::new(point).join("cgroup.controllers")).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn programs(folder: Option<&Path>) -> Vec<(PathBuf, bool)> {
+    let own = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let folder = folder.map(Path::to_owned).or(own).unwrap_or_default();
+    PROGRAMS
+        .iter()
+        .map(|name| folder.join(name))
+        .map(|path| {
+            let there = path.is_file();
+            (path, there)
+        })
+        .collect()
+}
+
+fn network(flags: &RuntimeFlags) -> Network {
+    match Conflist::load(&flags.cni_conf_dir) {
+        Ok(None) => Network::None(flags.cni_conf_dir.clone()),
+        Ok(Some(list)) => Network::List {
+            name: list.name().to_owned(),
+            origin: list.origin().to_owned(),
+            missing: list
+                .plugins()
+                .map(|(plugin, _)| plugin)
+                .filter(|plugin| !BUILT_IN.contains(plugin) && !flags.cni_bin_dir.join(plugin).is_file())
+                .map(str::to_owned)
+                .collect(),
+        },
+        Err(error) => Network::Broken(format!("{:#}", anyhow::Error::from(error))),
+    }
+}
+
+/// Of the folder, or of the nearest one above it that is there.
+fn folder(flag: &'static str, path: &Path) -> Folder {
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let space = rustix::fs::statvfs(there)
+        .map(|stat| {
+            (stat.f_bavail.saturating_mul(stat.f_frsize), stat.f_blocks.saturating_mul(stat.f_frsize))
+        })
+        .map_err(|error| error.to_string());
+    Folder { flag, path: path.to_owned(), space }
+}
+
+/// The first line of a registry's answer to `GET /v2/`, for one on this machine; that a connection
+/// can be made, for others: what they say needs TLS and their certificates, which `gantry pull` shows.
+pub(super) async fn registry(host: &str) -> Result<String, String> {
+    let local = host.split(':').next().is_some_and(|name| name == "localhost" || name.starts_with("127."));
+    let address =
+        if host.contains(':') { host.to_owned() } else { format!("{host}:{}", if local { 80 } else { 443 }) };
+    let ask = async {
+        let mut stream = TcpStream::connect(&address).await.map_err(|error| error.to_string())?;
+        if !local {
+            return Ok("accepts connections".to_owned());
+        }
+        let question = format!("GET /v2/ HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes()).await.map_err(|error| error.to_string())?;
+        let mut answer = [0; ANSWER];
+        let read = stream.read(&mut answer).await.map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(answer.get(..read).unwrap_or_default()).into_owned();
+        Ok(text.lines().next().unwrap_or("answered nothing").to_owned())
+    };
+    match tokio::time::timeout(PATIENCE, ask).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_are_found_by_mount_not_by_folder() {
+        let mounts = "\
+30 24 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+31 24 0:28 / /sys/fs/cgroup/whatever rw - cgroup cgroup rw,cpu,cpuacct
+32 24 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+33 24 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+";
+        let found: Vec<String> = v1_controllers(mounts).into_iter().collect();
+        assert_eq!(found, ["cpu", "cpuacct", "memory"]);
+        assert!(v2_controllers("31 24 0:28 / /x rw - cgroup cgroup rw,cpu\n").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        assert!(registry(&host).await.unwrap_err().contains("refused"));
+    }
+}

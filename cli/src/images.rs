@@ -1,0 +1,150 @@
+//! `gantry images` and `gantry rmi`: what the runtime keeps, and giving it back. Owns the table and
+//! the JSON form, with crictl's columns; never decides what may go. Called by main.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use gantry_proto::cri::{Image, ImageSpec, ImageStatusRequest, ListImagesRequest, RemoveImageRequest};
+use serde::Serialize;
+
+use crate::args::{ImagesArgs, ListFormat, RmiArgs};
+use crate::{output, runtime_client};
+
+/// As long as crictl shows them.
+const SHORT_ID: usize = 13;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonImage<'a> {
+    id: &'a str,
+    repo_tags: &'a [String],
+    repo_digests: &'a [String],
+    /// Bytes.
+    size: u64,
+    pinned: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<i64>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    username: &'a str,
+}
+
+/// Lists.
+pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
+    let ImagesArgs { output: format, quiet, runtime } = args;
+    let mut client = runtime_client::images(runtime_client::dial(&runtime).await?);
+    let mut list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
+    list.sort_by(|a, b| (&a.repo_tags, &a.id).cmp(&(&b.repo_tags, &b.id)));
+    let text = match format {
+        _ if quiet => list.iter().map(|image| format!("{}\n", image.id)).collect(),
+        ListFormat::Table => table(&list, false),
+        ListFormat::Wide => table(&list, true),
+        ListFormat::Json => output::json(&list.iter().map(json).collect::<Vec<_>>())?,
+        ListFormat::Yaml => output::yaml(&list.iter().map(json).collect::<Vec<_>>())?,
+    };
+    Ok(output::print(text.as_bytes())?)
+}
+
+/// Removes names, and images with their last one; goes on past those that can't be removed.
+pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
+    let RmiArgs { images, all, runtime } = args;
+    let mut client = runtime_client::images(runtime_client::dial(&runtime).await?);
+    let mut wanted = images;
+    if all {
+        let list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
+        wanted = list.into_iter().filter(|image| !image.pinned).map(|image| image.id).collect();
+    }
+    let mut code = ExitCode::SUCCESS;
+    for name in wanted {
+        let spec = Some(ImageSpec { image: name.clone(), ..ImageSpec::default() });
+        let ask = ImageStatusRequest { image: spec.clone(), verbose: false };
+        let known = runtime_client::answer(client.image_status(ask).await).map(|answer| answer.image);
+        let removed = match known {
+            Ok(None) => Err(anyhow::anyhow!("no such image")),
+            Ok(Some(_)) => {
+                runtime_client::answer(client.remove_image(RemoveImageRequest { image: spec }).await)
+            }
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok(_) => output::print(format!("removed {name}\n").as_bytes())?,
+            Err(error) => {
+                output::say(&format!("error: remove image {name}: {error:#}"));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn table(list: &[Image], wide: bool) -> String {
+    let mut header = vec!["IMAGE", "TAG", "IMAGE ID", "SIZE"];
+    if wide {
+        header.extend(["DIGEST", "PINNED"]);
+    }
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    for image in list {
+        let id: String = image.id.trim_start_matches("sha256:").chars().take(SHORT_ID).collect();
+        let digest = image.repo_digests.first().and_then(|d| d.split_once('@')).map_or("<none>", |d| d.1);
+        let mut names: Vec<(String, String)> = image.repo_tags.iter().map(|tag| split_tag(tag)).collect();
+        if names.is_empty() {
+            let repository = image.repo_digests.first().and_then(|d| d.split_once('@')).map(|d| d.0);
+            names.push((repository.unwrap_or("<none>").to_owned(), "<none>".to_owned()));
+        }
+        for (name, tag) in names {
+            let mut row = vec![name, tag, id.clone(), output::bytes(image.size)];
+            if wide {
+                row.extend([digest.to_owned(), image.pinned.to_string()]);
+            }
+            rows.push(row);
+        }
+    }
+    output::table(&rows)
+}
+
+/// `host:5000/a/b:tag`: the colon after the last slash.
+fn split_tag(name: &str) -> (String, String) {
+    let start = name.rfind('/').map_or(0, |slash| slash + 1);
+    match name.get(start..).and_then(|last| last.rfind(':')) {
+        Some(colon) => {
+            let (repository, tag) = name.split_at(start + colon);
+            (repository.to_owned(), tag.trim_start_matches(':').to_owned())
+        }
+        None => (name.to_owned(), "<none>".to_owned()),
+    }
+}
+
+fn json(image: &Image) -> JsonImage<'_> {
+    JsonImage {
+        id: &image.id,
+        repo_tags: &image.repo_tags,
+        repo_digests: &image.repo_digests,
+        size: image.size,
+        pinned: image.pinned,
+        uid: image.uid.as_ref().map(|uid| uid.value),
+        username: &image.username,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_row_for_each_name() {
+        let image = Image {
+            id: "sha256:0123456789abcdef".into(),
+            repo_tags: vec!["127.0.0.1:5000/web:v1".into(), "docker.io/library/web:latest".into()],
+            repo_digests: vec!["127.0.0.1:5000/web@sha256:ff".into()],
+            size: 12_345_678,
+            ..Image::default()
+        };
+        let bare = Image { id: "sha256:ee".into(), size: 10, ..Image::default() };
+        let want = "\
+IMAGE                   TAG      IMAGE ID        SIZE
+127.0.0.1:5000/web      v1       0123456789abc   12.3MB
+docker.io/library/web   latest   0123456789abc   12.3MB
+<none>                  <none>   ee              10B
+";
+        assert_eq!(table(&[image, bare], false), want);
+    }
+}

@@ -1,0 +1,75 @@
+//! Reaching a runtime: through a running agent, which passes CRI calls on, or on its own socket.
+//! Owns the choice and the errors people see; never a call. Called by images, pull, rmi, stats and
+//! exec.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use gantry_proto::cri::image_service_client::ImageServiceClient;
+use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::args::RuntimeEndpoint;
+
+/// As the kubelet sets it.
+const MAX_MESSAGE: usize = 16 << 20;
+/// Where `gantry runtime` serves unless told otherwise.
+const RUNTIME_SOCKET: &str = "/run/gantry/gantry.sock";
+
+/// A channel to the runtime that is meant.
+pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
+    if let Some(address) = &endpoint.container_runtime_endpoint {
+        return connect(address).await.with_context(|| {
+            format!("no runtime answers at {address}: start one with `gantry runtime --socket {address}`")
+        });
+    }
+    let agent = std::path::absolute(&endpoint.agent_socket)
+        .with_context(|| format!("find {}", endpoint.agent_socket.display()))?;
+    if let Ok(channel) = connect(&unix(&agent)).await {
+        return Ok(channel);
+    }
+    connect(&unix(Path::new(RUNTIME_SOCKET))).await.with_context(|| {
+        format!(
+            "neither an agent answers at {} nor a runtime at {RUNTIME_SOCKET}: start one with \
+             `gantry run FILE` or `gantry runtime`, or say where with --agent-socket or \
+             --container-runtime-endpoint",
+            agent.display()
+        )
+    })
+}
+
+fn unix(path: &Path) -> String {
+    format!("unix://{}", path.display())
+}
+
+async fn connect(address: &str) -> Result<Channel> {
+    Endpoint::from_shared(address.to_owned())
+        .with_context(|| format!("{address} is no address"))?
+        .connect()
+        .await
+        // tonic repeats the cause at each level; once is enough.
+        .map_err(|error| anyhow!("{}", anyhow::Error::from(error).root_cause()))
+}
+
+/// The image half of CRI.
+pub(crate) fn images(channel: Channel) -> ImageServiceClient<Channel> {
+    ImageServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// The container half of CRI.
+pub(crate) fn runtime(channel: Channel) -> RuntimeServiceClient<Channel> {
+    RuntimeServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE)
+        .max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// The runtime's answer, or what it says went wrong.
+pub(crate) fn answer<T>(result: Result<tonic::Response<T>, Status>) -> Result<T> {
+    match result {
+        Ok(response) => Ok(response.into_inner()),
+        Err(status) => Err(anyhow!("{}", status.message())),
+    }
+}
