@@ -28,8 +28,13 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Print what a container wrote.
     Logs(LogsArgs),
-    /// Stop a pod and remove it.
+    /// Stop pods and remove them.
+    #[command(visible_alias = "rm")]
     Stop(StopArgs),
+    /// Say why a pod does not get on, and what to do.
+    Explain(PodFlags),
+    /// List what happened to pods.
+    Events(EventsArgs),
     /// Show where the time of a pod's start went.
     Timeline(TimelineArgs),
     /// Fetch images and show how far each layer has come.
@@ -218,8 +223,33 @@ pub(crate) struct PodFlags {
 pub(crate) enum PsFormat {
     /// A table for people.
     Table,
+    /// A table with more columns.
+    Wide,
     /// A JSON array.
     Json,
+    /// The same as YAML.
+    Yaml,
+    /// Only `pod/NAME`.
+    Name,
+}
+
+impl PsFormat {
+    /// Made to be looked at.
+    pub(crate) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Only of this pod.
+    #[arg(value_name = "POD")]
+    pub(crate) pod: Option<String>,
+    /// Only pods of this namespace.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) agent: AgentFlags,
 }
 
 #[derive(Debug, Args)]
@@ -227,6 +257,12 @@ pub(crate) struct PsArgs {
     /// How to print.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: PsFormat,
+    /// Print again with each change.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Only these pods.
+    #[arg(value_name = "POD")]
+    pub(crate) pods: Vec<String>,
     /// Only pods of this namespace.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
@@ -244,12 +280,36 @@ pub(crate) struct LogsArgs {
     /// Go on until the container has ended.
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Of every container of the pod, each line with its container's name.
+    #[arg(long, conflicts_with = "container")]
+    pub(crate) all_containers: bool,
+    /// Of the instance before the present one.
+    #[arg(short, long, conflicts_with = "follow")]
+    pub(crate) previous: bool,
+    /// Only the last lines.
+    #[arg(long, value_name = "LINES")]
+    pub(crate) tail: Option<usize>,
+    /// Only lines that are not older, as in 10s, 5m or 1h30m.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) since: Option<std::time::Duration>,
+    /// Each line with the time it was written at.
+    #[arg(long)]
+    pub(crate) timestamps: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
+    /// The pods' names.
+    #[arg(required_unless_present = "all", value_name = "POD")]
+    pub(crate) pods: Vec<String>,
+    /// Every pod of the namespace.
+    #[arg(long, conflicts_with = "pods")]
+    pub(crate) all: bool,
+    /// The pods' namespace.
+    #[arg(short, long, default_value = "default")]
+    pub(crate) namespace: String,
     #[command(flatten)]
-    pub(crate) pod: PodFlags,
+    pub(crate) agent: AgentFlags,
     /// From SIGTERM to SIGKILL, instead of the pod's own; 0 kills at once.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..=315_360_000))]
     pub(crate) grace: Option<i64>,
@@ -279,6 +339,30 @@ pub(crate) struct TimelineArgs {
     pub(crate) agent: AgentFlags,
 }
 
+/// Numbers with the units h, m, s and ms, as Go prints durations.
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let bad = || format!("expected a duration such as 10s, 5m or 1h30m, not {text:?}");
+    let mut rest = text;
+    let mut millis: u64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(unit);
+        let factor = match unit {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1000,
+            "ms" => 1,
+            _ => return Err(bad()),
+        };
+        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(bad)?;
+        millis = millis.checked_add(part).ok_or_else(bad)?;
+        rest = next;
+    }
+    if text.is_empty() { Err(bad()) } else { Ok(std::time::Duration::from_millis(millis)) }
+}
+
 fn unix_path(text: &str) -> Result<PathBuf, String> {
     text.strip_prefix("unix://")
         .filter(|path| path.starts_with('/'))
@@ -298,6 +382,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_as_in_go() {
+        let millis = |text| duration(text).map(|d| d.as_millis()).ok();
+        assert_eq!(millis("10s"), Some(10_000));
+        assert_eq!(millis("1h30m5s250ms"), Some(5_405_250));
+        for bad in ["", "10", "s", "1x", "-1s", "99999999999999999999s", "1h-"] {
+            assert_eq!(millis(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! `gantry logs`: what a container wrote, without the log's own prefixes. Owns choosing the
-//! container and printing; the file is read by the agent crate's reader. Called by main.
+//! `gantry logs`: what containers wrote, without the log's own prefixes. Owns choosing the containers,
+//! the lines and the printing; the file is read by the agent crate's reader. Called by main.
 
+use std::collections::VecDeque;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,76 +11,168 @@ use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
 use gantry_proto::operator::operator_client::OperatorClient;
 use gantry_proto::operator::{Container, Pod};
+use jiff::Timestamp;
 use tonic::transport::Channel;
 
-use crate::args::LogsArgs;
+use crate::args::{LogsArgs, PodFlags};
 use crate::client;
 
 const POLL: Duration = Duration::from_millis(100);
 
+/// One log that is printed.
+struct Source {
+    container: Container,
+    reader: LogReader,
+    /// Before each line; empty for a single container.
+    prefix: String,
+    /// It may still grow.
+    live: bool,
+}
+
+/// Which lines, and how.
+struct Filter {
+    since: Option<Timestamp>,
+    timestamps: bool,
+}
+
 pub(crate) async fn logs(args: LogsArgs) -> Result<()> {
     let mut client = client::dial(&args.pod.agent.agent_socket).await?;
     let pod = client::find_pod(&mut client, &args.pod).await?;
-    let container = choose(&pod, args.container.as_deref())?;
-    if container.log_path.is_empty() {
-        bail!("container {} has not run yet: {} {}", container.name, container.reason, container.message);
+    let filter = Filter {
+        since: args.since.map(|ago| Timestamp::now().checked_sub(ago)).transpose().context("--since")?,
+        timestamps: args.timestamps,
+    };
+    let mut sources = sources(&pod, &args)?;
+    for source in &mut sources {
+        let lines = begin(&mut source.reader, args.tail).await?;
+        write(source, lines, &filter)?;
     }
-    let mut reader = LogReader::new(Path::new(&container.log_path));
-    loop {
-        let lines = reader.next().await?;
-        if !lines.is_empty() {
-            write(&lines)?;
-            continue;
-        }
-        if !args.follow {
-            return Ok(());
-        }
-        if !still_runs(&mut client, &args, container).await {
-            break;
-        }
+    if !args.follow {
+        return Ok(());
+    }
+    while sources.iter().any(|source| source.live) {
+        let running = running(&mut client, &args.pod).await;
         tokio::time::sleep(POLL).await;
+        for source in sources.iter_mut().filter(|source| source.live) {
+            // Looked at before its file: what it wrote before its end is still read below.
+            source.live = running.contains(&source.container.id);
+            loop {
+                let lines = source.reader.next().await?;
+                if lines.is_empty() {
+                    break;
+                }
+                write(source, lines, &filter)?;
+            }
+        }
     }
-    // What it wrote between the last look at its file and at its state.
-    tokio::time::sleep(POLL).await;
+    Ok(())
+}
+
+/// Everything that is there, or the end of it.
+async fn begin(reader: &mut LogReader, tail: Option<usize>) -> Result<Vec<Line>> {
+    let mut kept: VecDeque<Line> = VecDeque::new();
+    let mut whole = 0;
     loop {
         let lines = reader.next().await?;
         if lines.is_empty() {
-            return Ok(());
+            return Ok(kept.into());
         }
-        write(&lines)?;
+        for line in lines {
+            whole += usize::from(!line.partial);
+            kept.push_back(line);
+            // A line is dropped with all of its parts.
+            while tail.is_some_and(|most| whole > most) {
+                match kept.pop_front() {
+                    Some(first) => whole -= usize::from(!first.partial),
+                    None => break,
+                }
+            }
+        }
     }
 }
 
-/// The one that is named, or the only one.
-fn choose<'a>(pod: &'a Pod, name: Option<&str>) -> Result<&'a Container> {
-    let names: Vec<&str> = pod.containers.iter().map(|c| c.name.as_str()).collect();
+fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
+    let all: Vec<&Container> = pod.init_containers.iter().chain(&pod.containers).collect();
+    let chosen = if args.all_containers {
+        all.into_iter().filter(|c| !c.log_path.is_empty()).collect()
+    } else {
+        vec![choose(pod, &all, args.container.as_deref())?]
+    };
+    let several = chosen.len() > 1;
+    let source = |container: &Container| {
+        if container.log_path.is_empty() {
+            bail!("container {} has not run yet: {} {}", container.name, container.reason, container.message);
+        }
+        let path = PathBuf::from(&container.log_path);
+        let path = if args.previous { previous(&path, &container.name)? } else { path };
+        Ok(Source {
+            reader: LogReader::new(&path),
+            prefix: if several { format!("[{}] ", container.name) } else { String::new() },
+            live: args.follow,
+            container: container.clone(),
+        })
+    };
+    chosen.into_iter().map(source).collect()
+}
+
+/// The one that is named, or the only one that is not an init container.
+fn choose<'a>(pod: &'a Pod, all: &[&'a Container], name: Option<&str>) -> Result<&'a Container> {
+    let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
     match (name, pod.containers.as_slice()) {
         (None, [only]) => Ok(only),
         (None, _) => {
-            bail!("pod {} has several containers, choose one with -c: {}", pod.name, names.join(", "))
+            bail!(
+                "pod {} has several containers, choose one with -c or all with --all-containers: {}",
+                pod.name,
+                names.join(", ")
+            )
         }
-        (Some(name), all) => all.iter().find(|c| c.name == name).with_context(|| {
+        (Some(name), _) => all.iter().copied().find(|c| c.name == name).with_context(|| {
             format!("pod {} has no container {name}; it has {}", pod.name, names.join(", "))
         }),
     }
 }
 
-/// An agent that is gone follows nothing any more.
-async fn still_runs(client: &mut OperatorClient<Channel>, args: &LogsArgs, container: &Container) -> bool {
-    match client::find_pod(client, &args.pod).await {
-        Ok(pod) => pod.containers.iter().any(|c| c.id == container.id && c.state == "running"),
-        Err(_) => false,
+/// `…/web/3.log` → `…/web/2.log`.
+fn previous(path: &Path, container: &str) -> Result<PathBuf> {
+    let attempt = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u32>().ok());
+    let before = attempt
+        .and_then(|attempt| attempt.checked_sub(1))
+        .with_context(|| format!("container {container} has no earlier instance"))?;
+    let path = path.with_file_name(format!("{before}.log"));
+    if path.exists() { Ok(path) } else { bail!("the log of the earlier instance of {container} is gone") }
+}
+
+/// IDs of running containers; an agent that is gone follows nothing any more.
+async fn running(client: &mut OperatorClient<Channel>, pod: &PodFlags) -> Vec<String> {
+    match client::find_pod(client, pod).await {
+        Ok(pod) => pod
+            .init_containers
+            .into_iter()
+            .chain(pod.containers)
+            .filter(|c| c.state == "running")
+            .map(|c| c.id)
+            .collect(),
+        Err(_) => Vec::new(),
     }
 }
 
 /// Each line to the stream it was written to.
-fn write(lines: &[Line]) -> Result<()> {
+fn write(source: &Source, lines: Vec<Line>, filter: &Filter) -> Result<()> {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     for line in lines {
+        let old = |since| line.time.parse::<Timestamp>().is_ok_and(|time| time < since);
+        if filter.since.is_some_and(old) {
+            continue;
+        }
         let stream: &mut dyn Write = match line.stream {
             Stream::Stdout => &mut out,
             Stream::Stderr => &mut err,
         };
+        stream.write_all(source.prefix.as_bytes())?;
+        if filter.timestamps {
+            write!(stream, "{} ", line.time)?;
+        }
         stream.write_all(&line.text)?;
         if !line.partial {
             stream.write_all(b"\n")?;
@@ -87,4 +180,31 @@ fn write(lines: &[Line]) -> Result<()> {
     }
     out.flush()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earlier_log_is_one_below() {
+        let folder = std::env::temp_dir().join(format!("gantry-logs-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("2.log"), "").unwrap();
+        assert_eq!(previous(&folder.join("3.log"), "web").unwrap(), folder.join("2.log"));
+        assert!(previous(&folder.join("2.log"), "web").unwrap_err().to_string().contains("gone"));
+        assert!(previous(&folder.join("0.log"), "web").unwrap_err().to_string().contains("no earlier"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_tail_counts_whole_lines() {
+        let path = std::env::temp_dir().join(format!("gantry-tail-{}.log", std::process::id()));
+        std::fs::write(&path, "t stdout F a\nt stdout P b\nt stdout F c\nt stdout F d\n").unwrap();
+        let texts = |lines: Vec<Line>| lines.into_iter().map(|l| l.text).collect::<Vec<_>>();
+        let two = begin(&mut LogReader::new(&path), Some(2)).await.unwrap();
+        assert_eq!(texts(two), [&b"b"[..], b"c", b"d"]);
+        assert!(begin(&mut LogReader::new(&path), Some(0)).await.unwrap().is_empty());
+        std::fs::remove_file(&path).unwrap();
+    }
 }

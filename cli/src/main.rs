@@ -4,6 +4,7 @@
 mod args;
 mod client;
 mod doctor;
+mod explain;
 mod images;
 mod in_process;
 mod logs;
@@ -51,12 +52,14 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Run(args) => run::run(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Stop(args) => stop::stop(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Stop(args) => stop::stop(args).await,
             Command::Pull(args) => pull::pull(args).await,
             Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rmi(args) => images::rmi(args).await,
             Command::Stats(args) => stats::stats(args).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(args) => doctor::doctor(*args).await,
+            Command::Explain(args) => explain::explain(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Events(args) => ps::events(args).await.map(|()| ExitCode::SUCCESS),
             Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),
         }
     });

@@ -1,69 +1,106 @@
-//! `gantry ps`: the pods of a running agent. Owns the table and the JSON form; never
-//! interprets a status. Called by main.
+//! `gantry ps` and `gantry events`: the pods of a running agent and what happened to them. Owns the
+//! tables, with kubectl's columns, and following changes; never interprets a status. Called by main.
 
-use anyhow::Result;
-use gantry_proto::operator::{Container, ListPodsRequest, Pod};
-use serde::Serialize;
+mod form;
 
-use crate::args::{PsArgs, PsFormat};
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result};
+use gantry_agent::clock::{Clock, SystemClock};
+use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
+
+use crate::args::{EventsArgs, PsArgs, PsFormat};
 use crate::{client, output};
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonPod<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
-    phase: &'a str,
-    status: &'a str,
-    ip: &'a str,
-    started_at: String,
-    message: &'a str,
-    containers: Vec<JsonContainer<'a>>,
-}
+/// Home, and everything from there on gone.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonContainer<'a> {
-    name: &'a str,
-    id: &'a str,
-    image: &'a str,
-    state: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    /// Only of a container that has ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    restart_count: u32,
-    ready: bool,
-    log_path: &'a str,
-}
-
+/// Once, or again with each change.
 pub(crate) async fn ps(args: PsArgs) -> Result<()> {
     let mut client = client::dial(&args.agent.agent_socket).await?;
-    let mut pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-    pods.retain(|pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace));
-    let text = match args.output {
-        PsFormat::Json => serde_json::to_string_pretty(&pods.iter().map(json).collect::<Vec<_>>())? + "\n",
-        PsFormat::Table => table(&pods),
-    };
-    Ok(output::print(text.as_bytes())?)
+    if !args.watch {
+        let pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        return Ok(output::print(render(pods, &args)?.as_bytes())?);
+    }
+    let mut changes = client::answer(client.watch_pods(ListPodsRequest {}).await)?;
+    let live = std::io::stdout().is_terminal() && args.output.is_table();
+    while let Some(list) = changes.message().await.context("follow the agent's pods")? {
+        let text = render(list.pods, &args)?;
+        let clear = if live { CLEAR } else { "" };
+        output::print(format!("{clear}{text}").as_bytes())?;
+    }
+    Ok(())
 }
 
-fn table(pods: &[Pod]) -> String {
-    let header = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "IP"].map(str::to_owned).to_vec();
-    let mut rows = vec![header];
-    for pod in pods {
-        let ready = pod.containers.iter().filter(|c| c.ready).count();
-        let restarts: u32 = pod.containers.iter().map(|c| c.restart_count).sum();
+/// What happened, oldest first, as `kubectl get events`.
+pub(crate) async fn events(args: EventsArgs) -> Result<()> {
+    let EventsArgs { pod, namespace, agent } = args;
+    let mut client = client::dial(&agent.agent_socket).await?;
+    let mut pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+    pods.retain(|p| {
+        namespace.as_ref().is_none_or(|name| p.namespace == *name)
+            && pod.as_ref().is_none_or(|name| p.name == *name)
+    });
+    if let Some(name) = pod.filter(|_| pods.is_empty()) {
+        anyhow::bail!("this agent has no pod {name}: `gantry ps` shows those it has");
+    }
+    let mut list: Vec<(&Pod, &Event)> =
+        pods.iter().flat_map(|pod| pod.events.iter().map(move |event| (pod, event))).collect();
+    list.sort_by_key(|(_, event)| event.last_unix_nanos);
+    let now = SystemClock::new().wall_nanos();
+    let mut rows = vec![["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned).to_vec()];
+    for (pod, event) in list {
+        let seen = output::age((now - event.last_unix_nanos) / 1_000_000_000);
+        let first = output::age((now - event.first_unix_nanos) / 1_000_000_000);
         rows.push(vec![
+            if event.count > 1 { format!("{seen} (x{} over {first})", event.count) } else { seen },
+            event.r#type.clone(),
+            event.reason.clone(),
+            format!("{}/{}", pod.namespace, pod.name),
+            output::one_line(&event.message),
+        ]);
+    }
+    Ok(output::print(output::table(&rows).as_bytes())?)
+}
+
+fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<String> {
+    pods.retain(|pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace));
+    pods.retain(|pod| args.pods.is_empty() || args.pods.contains(&pod.name));
+    let forms = || pods.iter().map(form::pod).collect::<Vec<_>>();
+    Ok(match args.output {
+        PsFormat::Json => output::json(&forms())?,
+        PsFormat::Yaml => output::yaml(&forms())?,
+        PsFormat::Name => pods.iter().map(|pod| format!("pod/{}\n", pod.name)).collect(),
+        PsFormat::Table => table(&pods, false, SystemClock::new().wall_nanos()),
+        PsFormat::Wide => table(&pods, true, SystemClock::new().wall_nanos()),
+    })
+}
+
+fn table(pods: &[Pod], wide: bool, now: i64) -> String {
+    let mut header = vec!["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP"];
+    if wide {
+        header.extend(["NODE", "QOS", "IMAGES", "UID"]);
+    }
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    let or_none = |text: &str| if text.is_empty() { "<none>".to_owned() } else { text.to_owned() };
+    for pod in pods {
+        // As kubectl: sidecars count, init containers that end do not.
+        let counted =
+            || pod.containers.iter().chain(pod.init_containers.iter().filter(|c| c.role == "sidecar"));
+        let mut row = vec![
             pod.namespace.clone(),
             pod.name.clone(),
-            format!("{ready}/{}", pod.containers.len()),
+            format!("{}/{}", counted().filter(|c| c.ready).count(), counted().count()),
             pod.status.clone(),
-            restarts.to_string(),
-            if pod.ip.is_empty() { "<none>".to_owned() } else { pod.ip.clone() },
-        ]);
+            restarts(counted(), now),
+            output::age((now - pod.started_at_unix_nanos) / 1_000_000_000),
+            or_none(&pod.ip),
+        ];
+        if wide {
+            let images: Vec<&str> = pod.containers.iter().map(|c| c.image.as_str()).collect();
+            row.extend([or_none(&pod.node), or_none(&pod.qos), images.join(","), pod.uid.clone()]);
+        }
+        rows.push(row);
     }
     let mut text = output::table(&rows);
     for pod in pods.iter().filter(|pod| !pod.message.is_empty()) {
@@ -72,33 +109,52 @@ fn table(pods: &[Pod]) -> String {
     text
 }
 
-fn json(pod: &Pod) -> JsonPod<'_> {
-    JsonPod {
-        namespace: &pod.namespace,
-        name: &pod.name,
-        uid: &pod.uid,
-        phase: &pod.phase,
-        status: &pod.status,
-        ip: &pod.ip,
-        started_at: jiff::Timestamp::from_nanosecond(i128::from(pod.started_at_unix_nanos))
-            .map(|time| time.to_string())
-            .unwrap_or_default(),
-        message: &pod.message,
-        containers: pod.containers.iter().map(json_container).collect(),
+/// `3 (12s ago)`: how often, and when the last of them was.
+fn restarts<'a>(containers: impl Iterator<Item = &'a Container>, now: i64) -> String {
+    let (mut count, mut last) = (0_u32, 0_i64);
+    for container in containers {
+        count = count.saturating_add(container.restart_count);
+        last = last.max(container.last_exit.as_ref().map_or(0, |exit| exit.finished_at_unix_nanos));
+    }
+    match (count, last) {
+        (0, _) => "0".to_owned(),
+        (count, 0) => count.to_string(),
+        (count, last) => format!("{count} ({} ago)", output::age((now - last) / 1_000_000_000)),
     }
 }
 
-fn json_container(container: &Container) -> JsonContainer<'_> {
-    JsonContainer {
-        name: &container.name,
-        id: &container.id,
-        image: &container.image,
-        state: &container.state,
-        reason: &container.reason,
-        message: &container.message,
-        exit_code: (container.state == "terminated").then_some(container.exit_code),
-        restart_count: container.restart_count,
-        ready: container.ready,
-        log_path: &container.log_path,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_proto::operator::Exit;
+
+    #[test]
+    fn columns_as_kubectl_has_them() {
+        let second = 1_000_000_000;
+        let container = |role: &str, ready, restart_count, finished| Container {
+            role: role.into(),
+            ready,
+            restart_count,
+            last_exit: Some(Exit { finished_at_unix_nanos: finished, ..Exit::default() }),
+            ..Container::default()
+        };
+        let pod = Pod {
+            namespace: "default".into(),
+            name: "web".into(),
+            status: "Running".into(),
+            ip: "10.88.0.2".into(),
+            started_at_unix_nanos: 100 * second,
+            containers: vec![container("regular", true, 1, 130 * second)],
+            init_containers: vec![
+                container("init", true, 5, 0),
+                container("sidecar", false, 2, 150 * second),
+            ],
+            ..Pod::default()
+        };
+        let want = "\
+NAMESPACE   NAME   READY   STATUS    RESTARTS      AGE   IP
+default     web    1/2     Running   3 (10s ago)   60s   10.88.0.2
+";
+        assert_eq!(table(&[pod], false, 160 * second), want);
     }
 }

@@ -1,22 +1,50 @@
-//! `gantry stop`: ends a pod and shows how its containers ended. Owns the wording; never
+//! `gantry stop`: ends pods and shows how their containers ended. Owns the wording; never
 //! waits on anything but the agent. Called by main.
 
-use anyhow::Result;
-use gantry_proto::operator::{Container, StopPodRequest};
+use std::process::ExitCode;
 
-use crate::args::{PodFlags, StopArgs};
+use anyhow::Result;
+use gantry_proto::operator::{Container, ListPodsRequest, Pod, StopPodRequest};
+use tokio::task::JoinSet;
+
+use crate::args::StopArgs;
 use crate::{client, output};
 
-pub(crate) async fn stop(args: StopArgs) -> Result<()> {
-    let StopArgs { pod: PodFlags { pod, namespace, agent }, grace } = args;
+pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
+    let StopArgs { pods, all, namespace, agent, grace } = args;
     let mut client = client::dial(&agent.agent_socket).await?;
-    let ask = StopPodRequest { namespace, name: pod, grace_seconds: grace };
-    let pod = client::answer(client.stop_pod(ask).await)?.pod.unwrap_or_default();
+    let mut names = pods;
+    if all {
+        let list = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        names = list.into_iter().filter(|pod| pod.namespace == namespace).map(|pod| pod.name).collect();
+    }
+    // All at once: each takes as long as its grace period.
+    let mut stopping = JoinSet::new();
+    for name in names {
+        let mut client = client.clone();
+        let ask = StopPodRequest { namespace: namespace.clone(), name: name.clone(), grace_seconds: grace };
+        stopping.spawn(async move { (name, client::answer(client.stop_pod(ask).await)) });
+    }
+    let mut code = ExitCode::SUCCESS;
+    while let Some(stopped) = stopping.join_next().await {
+        let (name, answer) = stopped?;
+        match answer {
+            Ok(answer) => output::print(endings(&answer.pod.unwrap_or_default()).as_bytes())?,
+            Err(error) => {
+                output::say(&format!("error: stop pod {name}: {error:#}"));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn endings(pod: &Pod) -> String {
     let mut text = format!("pod {}/{} stopped and removed\n", pod.namespace, pod.name);
-    for container in &pod.containers {
+    for container in pod.init_containers.iter().filter(|c| c.role == "sidecar").chain(&pod.containers) {
         text.push_str(&format!("  {}: {}\n", container.name, ending(container)));
     }
-    Ok(output::print(text.as_bytes())?)
+    text
 }
 
 /// `exit code 143 (Error)`.

@@ -13,6 +13,8 @@ pub enum Stream {
 /// One entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
+    /// RFC 3339 with nanoseconds, as the runtime wrote it.
+    pub time: String,
     /// Where it was written to.
     pub stream: Stream,
     /// More of the same line follows.
@@ -25,7 +27,7 @@ pub struct Line {
 #[must_use]
 pub fn parse(entry: &[u8]) -> Option<Line> {
     let mut parts = entry.splitn(4, |b| *b == b' ');
-    let _time = parts.next().filter(|time| !time.is_empty())?;
+    let time = parts.next().filter(|time| !time.is_empty())?;
     let stream = match parts.next()? {
         b"stdout" => Stream::Stdout,
         b"stderr" => Stream::Stderr,
@@ -36,7 +38,8 @@ pub fn parse(entry: &[u8]) -> Option<Line> {
         b"F" => false,
         _ => return None,
     };
-    Some(Line { stream, partial, text: parts.next().unwrap_or_default().to_vec() })
+    let time = String::from_utf8_lossy(time).into_owned();
+    Some(Line { time, stream, partial, text: parts.next().unwrap_or_default().to_vec() })
 }
 
 #[cfg(test)]
@@ -46,9 +49,12 @@ mod tests {
     #[test]
     fn lines_of_both_streams() {
         let line = parse(b"2026-01-01T00:00:00.000000001Z stdout F hello  world ").unwrap();
-        assert_eq!(line, Line { stream: Stream::Stdout, partial: false, text: b"hello  world ".to_vec() });
+        let time = "2026-01-01T00:00:00.000000001Z".to_owned();
+        let text = b"hello  world ".to_vec();
+        assert_eq!(line, Line { time, stream: Stream::Stdout, partial: false, text });
         let line = parse(b"2026-01-01T00:00:00Z stderr P:x \xff").unwrap();
-        assert_eq!(line, Line { stream: Stream::Stderr, partial: true, text: b"\xff".to_vec() });
+        let time = "2026-01-01T00:00:00Z".to_owned();
+        assert_eq!(line, Line { time, stream: Stream::Stderr, partial: true, text: b"\xff".to_vec() });
         assert_eq!(parse(b"2026-01-01T00:00:00Z stdout F ").unwrap().text, b"");
         for bad in [&b""[..], b"x", b"t stdout", b"t stdin F x", b"t stdout Q x"] {
             assert_eq!(parse(bad), None);

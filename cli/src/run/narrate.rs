@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn parts_are_joined_for_each_stream() {
-        let line = |stream, partial, text: &str| Line { stream, partial, text: text.into() };
+        let line =
+            |stream, partial, text: &str| Line { time: String::new(), stream, partial, text: text.into() };
         let mut writer = Prefixed { prefix: "[web] ".into(), pending: Vec::new() };
         let out = writer.render(&[
             line(Stream::Stdout, true, "a"),

@@ -1,0 +1,23 @@
+//! Why a pod does not get on: cause and remedy, from what is observed of it now. Owns the order
+//! look → decide; the looking is in [`look`], the deciding in [`decide`] and the two below it. Never
+//! changes anything. Called by the operator API for `gantry explain`.
+
+pub mod decide;
+mod endings;
+pub mod look;
+mod pulls;
+
+/// What is wrong and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The container it is about; the pod itself when empty.
+    pub container: String,
+    /// The state it explains, as `kubectl get pods` would show it.
+    pub state: String,
+    /// What is behind it.
+    pub cause: String,
+    /// What to do.
+    pub remedy: String,
+    /// What was looked at, a line each.
+    pub evidence: Vec<String>,
+}

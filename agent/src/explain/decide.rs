@@ -1,0 +1,331 @@
+//! Cause and remedy of each stuck state. Pure: facts in, findings out, the most important first.
+
+use super::look::Facts;
+use super::{Finding, endings, pulls};
+use crate::events::{Event, Kind};
+use crate::pod::spec::probe::{Handler, PortRef, Probe};
+use crate::pod::spec::{Container, Role};
+use crate::pod::status::{ContainerState, ContainerStatus};
+use crate::timeline::Span;
+use crate::timeline::render::millis;
+
+/// How many events may be quoted.
+const EVENTS: usize = 4;
+
+/// Everything that keeps the pod from being Ready, or made it end.
+#[must_use]
+pub fn decide(facts: &Facts<'_>) -> Vec<Finding> {
+    let status = facts.status;
+    let mut findings = Vec::new();
+    if !status.is_over() {
+        findings.extend(sandbox(facts));
+        findings.extend(volumes(facts));
+    }
+    for container in status.all_containers() {
+        findings.extend(one(facts, container));
+    }
+    if findings.is_empty() && !status.message.is_empty() {
+        findings.push(Finding {
+            container: String::new(),
+            state: status.reason.clone(),
+            cause: status.message.clone(),
+            remedy: "this is what the agent says of it; its events are below".to_owned(),
+            evidence: events(facts, "", &[]),
+        });
+    }
+    findings
+}
+
+fn one(facts: &Facts<'_>, status: &ContainerStatus) -> Option<Finding> {
+    let spec = facts.pod.container(&status.name);
+    match &status.state {
+        ContainerState::Waiting { reason, message } => waiting(facts, status, spec, reason, message),
+        ContainerState::Running { .. } if !status.ready => not_ready(facts, status, spec),
+        ContainerState::Running { .. } => past_oom(facts, status, spec),
+        ContainerState::Terminated(exit) if exit.code != 0 => {
+            Some(ended(facts, status, &exit.reason, endings::explain(spec, exit), exit))
+        }
+        ContainerState::Terminated(_) => None,
+    }
+}
+
+fn waiting(
+    facts: &Facts<'_>,
+    status: &ContainerStatus,
+    spec: Option<&Container>,
+    reason: &str,
+    message: &str,
+) -> Option<Finding> {
+    let plain = |cause: String, remedy: &str| {
+        Some(finding(status, reason, cause, remedy.to_owned(), quote(facts, status, message)))
+    };
+    match reason {
+        "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" | "ImageInspectError" => {
+            let registry = super::look::registry_of(&status.image).and_then(|host| facts.registries.get(&host));
+            let (cause, remedy) = pulls::explain(&status.image, message, registry);
+            Some(finding(status, reason, cause, remedy, quote(facts, status, message)))
+        }
+        "InvalidImageName" => plain(
+            format!("{:?} is no image name", status.image),
+            "write it as [registry/]name[:tag], lower case, without http://",
+        ),
+        "ErrImageNeverPull" => plain(
+            format!("{} is not on this node, and imagePullPolicy is Never", status.image),
+            "`gantry pull` it, or set imagePullPolicy: IfNotPresent",
+        ),
+        "CreateContainerConfigError" => plain(
+            "something that the container's description refers to is missing".to_owned(),
+            config_remedy(message),
+        ),
+        "CrashLoopBackOff" | "RunContainerError" | "PostStartHookError" => match &status.last_exit {
+            Some(exit) => {
+                let (cause, remedy) = endings::explain(spec, exit);
+                Some(ended(facts, status, reason, (cause, remedy), exit))
+            }
+            None => plain("it could not be started".to_owned(), "the runtime's words are below"),
+        },
+        "CreateContainerError" => plain(
+            "the runtime refuses to make the container".to_owned(),
+            "its words are below; they name the field or the file",
+        ),
+        _ => creating(facts, status, reason),
+    }
+}
+
+fn config_remedy(message: &str) -> &'static str {
+    if message.contains("configmap") || message.contains("ConfigMap") {
+        "add the ConfigMap (and the key) to the files of `gantry run`, or mark the reference optional: true"
+    } else if message.contains("secret") || message.contains("Secret") {
+        "add the Secret (and the key) to the files of `gantry run`, or mark the reference optional: true"
+    } else if message.contains("runAsNonRoot") {
+        "set securityContext.runAsUser to another user than 0, or use an image with a USER"
+    } else {
+        "mend the field that the message below names"
+    }
+}
+
+/// ContainerCreating and PodInitializing say nothing: what is awaited does.
+fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option<Finding> {
+    if let Some(before) = init_before(facts, status) {
+        let cause = format!("it waits for the init container {} to finish", before.name);
+        let remedy = format!("see what is said of {}", before.name);
+        return Some(finding(status, reason, cause, remedy, Vec::new()));
+    }
+    let open = |name: &str| {
+        facts.status.spans.iter().find(|s| {
+            s.end == 0 && s.name == name && (s.container.is_empty() || s.container == status.name)
+        })
+    };
+    let for_how_long = |span: &Span| millis(facts.now - span.start);
+    if let Some(span) = open("image") {
+        let cause = format!("its image {} is being pulled, for {} so far", status.image, for_how_long(span));
+        let remedy = "wait; `gantry ps` and `gantry pull` show how far each layer is".to_owned();
+        return Some(finding(status, reason, cause, remedy, events(facts, &status.name, &["Pulling"])));
+    }
+    for (stage, what) in [
+        ("volumes", "its volumes are being made"),
+        ("sandbox", "its sandbox is being made"),
+        ("container.create", "the runtime is making it"),
+        ("container.start", "the runtime is starting it"),
+    ] {
+        if let Some(span) = open(stage) {
+            let cause = format!("{what}, for {} so far", for_how_long(span));
+            let remedy = "wait; `gantry timeline` shows which step takes the time".to_owned();
+            return Some(finding(status, reason, cause, remedy, Vec::new()));
+        }
+    }
+    None
+}
+
+/// The first init container that is not done and comes before this one.
+fn init_before<'a>(facts: &'a Facts<'_>, status: &ContainerStatus) -> Option<&'a ContainerStatus> {
+    let inits = facts.status.init_containers.iter();
+    let before = inits.take_while(|init| init.name != status.name);
+    before.into_iter().find(|init| match init.role {
+        Role::Sidecar => !init.started,
+        Role::Init | Role::Regular => !init.ready,
+    })
+}
+
+/// It runs, and a probe says no.
+fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+    let spec = spec?;
+    let (kind, probe) = match (&spec.probes.startup, &spec.probes.readiness) {
+        (Some(startup), _) if !status.started => ("startup", startup),
+        (_, Some(readiness)) => ("readiness", readiness),
+        _ if status.role == Role::Init => return None,
+        _ => return None,
+    };
+    let mut evidence = events(facts, &status.name, &["Unhealthy"]);
+    let mut cause = format!("its {kind} probe ({}) has not succeeded yet", asks(probe));
+    let mut remedy =
+        "check path and port, and how long the program takes (initialDelaySeconds, failureThreshold)".to_owned();
+    let port = port(probe, spec);
+    match port.and_then(|port| facts.listening.get(&(status.name.clone(), port)).map(|l| (port, *l))) {
+        Some((port, false)) => {
+            cause = format!("{cause}: nothing listens on port {port} of the pod now");
+            remedy = format!(
+                "make the program listen on port {port} on all addresses (0.0.0.0, not 127.0.0.1), or mend the probe's port"
+            );
+        }
+        Some((port, true)) => {
+            evidence.push(format!("port {port} of the pod accepts connections now"));
+        }
+        None => {}
+    }
+    evidence.extend(log(facts, status));
+    Some(finding(status, "not Ready", cause, remedy, evidence))
+}
+
+/// It runs now, but the instance before was killed for memory: that comes back.
+fn past_oom(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+    let exit = status.last_exit.as_ref().filter(|exit| exit.reason == "OOMKilled")?;
+    Some(ended(facts, status, "OOMKilled", endings::explain(spec, exit), exit))
+}
+
+/// No sandbox, though one was asked for.
+fn sandbox(facts: &Facts<'_>) -> Option<Finding> {
+    let event = newest(facts, "FailedCreatePodSandBox")?;
+    let going = facts.status.ips.is_empty() && !facts.status.containers.iter().any(|c| !c.id.is_empty());
+    if !going {
+        return None;
+    }
+    let text = event.note.message.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let (cause, remedy) = if has(&["no ip addresses available", "no address", "exhausted", "range is full"]) {
+        (
+            "the address range of the pod network is used up",
+            "stop pods that are not needed, or widen the subnet in the CNI configuration; leases are in --cni-data-dir",
+        )
+    } else if has(&["port"]) && has(&["in use", "taken", "already"]) {
+        (
+            "a hostPort that it asks for is taken on this node",
+            "choose another hostPort, or stop what holds it (ss -ltnp shows it)",
+        )
+    } else if has(&["plugin", "cni"]) {
+        (
+            "the network could not be set up",
+            "look at the CNI configuration and its plugins: `gantry doctor` checks them",
+        )
+    } else {
+        ("the runtime could not make the pod's sandbox", "its words are below")
+    };
+    Some(Finding {
+        container: String::new(),
+        state: "ContainerCreating".to_owned(),
+        cause: cause.to_owned(),
+        remedy: remedy.to_owned(),
+        evidence: vec![line(event)],
+    })
+}
+
+/// A volume that is not there keeps every container waiting.
+fn volumes(facts: &Facts<'_>) -> Option<Finding> {
+    let event = newest(facts, "FailedMount")?;
+    if facts.status.spans.iter().any(|s| s.name == "volumes" && s.end != 0) {
+        return None;
+    }
+    Some(Finding {
+        container: String::new(),
+        state: "ContainerCreating".to_owned(),
+        cause: "a volume cannot be made".to_owned(),
+        remedy: "mend what the message below names: the path, the ConfigMap, the Secret".to_owned(),
+        evidence: vec![line(event)],
+    })
+}
+
+fn ended(
+    facts: &Facts<'_>,
+    status: &ContainerStatus,
+    state: &str,
+    (cause, remedy): (String, String),
+    exit: &crate::runtime::Exit,
+) -> Finding {
+    let mut evidence = vec![format!("exit code {} ({}), restarted {} times", exit.code, exit.reason, status.restart_count)];
+    if !exit.message.is_empty() {
+        evidence.push(clean(&exit.message));
+    }
+    evidence.extend(events(facts, &status.name, &["Unhealthy", "Killing", "FailedPostStartHook"]));
+    evidence.extend(log(facts, status));
+    finding(status, state, cause, remedy, evidence)
+}
+
+fn finding(
+    status: &ContainerStatus,
+    state: &str,
+    cause: String,
+    remedy: String,
+    evidence: Vec<String>,
+) -> Finding {
+    Finding { container: status.name.clone(), state: state.to_owned(), cause, remedy, evidence }
+}
+
+fn quote(facts: &Facts<'_>, status: &ContainerStatus, message: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Some(clean(message)).filter(|m| !m.is_empty()).into_iter().collect();
+    lines.extend(events(facts, &status.name, &["Failed", "BackOff"]).into_iter().filter(|l| !l.contains(message)));
+    lines
+}
+
+fn log(facts: &Facts<'_>, status: &ContainerStatus) -> Vec<String> {
+    facts.lines.get(&status.name).into_iter().flatten().map(|line| format!("log: {line}")).collect()
+}
+
+/// The last warnings, and whatever has one of `reasons`; newest last.
+fn events(facts: &Facts<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
+    let mut list: Vec<&Event> = facts
+        .status
+        .events
+        .iter()
+        .filter(|e| e.note.container == container)
+        .filter(|e| e.note.kind == Kind::Warning && reasons.is_empty() || reasons.contains(&e.note.reason))
+        .collect();
+    list.sort_by_key(|event| event.last);
+    let surplus = list.len().saturating_sub(EVENTS);
+    list.into_iter().skip(surplus).map(line).collect()
+}
+
+fn newest<'a>(facts: &'a Facts<'_>, reason: &str) -> Option<&'a Event> {
+    facts.status.events.iter().filter(|e| e.note.reason == reason).max_by_key(|e| e.last)
+}
+
+fn line(event: &Event) -> String {
+    let times = if event.count > 1 { format!(" (x{})", event.count) } else { String::new() };
+    format!("{}{times}: {}", event.note.reason, clean(&event.note.message))
+}
+
+fn clean(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn asks(probe: &Probe) -> String {
+    let port = |port: &PortRef| match port {
+        PortRef::Number(number) => number.to_string(),
+        PortRef::Name(name) => name.clone(),
+    };
+    match &probe.handler {
+        Handler::Exec { command } => format!("runs {}", clean(&command.join(" "))),
+        Handler::HttpGet(get) => format!("GET {} on port {}", get.path, port(&get.port)),
+        Handler::Tcp { port: p, .. } => format!("connects to port {}", port(p)),
+        Handler::Grpc { port, service } => format!("gRPC health of {service:?} on port {port}"),
+        Handler::Sleep(_) => "sleeps".to_owned(),
+    }
+}
+
+fn port(probe: &Probe, spec: &Container) -> Option<u16> {
+    match &probe.handler {
+        Handler::HttpGet(get) => number(&get.port, spec),
+        Handler::Tcp { port, .. } => number(port, spec),
+        Handler::Grpc { port, .. } => Some(*port),
+        Handler::Exec { .. } | Handler::Sleep(_) => None,
+    }
+}
+
+fn number(port: &PortRef, spec: &Container) -> Option<u16> {
+    match port {
+        PortRef::Number(number) => Some(*number),
+        PortRef::Name(name) => spec.ports.iter().find(|p| p.name == *name).map(|p| p.port),
+    }
+}
+
+#[cfg(test)]
+mod tests;
