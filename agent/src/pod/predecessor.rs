@@ -80,6 +80,8 @@ fn shell(known: KnownPod) -> Pod {
         dns: Dns::default(),
         host_aliases: Vec::new(),
         subdomain: String::new(),
+        fqdn: false,
+        pull_secrets: Vec::new(),
         shown: Shown::default(),
     }
 }

@@ -32,6 +32,8 @@ pub(crate) fn pod() -> Pod {
         dns: Dns::default(),
         host_aliases: vec![],
         subdomain: String::new(),
+        fqdn: false,
+        pull_secrets: vec![],
         shown: Shown::default(),
     }
 }
