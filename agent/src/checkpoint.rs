@@ -111,6 +111,14 @@ impl CheckpointDir {
     }
 }
 
+/// What is not there, or still used by another pod, is fine.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+        removed => removed,
+    }
+}
+
 impl Checkpoints for CheckpointDir {
     fn load<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<Marks, Error>> {
         Box::pin(async move {
@@ -130,10 +138,7 @@ impl Checkpoints for CheckpointDir {
         Box::pin(async move {
             let path = self.path(uid);
             let done = if marks.is_empty() {
-                match fs::remove_file(&path).await {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                    removed => removed,
-                }
+                gone(fs::remove_file(&path).await).and(gone(fs::remove_dir(&self.root).await))
             } else {
                 self.write(uid, marks).await
             };
@@ -163,7 +168,7 @@ mod tests {
     async fn files_and_fake_keep_the_contract() {
         let folder = tempfile::tempdir().unwrap();
         contract(&CheckpointDir::new(folder.path().join("new"))).await;
-        assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         contract(&fake::Memory::default()).await;
     }
 

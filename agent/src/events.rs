@@ -95,11 +95,8 @@ impl Journal {
                 == (note.kind, note.reason, &note.container)
                 && event.last.abs_diff(now) <= SIMILAR_WITHIN
         };
-        let (mut combined, singles): (Vec<_>, Vec<_>) = self
-            .events
-            .iter_mut()
-            .filter(alike)
-            .partition(|event| event.note.message.starts_with(COMBINED));
+        let (mut combined, singles): (Vec<_>, Vec<_>) =
+            self.events.iter_mut().filter(alike).partition(|event| event.note.message.starts_with(COMBINED));
         if singles.len() + 1 >= SIMILAR {
             note.message.insert_str(0, COMBINED);
             if let Some(event) = combined.first_mut() {

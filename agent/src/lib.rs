@@ -22,3 +22,4 @@ pub mod probe;
 pub mod runtime;
 pub mod timeline;
 pub mod volumes;
+mod watcher;

@@ -56,9 +56,9 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         command: &'a [String],
         timeout: Duration,
     ) -> Effect<'a, ExecOutput>;
-    /// What an ended container left to say; empty when that is nothing. A file that cannot be read
-    /// is a text that says so, as upstream.
-    fn last_words<'a>(&'a self, of: LastWords<'a>) -> Effect<'a, String>;
+    /// The end of a log, as it stands in for last words: 80 lines, 2 KiB. One that cannot be read is
+    /// a text that says so, as upstream.
+    fn log_end<'a>(&'a self, log_path: &'a str) -> Effect<'a, String>;
     /// Reports, as they happen, which pods have changed. Ends with an error, of kind Unsupported
     /// when the runtime has no such stream.
     fn changes(&self) -> Effect<'_, Changes>;
@@ -109,17 +109,6 @@ impl fmt::Debug for RegistryAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegistryAuth").field("server_address", &self.server_address).finish_non_exhaustive()
     }
-}
-
-/// Whose last words are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LastWords<'a> {
-    /// The ended container.
-    pub id: &'a str,
-    /// Where it may have left them; a mount of that path leads to the file.
-    pub path: &'a str,
-    /// Take the end of its log when the file says nothing.
-    pub fallback_to_logs: bool,
 }
 
 /// Whose stages are asked for.
@@ -429,12 +418,6 @@ pub enum Error {
         #[source]
         source: Failure,
     },
-    #[error("read the last words of container {id}")]
-    LastWords {
-        id: String,
-        #[source]
-        source: Failure,
-    },
     #[error("watch the runtime's events")]
     Changes {
         #[source]
@@ -474,7 +457,6 @@ impl Error {
             | Self::ExecSync { source, .. }
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }
-            | Self::LastWords { source, .. }
             | Self::Changes { source }
             | Self::Timeline { source, .. }
             | Self::Connect { source, .. } => Some(source),

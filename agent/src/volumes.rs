@@ -3,6 +3,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod without;
 
 use std::fmt;
 use std::path::PathBuf;

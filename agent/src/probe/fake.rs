@@ -78,7 +78,8 @@ impl ProbeIo for FakeProbe {
     fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Result<Answer, HttpError>> {
         Box::pin(async move {
             let HttpRequest { host, port, path, tls, headers } = request;
-            let agent = headers.iter().find(|(name, _)| name == "User-Agent").map(|(_, value)| value.as_str());
+            let agent =
+                headers.iter().find(|(name, _)| name == "User-Agent").map(|(_, value)| value.as_str());
             let scheme = if tls { "https" } else { "http" };
             self.lock().log.push(format!("{scheme}://{host}:{port}{path} {}", agent.unwrap_or_default()));
             if !self.pass(timeout).await {
@@ -87,7 +88,9 @@ impl ProbeIo for FakeProbe {
             let mut state = self.lock();
             match state.http.get_mut(&path) {
                 Some(list) if list.len() > 1 => list.remove(0),
-                Some(list) => list.first().cloned().unwrap_or(Ok(Answer { status: 200, body: String::new() })),
+                Some(list) => {
+                    list.first().cloned().unwrap_or(Ok(Answer { status: 200, body: String::new() }))
+                }
                 None => Ok(Answer { status: 200, body: String::new() }),
             }
         })

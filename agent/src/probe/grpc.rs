@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use gantry_proto::health::HealthCheckRequest;
 use gantry_proto::health::health_check_response::ServingStatus;
 use gantry_proto::health::health_client::HealthClient;
-use gantry_proto::health::HealthCheckRequest;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 

@@ -47,7 +47,8 @@ impl Client {
         let scheme = if ask.tls { "https" } else { "http" };
         let slash = if ask.path.is_empty() || ask.path.starts_with(['/', '?']) { "" } else { "/" };
         let text = format!("{scheme}://{address}{slash}{}", ask.path);
-        let url: Url = text.parse().map_err(|error| HttpError::Request(format!("parse {text:?}: {error}")))?;
+        let url: Url =
+            text.parse().map_err(|error| HttpError::Request(format!("parse {text:?}: {error}")))?;
         let mut request = self.inner.get(url).timeout(timeout);
         for (name, value) in &ask.headers {
             let bad = |what: &str| HttpError::Request(format!("invalid header {what} {name:?}"));
@@ -86,9 +87,7 @@ fn no_answer(url: &str, address: &str, error: &reqwest::Error) -> HttpError {
     }
     let text = bottom(error);
     if text.contains("InvalidContentType") || text.contains("corrupt message") {
-        return HttpError::NotTls(format!(
-            "Get {url:?}: http: server gave HTTP response to HTTPS client"
-        ));
+        return HttpError::NotTls(format!("Get {url:?}: http: server gave HTTP response to HTTPS client"));
     }
     let what = match io {
         _ if error.is_timeout() => {

@@ -60,9 +60,7 @@ pub fn verdict(answer: Result<Answer, HttpError>) -> Verdict {
             Verdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
         }
         // The page itself is not for everybody's eyes.
-        Ok(Answer { status, .. }) => {
-            Verdict::Failure(format!("HTTP probe failed with statuscode: {status}"))
-        }
+        Ok(Answer { status, .. }) => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
         Err(HttpError::NoAnswer(text) | HttpError::NotTls(text)) => Verdict::Failure(text),
         Err(HttpError::Body(text) | HttpError::Request(text)) => Verdict::Unknown(text),
     }
@@ -101,7 +99,10 @@ mod tests {
         assert_eq!((request.host.as_str(), request.port), ("10.0.0.7", 8080));
         assert!(request.headers.contains(&("User-Agent".into(), "kube-probe/1.36".into())));
         let request = http(&get(&[("user-agent", "me")]), &web(), "10.0.0.7", "probe").unwrap();
-        assert_eq!(request.headers, [("user-agent", "me"), ("Accept", "*/*")].map(|(k, v)| (k.into(), v.into())));
+        assert_eq!(
+            request.headers,
+            [("user-agent", "me"), ("Accept", "*/*")].map(|(k, v)| (k.into(), v.into()))
+        );
         let bad = HttpGet { port: PortRef::Name("nope".into()), ..get(&[]) };
         assert_eq!(http(&bad, &web(), "10.0.0.7", "probe").unwrap_err(), "port nope not found");
         assert_eq!(port(&PortRef::Name("81".into()), &web()), Ok(81));

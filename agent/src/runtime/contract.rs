@@ -96,9 +96,14 @@ impl Subject<'_> {
         let Material { pod, image, missing_image } = self.material;
         let before = must("asking for an image", self.runtime.image(image).await)?;
         that("an image is absent before its pull", before.is_none(), &before)?;
-        must_not("pulling what is not there", &self.runtime.pull_image(PullImage { image: missing_image, pod, auth: None }).await)?;
-        let id = must("pulling an image", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
-        let again = must("pulling it again", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
+        must_not(
+            "pulling what is not there",
+            &self.runtime.pull_image(PullImage { image: missing_image, pod, auth: None }).await,
+        )?;
+        let id =
+            must("pulling an image", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
+        let again =
+            must("pulling it again", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
         that("a second pull gives the same image", id == again, &(&id, &again))?;
         let after = must("asking for an image", self.runtime.image(image).await)?;
         that("an image is there after its pull", after.is_some(), &after)?;

@@ -3,13 +3,13 @@
 //! [`Runtime`].
 
 mod container_config;
-mod last_words;
+mod log_end;
 mod observe;
 mod resources;
 mod sandbox_config;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -20,8 +20,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::{
-    Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, LastWords, NewContainer,
-    NewSandbox, Observed, PullImage, RegistryAuth, Runtime, Subject,
+    Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
+    Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::dns::DnsConfig;
 use crate::pod::spec::PodUid;
@@ -260,22 +260,12 @@ impl Runtime for CriRuntime {
             let wire::ExecSyncResponse { stdout, stderr, exit_code } = answer
                 .map_err(|status| Error::ExecSync { id: id.to_owned(), source: failure(&status) })?
                 .into_inner();
-            Ok(ExecOutput { code: exit_code, stdout: stdout.into(), stderr: stderr.into() })
+            Ok(ExecOutput { code: exit_code, stdout, stderr })
         })
     }
 
-    fn last_words<'a>(&'a self, of: LastWords<'a>) -> Effect<'a, String> {
-        Box::pin(async move {
-            let ask = wire::ContainerStatusRequest { container_id: of.id.to_owned(), verbose: false };
-            let answer = self.runtime().container_status(timed(ask, TIMEOUT)).await;
-            match answer.map(|answer| answer.into_inner().status) {
-                Ok(Some(status)) => Ok(last_words::read(status, of, &self.node).await),
-                // Whoever is forgotten has said what it had to say.
-                Ok(None) => Ok(String::new()),
-                Err(status) if status.code() == Code::NotFound => Ok(String::new()),
-                Err(status) => Err(Error::LastWords { id: of.id.to_owned(), source: failure(&status) }),
-            }
-        })
+    fn log_end<'a>(&'a self, log_path: &'a str) -> Effect<'a, String> {
+        Box::pin(async move { Ok(log_end::read(Path::new(log_path)).await) })
     }
 
     fn changes(&self) -> Effect<'_, Changes> {

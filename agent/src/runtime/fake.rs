@@ -87,9 +87,9 @@ impl FakeRuntime {
         self.lock().execs.insert(container.to_owned(), execs.to_vec());
     }
 
-    /// What the container says at its end.
-    pub fn script_words(&self, container: &str, words: &str) {
-        self.lock().words.insert(container.to_owned(), words.to_owned());
+    /// What stands at the end of a log, such as `/logs/web/0.log`.
+    pub fn script_log(&self, path: &str, text: &str) {
+        self.lock().logs.insert(path.to_owned(), text.to_owned());
     }
 
     /// Containers that ended are forgotten, as a garbage collection would.
@@ -148,6 +148,13 @@ impl FakeRuntime {
     pub fn residue(&self) -> usize {
         let state = self.lock();
         state.sandboxes.len() + state.containers.len()
+    }
+
+    /// The sandboxes' networks are lost; what runs in them runs on.
+    pub fn lose_sandboxes(&self) {
+        let mut state = self.lock();
+        state.sandboxes.iter_mut().for_each(|s| s.view.ready = false);
+        state.tell_all();
     }
 
     /// The sandbox's pause process dies.

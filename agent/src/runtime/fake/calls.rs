@@ -11,7 +11,7 @@ use super::{Call, Exec, FakeRuntime, Script};
 use crate::pod::spec::PodUid;
 use crate::runtime::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, Instance, InstanceState, KnownPod,
-    LastWords, NewContainer, NewSandbox, Observed, PullImage, Runtime, Sandbox, Subject,
+    NewContainer, NewSandbox, Observed, PullImage, Runtime, Sandbox, Subject,
 };
 use crate::timeline::Span;
 
@@ -79,8 +79,13 @@ impl Runtime for FakeRuntime {
             let id = state.id("s");
             state.log.push(format!("run-sandbox {attempt}"));
             let created_at = state.wall();
-            let view =
-                Sandbox { id: id.clone(), attempt, ready: true, created_at, ips: vec!["10.88.0.2".to_owned()] };
+            let view = Sandbox {
+                id: id.clone(),
+                attempt,
+                ready: true,
+                created_at,
+                ips: vec!["10.88.0.2".to_owned()],
+            };
             state.tell(&uid);
             state.sandboxes.push(FakeSandbox { uid, namespace, name, view });
             Ok(id)
@@ -241,12 +246,10 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    fn last_words<'a>(&'a self, of: LastWords<'a>) -> Effect<'a, String> {
-        let mut state = self.lock();
-        let name = state.container(of.id).map(|container| container.view.name.clone()).unwrap_or_default();
-        state.log.push(format!("last-words {name}"));
-        let words = state.words.get(&name).cloned().unwrap_or_default();
-        Box::pin(async move { Ok(words) })
+    fn log_end<'a>(&'a self, log_path: &'a str) -> Effect<'a, String> {
+        let text = self.lock().logs.get(log_path).cloned();
+        let absent = format!("Error on reading termination message from logs: no log {log_path}");
+        Box::pin(async move { Ok(text.unwrap_or(absent)) })
     }
 
     fn changes(&self) -> Effect<'_, Changes> {
