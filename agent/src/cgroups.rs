@@ -1,6 +1,10 @@
 //! The tree of QoS classes and pods below the node's cgroup root. Owns the trait; never a
 //! container's own cgroup (the runtime makes it). Called by [`crate::pod::run`].
 
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+pub mod without;
+
 use std::fmt;
 
 use futures_util::future::BoxFuture;
@@ -14,6 +18,8 @@ pub trait Cgroups: Send + Sync + fmt::Debug {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>>;
     /// Kills what is left in it and removes it; succeeds when it is not there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+    /// Every pod that has a cgroup here, for orphans.
+    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
 }
 
 /// A cgroup could not be made or removed.

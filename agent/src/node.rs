@@ -6,6 +6,23 @@ use std::path::{Path, PathBuf};
 use crate::dns::parse_resolv_conf;
 use crate::runtime::cri::NodeConfig;
 
+/// What pods may learn of their node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Lower case.
+    pub name: String,
+    /// Primary first; may be empty on a machine without a network.
+    pub ips: Vec<String>,
+    /// Of services; pods with a subdomain have it in their names.
+    pub cluster_domain: String,
+    /// Thousandths of a core.
+    pub cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes of the file system of the root folder.
+    pub ephemeral: i64,
+}
+
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is one file and its cause")]

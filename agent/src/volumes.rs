@@ -1,6 +1,10 @@
 //! A pod's volumes: made before its sandbox, handed to its containers as mounts, taken back after
 //! its end. Owns the trait; never decides when. Called by [`crate::pod::run`].
 
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+pub mod without;
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -12,17 +16,38 @@ use crate::pod::spec::{Container, Pod, PodUid};
 /// Volumes of pods on this node. All calls are idempotent.
 pub trait Volumes: Send + Sync + fmt::Debug {
     /// Makes every volume of the pod; called again, brings changed content up to date.
-    fn set_up<'a>(&'a self, pod: &'a Pod, facts: &'a PodFacts) -> BoxFuture<'a, Result<(), Error>>;
-    /// The mounts of one container, its sub-paths made; `env` expands subPathExpr.
-    fn mounts<'a>(
+    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>>;
+    /// All mounts of one container: its volumes (sub-paths made), /etc/hosts and the file of its
+    /// last words.
+    fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>>;
+    /// What the container wrote to its terminationMessagePath, at most its last 4096 bytes; none
+    /// when it has no such file.
+    fn last_words<'a>(
         &'a self,
-        pod: &'a Pod,
-        container: &'a Container,
-        env: &'a [(String, String)],
-    ) -> BoxFuture<'a, Result<Vec<Mount>, Error>>;
+        uid: &'a PodUid,
+        container: &'a str,
+        attempt: u32,
+    ) -> BoxFuture<'a, Result<Option<String>, Error>>;
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+    /// Every pod that has something here, for orphans.
+    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
+}
+
+/// Whose mounts are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct MountsOf<'a> {
+    /// Of the container.
+    pub pod: &'a Pod,
+    /// Of the mounts.
+    pub container: &'a Container,
+    /// Which start of it.
+    pub attempt: u32,
+    /// Expands subPathExpr.
+    pub env: &'a [(String, String)],
+    /// For /etc/hosts.
+    pub facts: &'a PodFacts,
 }
 
 /// What is known of a pod only once it runs; the downward API shows it.

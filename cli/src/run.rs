@@ -5,19 +5,26 @@ mod narrate;
 mod signals;
 mod summary;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::api::files::Files;
+use gantry_agent::cgroups::without::WithoutTree;
+use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
+use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::Pod;
 use gantry_agent::pod::status::{Phase, PodStatus};
+use gantry_agent::probe::net::NetProbe;
 use gantry_agent::runtime::cri::{self, CriRuntime};
+use gantry_agent::volumes::without::WithoutVolumes;
 use gantry_agent::{manifest, node};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -54,16 +61,38 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         }
     };
     let facts = node::facts(pod_logs_dir.clone())?;
+    // Beside the socket: as long-lived as what runs here, and one per agent.
+    let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
     let deps = Deps {
-        runtime: Arc::new(CriRuntime::new(channel, facts)),
         logs: Arc::new(LogDir::new(pod_logs_dir)),
         clock: Arc::new(SystemClock::new()),
+        api: Arc::new(Files::default()),
+        volumes: Arc::new(WithoutVolumes),
+        cgroups: Arc::new(WithoutTree),
+        probe_io: Arc::new(NetProbe::new()?),
+        checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"))),
+        node: Arc::new(node_info(facts.memory_capacity)?),
+        runtime: Arc::new(CriRuntime::new(channel, facts)),
     };
     let code = live(pods, deps, socket, &mut signals).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
     Ok(code)
+}
+
+/// What pods may learn of this machine.
+fn node_info(memory: i64) -> Result<NodeInfo> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("read the host's name")?;
+    let cpus = std::thread::available_parallelism().context("count processors")?.get();
+    Ok(NodeInfo {
+        name: name.trim().to_lowercase(),
+        ips: Vec::new(),
+        cluster_domain: "cluster.local".to_owned(),
+        cpu: i64::try_from(cpus)? * 1000,
+        memory,
+        ephemeral: 0,
+    })
 }
 
 /// From the first pod to the last.

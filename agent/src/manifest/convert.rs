@@ -110,6 +110,8 @@ pub(super) fn pod(pod: api::Pod) -> Result<Pod, FieldError> {
         dns: Dns::default(),
         host_aliases: Vec::new(),
         subdomain: String::new(),
+        fqdn: false,
+        pull_secrets: Vec::new(),
         shown: Shown::default(),
     };
     with_spec(shell, spec)

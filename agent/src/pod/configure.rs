@@ -5,23 +5,36 @@
 use std::collections::BTreeMap;
 
 use super::history::Trouble;
-use super::run::Deps;
+use super::run::{Deps, Teller};
 use super::spec::env::EnvValue;
 use super::spec::{Container, Pod};
 use crate::manifest::expand::expand;
-use crate::runtime::Setup;
+use crate::runtime::{Image, Setup};
 use crate::volumes::PodFacts;
+
+/// A container about to be created.
+#[derive(Debug, Clone, Copy)]
+#[expect(dead_code, reason = "references are looked up with them")]
+pub(super) struct Wanted<'a> {
+    pub(super) deps: &'a Deps,
+    pub(super) pod: &'a Pod,
+    pub(super) container: &'a Container,
+    /// Which start of it.
+    pub(super) attempt: u32,
+    /// What it is made from.
+    pub(super) image: &'a Image,
+    /// Known since its sandbox runs.
+    pub(super) facts: &'a PodFacts,
+    /// For what people should know but is no failure.
+    pub(super) teller: &'a Teller,
+}
 
 /// Looks everything up.
 ///
 /// # Errors
 /// As CreateContainerConfigError, naming what is missing.
-pub(super) async fn configure(
-    _deps: &Deps,
-    _pod: &Pod,
-    container: &Container,
-    _facts: &PodFacts,
-) -> Result<Setup, Trouble> {
+pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
+    let Wanted { deps: _, pod: _, container, attempt: _, image: _, facts: _, teller: _ } = of;
     let mut env: Vec<(String, String)> = Vec::with_capacity(container.env.len());
     for variable in &container.env {
         let EnvValue::Literal(text) = &variable.value else {

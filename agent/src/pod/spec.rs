@@ -4,6 +4,7 @@
 
 pub mod env;
 pub mod probe;
+pub mod qos;
 pub mod security;
 pub mod volume;
 
@@ -115,6 +116,10 @@ pub struct Pod {
     pub host_aliases: Vec<(String, Vec<String>)>,
     /// With `hostname`, makes the FQDN `hostname.subdomain.namespace.svc.…`; may be empty.
     pub subdomain: String,
+    /// The host name inside is the FQDN.
+    pub fqdn: bool,
+    /// Secrets with the credentials of registries, by name.
+    pub pull_secrets: Vec<String>,
     /// Fields of the manifest that are shown, not acted on.
     pub shown: Shown,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::pod::spec::{Container, Namespaces, Port, Security};
+use crate::pod::spec::{Container, Namespaces, Pod, Port, Security};
 use crate::pod::tests::{container, pod};
 use crate::runtime::{InstanceState, Setup};
 

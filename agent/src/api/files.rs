@@ -1,0 +1,46 @@
+//! The ConfigMaps and Secrets of the files of `gantry run`. Owns them; never changes them once the
+//! pods run. Made by [`crate::manifest::load`], called through [`Api`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Answer, Api, ConfigMap, Secret};
+
+type ByName<T> = BTreeMap<(String, String), Arc<T>>;
+
+/// Objects by namespace and name.
+#[derive(Debug, Clone, Default)]
+pub struct Files {
+    config_maps: ByName<ConfigMap>,
+    secrets: ByName<Secret>,
+}
+
+impl Files {
+    /// Adds one; false when there was one of that name already.
+    pub fn add_config_map(&mut self, namespace: &str, name: &str, object: ConfigMap) -> bool {
+        add(&mut self.config_maps, namespace, name, object)
+    }
+
+    /// Adds one; false when there was one of that name already.
+    pub fn add_secret(&mut self, namespace: &str, name: &str, object: Secret) -> bool {
+        add(&mut self.secrets, namespace, name, object)
+    }
+}
+
+fn add<T>(objects: &mut ByName<T>, namespace: &str, name: &str, object: T) -> bool {
+    objects.insert((namespace.to_owned(), name.to_owned()), Arc::new(object)).is_none()
+}
+
+fn get<T>(objects: &ByName<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
+    objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+}
+
+impl Api for Files {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap> {
+        Box::pin(std::future::ready(Ok(get(&self.config_maps, namespace, name))))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
+        Box::pin(std::future::ready(Ok(get(&self.secrets, namespace, name))))
+    }
+}

@@ -1,0 +1,105 @@
+//! Volumes that are only remembered. Owns its state; passes for [`Volumes`] in tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::{BoxFuture, ready};
+
+use super::{Error, Mount, MountsOf, Volumes};
+use crate::pod::spec::volume::Propagation;
+use crate::pod::spec::{Pod, PodUid};
+
+/// Starts empty.
+#[derive(Debug, Default)]
+pub struct FakeVolumes {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    set_up: BTreeSet<PodUid>,
+    words: BTreeMap<(PodUid, String, u32), String>,
+    failure: Option<String>,
+}
+
+impl FakeVolumes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Setting up and mounting fail so until told otherwise.
+    pub fn fail(&self, message: Option<&str>) {
+        self.state().failure = message.map(str::to_owned);
+    }
+
+    /// What a container leaves.
+    pub fn say(&self, uid: &PodUid, container: &str, attempt: u32, words: &str) {
+        self.state().words.insert((uid.clone(), container.to_owned(), attempt), words.to_owned());
+    }
+
+    /// Whether the pod has its volumes.
+    #[must_use]
+    pub fn has(&self, uid: &PodUid) -> bool {
+        self.state().set_up.contains(uid)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match &self.state().failure {
+            None => Ok(()),
+            Some(message) => Err(Error { message: message.clone() }),
+        }
+    }
+
+    fn mounts_of(&self, of: MountsOf<'_>) -> Result<Vec<Mount>, Error> {
+        self.check()?;
+        let pod = PathBuf::from("/fake").join(of.pod.uid.as_str());
+        Ok(of
+            .container
+            .mounts
+            .iter()
+            .map(|mount| Mount {
+                host_path: pod.join(&mount.volume),
+                container_path: mount.path.clone(),
+                read_only: mount.read_only,
+                recursive_read_only: false,
+                propagation: Propagation::None,
+            })
+            .collect())
+    }
+}
+
+impl Volumes for FakeVolumes {
+    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
+        let result = self.check();
+        if result.is_ok() {
+            self.state().set_up.insert(pod.uid.clone());
+        }
+        Box::pin(ready(result))
+    }
+
+    fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
+        Box::pin(ready(self.mounts_of(of)))
+    }
+
+    fn last_words<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        container: &'a str,
+        attempt: u32,
+    ) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let words = self.state().words.get(&(uid.clone(), container.to_owned(), attempt)).cloned();
+        Box::pin(ready(Ok(words)))
+    }
+
+    fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        let mut state = self.state();
+        state.set_up.remove(uid);
+        state.words.retain(|(of, _, _), _| of != uid);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+        Box::pin(ready(Ok(self.state().set_up.iter().cloned().collect())))
+    }
+}
