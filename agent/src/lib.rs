@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod clock;
 pub mod dns;
 pub mod events;
+pub mod explain;
 pub mod logs;
 pub mod manifest;
 pub mod node;

@@ -1,44 +1,95 @@
-//! The operator API: what `gantry ps|stop|timeline|logs` asks of a running agent. Owns the
-//! service and its mapping to the wire; never changes a pod but through its handle.
-//! Called by `gantry run`.
+//! The operator API: what `gantry ps|stop|timeline|explain …` ask of a running agent. Owns the service;
+//! its answers' form is in [`form`]. Never changes a pod but through its handle. Called by `gantry
+//! run` and `gantry agent`.
 
 pub mod cri_proxy;
+mod form;
 pub mod socket;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use gantry_proto::operator::operator_server::{Operator, OperatorServer};
 use gantry_proto::operator::{self as wire};
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::BoxStream;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::clock::Clock;
+use crate::explain;
+use crate::node::NodeInfo;
 use crate::pod::Life;
-use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;
+use crate::watcher::Pods;
 
 /// Ten years: longer graces only overflow something.
 const MAX_GRACE: i64 = 10 * 365 * 86_400;
+/// Changes come in bursts; a screen needs no more than this.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+
+/// What the service answers from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The agent's pods, as they change.
+    pub pods: Pods,
+    /// What is said of the node.
+    pub node: Arc<NodeInfo>,
+    /// Both clocks.
+    pub clock: Arc<dyn Clock>,
+    /// The runtime, whose calls are passed on.
+    pub runtime: Option<Channel>,
+    /// Told when somebody asked the agent to end and its pods are gone.
+    pub shutdown: Arc<Notify>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("node", &self.node).finish_non_exhaustive()
+    }
+}
 
 /// The service over an agent's pods.
 #[derive(Debug)]
 pub struct Service {
-    pods: Arc<[PodHandle]>,
+    sources: Sources,
 }
 
 impl Service {
-    /// Over these pods.
+    /// Over these.
     #[must_use]
-    pub fn new(pods: Arc<[PodHandle]>) -> OperatorServer<Self> {
-        OperatorServer::new(Self { pods })
+    pub fn new(sources: Sources) -> OperatorServer<Self> {
+        OperatorServer::new(Self { sources })
     }
 
-    fn find(&self, namespace: &str, name: &str) -> Result<&PodHandle, Status> {
-        let namespace = if namespace.is_empty() { "default" } else { namespace };
-        self.pods
-            .iter()
-            .find(|handle| handle.pod.namespace == namespace && handle.pod.name == name)
-            .ok_or_else(|| Status::not_found(format!("this agent has no pod {namespace}/{name}")))
+    fn pods(&self) -> Arc<[PodHandle]> {
+        self.sources.pods.borrow().clone()
     }
+
+    fn find(&self, namespace: &str, name: &str) -> Result<PodHandle, Status> {
+        let namespace = if namespace.is_empty() { "default" } else { namespace };
+        let pods = self.pods();
+        let named = |handle: &&PodHandle| handle.pod.namespace == namespace && handle.pod.name == name;
+        // Of two of one name the later one is meant: the other is on its way out.
+        pods.iter().rev().find(named).cloned().ok_or_else(|| {
+            let known: Vec<String> = pods.iter().map(|handle| handle.pod.full_name()).collect();
+            let has = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Status::not_found(format!("this agent has no pod {namespace}/{name}; it has {has}"))
+        })
+    }
+}
+
+fn grace_of(seconds: Option<i64>) -> Result<Option<Duration>, Status> {
+    let bad = || Status::invalid_argument("grace must be 0 seconds or more, at most ten years");
+    seconds
+        .map(|seconds| {
+            let whole = u64::try_from(seconds).ok().filter(|_| seconds <= MAX_GRACE);
+            whole.map(Duration::from_secs).ok_or_else(bad)
+        })
+        .transpose()
 }
 
 #[tonic::async_trait]
@@ -47,8 +98,17 @@ impl Operator for Service {
         &self,
         _request: Request<wire::ListPodsRequest>,
     ) -> Result<Response<wire::ListPodsResponse>, Status> {
-        let pods = self.pods.iter().map(|handle| pod(handle, &handle.status.borrow())).collect();
-        Ok(Response::new(wire::ListPodsResponse { pods }))
+        Ok(Response::new(form::list(&self.pods(), &self.sources.node.name)))
+    }
+
+    async fn watch_pods(
+        &self,
+        _request: Request<wire::ListPodsRequest>,
+    ) -> Result<Response<BoxStream<wire::ListPodsResponse>>, Status> {
+        // A slow reader gets the newest state late, never a growing queue.
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(follow(self.sources.pods.clone(), self.sources.node.name.clone(), sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(Ok))))
     }
 
     async fn stop_pod(
@@ -57,22 +117,11 @@ impl Operator for Service {
     ) -> Result<Response<wire::StopPodResponse>, Status> {
         let wire::StopPodRequest { namespace, name, grace_seconds } = request.into_inner();
         let handle = self.find(&namespace, &name)?;
-        let grace = match grace_seconds {
-            None => None,
-            Some(seconds) => Some(
-                u64::try_from(seconds)
-                    .ok()
-                    .filter(|_| seconds <= MAX_GRACE)
-                    .map(Duration::from_secs)
-                    .ok_or_else(|| {
-                        Status::invalid_argument("grace must be 0 seconds or more, at most ten years")
-                    })?,
-            ),
-        };
-        handle.kill(grace, "stopped through the operator API");
+        handle.kill(grace_of(grace_seconds)?, "stopped through the operator API");
         handle.remove();
         let status = handle.wait(|status| status.life == Life::Gone).await;
-        Ok(Response::new(wire::StopPodResponse { pod: Some(pod(handle, &status)) }))
+        let pod = form::pod(&handle, &status, &self.sources.node.name);
+        Ok(Response::new(wire::StopPodResponse { pod: Some(pod) }))
     }
 
     async fn get_timeline(
@@ -81,55 +130,72 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetTimelineResponse>, Status> {
         let wire::GetTimelineRequest { namespace, name } = request.into_inner();
         let spans = self.find(&namespace, &name)?.status.borrow().spans.clone();
-        let spans = spans
-            .iter()
-            .map(|span| wire::Span {
-                name: span.name.clone(),
-                start_unix_nanos: span.start,
-                end_unix_nanos: span.end,
-                container: span.container.clone(),
-                detail: span.detail.clone(),
-            })
-            .collect();
-        Ok(Response::new(wire::GetTimelineResponse { spans }))
+        Ok(Response::new(wire::GetTimelineResponse { spans: spans.iter().map(form::span).collect() }))
     }
-}
 
-fn pod(handle: &PodHandle, status: &PodStatus) -> wire::Pod {
-    wire::Pod {
-        namespace: handle.pod.namespace.clone(),
-        name: handle.pod.name.clone(),
-        uid: handle.pod.uid.to_string(),
-        phase: status.phase.as_str().to_owned(),
-        status: status.reason.clone(),
-        ip: status.ip.clone(),
-        started_at_unix_nanos: status.started_at,
-        containers: status.containers.iter().map(container).collect(),
-        message: status.message.clone(),
-        ..wire::Pod::default()
+    async fn explain_pod(
+        &self,
+        request: Request<wire::ExplainPodRequest>,
+    ) -> Result<Response<wire::ExplainPodResponse>, Status> {
+        let wire::ExplainPodRequest { namespace, name } = request.into_inner();
+        let handle = self.find(&namespace, &name)?;
+        let status = handle.status.borrow().clone();
+        let facts = explain::look::look(&handle.pod, &status, self.sources.clock.wall_nanos()).await;
+        let findings = explain::decide::decide(&facts).into_iter().map(form::finding).collect();
+        Ok(Response::new(wire::ExplainPodResponse { findings, status: status.reason.clone() }))
     }
-}
 
-fn container(status: &ContainerStatus) -> wire::Container {
-    let (state, reason, message, exit_code) = match &status.state {
-        ContainerState::Waiting { reason, message } => ("waiting", reason.clone(), message.clone(), 0),
-        ContainerState::Running { .. } => ("running", String::new(), String::new(), 0),
-        ContainerState::Terminated(exit) => {
-            ("terminated", exit.reason.clone(), exit.message.clone(), exit.code)
+    async fn shutdown(
+        &self,
+        request: Request<wire::ShutdownRequest>,
+    ) -> Result<Response<wire::ShutdownResponse>, Status> {
+        let grace = grace_of(request.into_inner().grace_seconds)?;
+        let pods = self.pods();
+        for handle in pods.iter() {
+            handle.kill(grace, "the agent is being shut down");
+            handle.remove();
         }
-    };
-    wire::Container {
-        name: status.name.clone(),
-        id: status.id.clone(),
-        image: status.image.clone(),
-        state: state.to_owned(),
-        reason,
-        message,
-        exit_code,
-        restart_count: status.restart_count,
-        ready: status.ready,
-        log_path: status.log_path.clone(),
-        ..wire::Container::default()
+        let mut left_behind = Vec::new();
+        for handle in pods.iter() {
+            let status = handle.wait(|status| status.life == Life::Gone).await;
+            if status.life != Life::Gone {
+                left_behind.push(format!("pod {}: {}", handle.pod.full_name(), status.message));
+            }
+        }
+        self.sources.shutdown.notify_one();
+        Ok(Response::new(wire::ShutdownResponse { left_behind }))
+    }
+}
+
+/// Sends the list now and after each change, until nobody reads.
+async fn follow(mut pods: Pods, node: String, sender: mpsc::Sender<wire::ListPodsResponse>) {
+    loop {
+        let handles = pods.borrow_and_update().clone();
+        let mut changes: Vec<_> = handles.iter().map(|handle| handle.status.clone()).collect();
+        changes.iter_mut().for_each(|status| {
+            status.mark_unchanged();
+        });
+        if sender.send(form::list(&handles, &node)).await.is_err() {
+            return;
+        }
+        let any = async {
+            let waits = changes.iter_mut().map(|status| Box::pin(status.changed()));
+            match waits.len() {
+                0 => std::future::pending().await,
+                _ => futures_util::future::select_all(waits).await.0,
+            }
+        };
+        // All arms are cancel-safe: a change stays marked, a closed channel stays closed.
+        tokio::select! {
+            _ = any => {}
+            changed = pods.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = sender.closed() => return,
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 

@@ -61,7 +61,8 @@ fn waiting(
     };
     match reason {
         "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" | "ImageInspectError" => {
-            let registry = super::look::registry_of(&status.image).and_then(|host| facts.registries.get(&host));
+            let registry =
+                super::look::registry_of(&status.image).and_then(|host| facts.registries.get(&host));
             let (cause, remedy) = pulls::explain(&status.image, message, registry);
             Some(finding(status, reason, cause, remedy, quote(facts, status, message)))
         }
@@ -111,11 +112,12 @@ fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option
         let remedy = format!("see what is said of {}", before.name);
         return Some(finding(status, reason, cause, remedy, Vec::new()));
     }
-    let open = |name: &str| {
-        facts.status.spans.iter().find(|s| {
-            s.end == 0 && s.name == name && (s.container.is_empty() || s.container == status.name)
-        })
-    };
+    let open =
+        |name: &str| {
+            facts.status.spans.iter().find(|s| {
+                s.end == 0 && s.name == name && (s.container.is_empty() || s.container == status.name)
+            })
+        };
     let for_how_long = |span: &Span| millis(facts.now - span.start);
     if let Some(span) = open("image") {
         let cause = format!("its image {} is being pulled, for {} so far", status.image, for_how_long(span));
@@ -159,7 +161,8 @@ fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Containe
     let mut evidence = events(facts, &status.name, &["Unhealthy"]);
     let mut cause = format!("its {kind} probe ({}) has not succeeded yet", asks(probe));
     let mut remedy =
-        "check path and port, and how long the program takes (initialDelaySeconds, failureThreshold)".to_owned();
+        "check path and port, and how long the program takes (initialDelaySeconds, failureThreshold)"
+            .to_owned();
     let port = port(probe, spec);
     match port.and_then(|port| facts.listening.get(&(status.name.clone(), port)).map(|l| (port, *l))) {
         Some((port, false)) => {
@@ -241,7 +244,8 @@ fn ended(
     (cause, remedy): (String, String),
     exit: &crate::runtime::Exit,
 ) -> Finding {
-    let mut evidence = vec![format!("exit code {} ({}), restarted {} times", exit.code, exit.reason, status.restart_count)];
+    let mut evidence =
+        vec![format!("exit code {} ({}), restarted {} times", exit.code, exit.reason, status.restart_count)];
     if !exit.message.is_empty() {
         evidence.push(clean(&exit.message));
     }
@@ -262,7 +266,9 @@ fn finding(
 
 fn quote(facts: &Facts<'_>, status: &ContainerStatus, message: &str) -> Vec<String> {
     let mut lines: Vec<String> = Some(clean(message)).filter(|m| !m.is_empty()).into_iter().collect();
-    lines.extend(events(facts, &status.name, &["Failed", "BackOff"]).into_iter().filter(|l| !l.contains(message)));
+    lines.extend(
+        events(facts, &status.name, &["Failed", "BackOff"]).into_iter().filter(|l| !l.contains(message)),
+    );
     lines
 }
 

@@ -96,7 +96,10 @@ async fn last_lines(path: &str) -> Vec<String> {
 /// `host:port` of the registry that an image's name means.
 pub(super) fn registry_of(image: &str) -> Option<String> {
     let full = crate::manifest::names::parse_image(image)?.full;
-    let host = full.split('/').next()?;
+    // A first part that could not be a host name is the name of an image at Docker's.
+    let named = full.split_once('/').map(|(first, _)| first);
+    let host =
+        named.filter(|first| first.contains(['.', ':']) || *first == "localhost").unwrap_or("docker.io");
     if host.contains(':') {
         return Some(host.to_owned());
     }

@@ -11,7 +11,9 @@ pub(super) fn explain(image: &str, said: &str, registry: Option<&Result<(), Stri
     if let Some(Err(error)) = registry {
         return (
             format!("nothing answers at the registry {host} now: {error}"),
-            format!("check that the registry runs and that this machine reaches {host}; a mirror is set in certs.d/<host>/hosts.toml"),
+            format!(
+                "check that the registry runs and that this machine reaches {host}; a mirror is set in certs.d/<host>/hosts.toml"
+            ),
         );
     }
     if has(&["no space left", "disk quota", "enospc"]) {
@@ -35,7 +37,9 @@ pub(super) fn explain(image: &str, said: &str, registry: Option<&Result<(), Stri
     if has(&["certificate", "tls", "handshake", "unknown issuer"]) {
         return (
             format!("the certificate of {host} is not trusted, or it speaks plain HTTP"),
-            format!("put the CA into certs.d/{host}/hosts.toml, or an http:// server for a registry without TLS"),
+            format!(
+                "put the CA into certs.d/{host}/hosts.toml, or an http:// server for a registry without TLS"
+            ),
         );
     }
     if has(&["platform", "architecture"]) {

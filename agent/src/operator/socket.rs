@@ -10,8 +10,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::Service;
-use crate::pod::worker::PodHandle;
+use super::cri_proxy::{ImageProxy, RuntimeProxy};
+use super::{Service, Sources};
 
 /// What failed, on which socket.
 #[derive(Debug, thiserror::Error)]
@@ -104,14 +104,19 @@ impl Socket {
     /// When the listener fails.
     pub async fn serve(
         mut self,
-        pods: std::sync::Arc<[PodHandle]>,
+        sources: Sources,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), Error> {
         let Some(listener) = self.listener.take() else {
             return Ok(());
         };
-        Server::builder()
-            .serve_with_incoming_shutdown(Service::new(pods), UnixListenerStream::new(listener), shutdown)
+        let runtime = sources.runtime.clone();
+        let mut router = Server::builder().add_service(Service::new(sources));
+        if let Some(channel) = runtime {
+            router = router.add_service(RuntimeProxy(channel.clone())).add_service(ImageProxy(channel));
+        }
+        router
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
             .await
             .map_err(|source| Error::Serve { path: self.path.clone(), source })
     }

@@ -12,12 +12,23 @@ use super::*;
 use crate::agent::Agent;
 use crate::clock::SystemClock;
 use crate::logs::dir::LogDir;
-use crate::pod::tests::{deps, pod as a_pod};
+use crate::node::NodeInfo;
+use crate::pod::tests::{deps, node_info, pod as a_pod};
 use crate::runtime::fake::FakeRuntime;
 
 fn agent(runtime: &FakeRuntime, folder: &Path) -> Agent {
     let logs = Arc::new(LogDir::new(folder.join("logs")));
     Agent::start(vec![a_pod()], deps(runtime, logs, Arc::new(SystemClock::new())))
+}
+
+fn sources(agent: &Agent) -> Sources {
+    Sources {
+        pods: agent.watch_pods(),
+        node: Arc::new(NodeInfo { name: "node-1".into(), ..node_info() }),
+        clock: Arc::new(SystemClock::new()),
+        runtime: None,
+        shutdown: Arc::new(Notify::new()),
+    }
 }
 
 async fn dial(path: &Path) -> OperatorClient<Channel> {
@@ -34,7 +45,7 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     let socket = Socket::bind(&path).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = tokio::spawn(socket.serve(agent.pods(), async {
+    let server = tokio::spawn(socket.serve(sources(&agent), async {
         let _ = stopped.await;
     }));
     let mut client = dial(&path).await;

@@ -49,6 +49,18 @@ pub(crate) fn pod() -> Pod {
     }
 }
 
+/// A machine called node.
+pub(crate) fn node_info() -> NodeInfo {
+    NodeInfo {
+        name: "node".into(),
+        ips: vec!["192.0.2.1".into()],
+        cluster_domain: "cluster.local".into(),
+        cpu: 2000,
+        memory: 1 << 30,
+        ephemeral: 1 << 30,
+    }
+}
+
 /// Of image `reg/img:v1`.
 pub(crate) fn container(name: &str) -> Container {
     Container {
@@ -87,14 +99,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         cgroups: Arc::new(FakeCgroups::default()),
         probe_io: Arc::new(FakeProbe::default()),
         checkpoints: Arc::new(Memory::default()),
-        node: Arc::new(NodeInfo {
-            name: "node".into(),
-            ips: vec!["192.0.2.1".into()],
-            cluster_domain: "cluster.local".into(),
-            cpu: 2000,
-            memory: 1 << 30,
-            ephemeral: 1 << 30,
-        }),
+        node: Arc::new(node_info()),
     }
 }
 

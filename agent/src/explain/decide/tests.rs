@@ -1,0 +1,214 @@
+//! Each stuck state, from facts made by hand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::events::Note;
+use crate::pod::Life;
+use crate::pod::spec::Pod;
+use crate::pod::spec::probe::HttpGet;
+use crate::pod::spec::qos::Qos;
+use crate::pod::status::{Phase, PodStatus};
+use crate::pod::tests::{container, pod};
+use crate::runtime::Exit;
+
+fn running(name: &str) -> ContainerStatus {
+    ContainerStatus {
+        name: name.into(),
+        role: Role::Regular,
+        id: "c1".into(),
+        image: "127.0.0.1:5000/web:v1".into(),
+        image_id: String::new(),
+        state: ContainerState::Running { started_at: 1 },
+        last_exit: None,
+        restart_count: 0,
+        started: true,
+        ready: true,
+        log_path: String::new(),
+    }
+}
+
+fn waiting(reason: &str, message: &str) -> ContainerStatus {
+    let state = ContainerState::Waiting { reason: reason.into(), message: message.into() };
+    ContainerStatus { state, ready: false, started: false, id: String::new(), ..running("web") }
+}
+
+fn status(containers: Vec<ContainerStatus>) -> PodStatus {
+    PodStatus {
+        life: Life::Starting,
+        phase: Phase::Pending,
+        reason: "x".into(),
+        message: String::new(),
+        api_reason: String::new(),
+        ip: "10.88.0.2".into(),
+        ips: vec!["10.88.0.2".into()],
+        host_ips: vec![],
+        qos: Qos::BestEffort,
+        conditions: vec![],
+        started_at: 0,
+        killed: false,
+        init_containers: vec![],
+        containers,
+        spans: Arc::from([]),
+        events: Arc::from([]),
+    }
+}
+
+fn event(container: &str, reason: &'static str, message: &str) -> Event {
+    let note = Note::container(Kind::Warning, reason, container, message);
+    Event { note, count: 2, first: 1, last: 2 }
+}
+
+fn explained(pod: &Pod, status: &PodStatus, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
+    let mut facts = Facts {
+        pod,
+        status,
+        lines: BTreeMap::new(),
+        listening: BTreeMap::new(),
+        registries: BTreeMap::new(),
+        now: 5_000_000_000,
+    };
+    change(&mut facts);
+    decide(&facts)
+}
+
+fn only(findings: Vec<Finding>) -> Finding {
+    let [finding] = <[Finding; 1]>::try_from(findings).unwrap();
+    finding
+}
+
+#[test]
+fn a_pod_that_is_well_needs_no_words() {
+    assert_eq!(explained(&pod(), &status(vec![running("web")]), |_| {}), []);
+}
+
+#[test]
+fn a_pull_that_fails_is_judged_by_the_registry_as_it_is_now() {
+    let status =
+        status(vec![waiting("ImagePullBackOff", "Back-off pulling image: ErrImagePull: 404 not found")]);
+    let found = only(explained(&pod(), &status, |facts| {
+        facts.registries.insert("127.0.0.1:5000".into(), Err("connection refused".into()));
+    }));
+    assert!(found.cause.contains("nothing answers at the registry 127.0.0.1:5000"), "{found:?}");
+    let found = only(explained(&pod(), &status, |facts| {
+        facts.registries.insert("127.0.0.1:5000".into(), Ok(()));
+    }));
+    assert!(found.cause.contains("has no image 127.0.0.1:5000/web:v1"), "{found:?}");
+}
+
+#[test]
+fn a_crash_loop_shows_code_and_log() {
+    let mut web = waiting("CrashLoopBackOff", "back-off 10s");
+    web.last_exit = Some(Exit {
+        code: 127,
+        reason: "Error".into(),
+        message: String::new(),
+        started_at: 1,
+        finished_at: 2,
+    });
+    let found = only(explained(&pod(), &status(vec![web]), |facts| {
+        facts.lines.insert("web".into(), vec!["sh: serv: not found".into()]);
+    }));
+    assert!(found.cause.contains("127"), "{found:?}");
+    assert!(found.evidence.contains(&"log: sh: serv: not found".to_owned()), "{found:?}");
+}
+
+#[test]
+fn an_oom_kill_is_told_while_waiting_and_after_the_restart() {
+    let exit =
+        Exit { code: 137, reason: "OOMKilled".into(), message: String::new(), started_at: 1, finished_at: 2 };
+    let mut pod = pod();
+    pod.containers[0].resources.memory_limit = Some(32 << 20);
+    let waits = ContainerStatus { last_exit: Some(exit.clone()), ..waiting("CrashLoopBackOff", "") };
+    let runs = ContainerStatus { last_exit: Some(exit), restart_count: 1, ..running("web") };
+    for web in [waits, runs] {
+        let found = only(explained(&pod, &status(vec![web]), |_| {}));
+        assert!(found.cause.contains("32 MiB"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_missing_config_map_has_its_remedy() {
+    let web = waiting("CreateContainerConfigError", "configmap \"settings\" not found");
+    let found = only(explained(&pod(), &status(vec![web]), |_| {}));
+    assert!(found.remedy.contains("ConfigMap"), "{found:?}");
+    assert!(found.evidence.iter().any(|line| line.contains("settings")), "{found:?}");
+}
+
+#[test]
+fn a_probe_that_is_never_true_is_held_against_what_listens() {
+    let get = HttpGet {
+        host: String::new(),
+        port: PortRef::Number(8080),
+        path: "/ready".into(),
+        tls: false,
+        headers: vec![],
+    };
+    let probe = Probe {
+        handler: Handler::HttpGet(get),
+        initial_delay: Duration::ZERO,
+        timeout: Duration::from_secs(1),
+        period: Duration::from_secs(10),
+        success_threshold: 1,
+        failure_threshold: 3,
+        termination_grace: None,
+    };
+    let mut web = container("web");
+    web.probes.readiness = Some(probe);
+    let pod = Pod { containers: vec![web], ..pod() };
+    let mut status = status(vec![ContainerStatus { ready: false, ..running("web") }]);
+    status.events = Arc::from([event("web", "Unhealthy", "Readiness probe failed: 503")]);
+    let found = only(explained(&pod, &status, |facts| {
+        facts.listening.insert(("web".into(), 8080), false);
+    }));
+    assert!(found.cause.contains("GET /ready on port 8080"), "{found:?}");
+    assert!(found.cause.contains("nothing listens on port 8080"), "{found:?}");
+    assert!(found.evidence.iter().any(|line| line.contains("503")), "{found:?}");
+    let found = only(explained(&pod, &status, |facts| {
+        facts.listening.insert(("web".into(), 8080), true);
+    }));
+    assert!(found.evidence.iter().any(|line| line.contains("accepts connections now")), "{found:?}");
+}
+
+#[test]
+fn container_creating_names_what_is_awaited() {
+    let mut status = status(vec![waiting("ContainerCreating", "")]);
+    let open = |name: &str, container: &str| Span {
+        name: name.into(),
+        container: container.into(),
+        start: 1_000_000_000,
+        end: 0,
+        detail: String::new(),
+    };
+    status.spans = Arc::from([open("image", "web")]);
+    assert!(only(explained(&pod(), &status, |_| {})).cause.contains("is being pulled, for 4.000 s"));
+    status.spans = Arc::from([open("volumes", "")]);
+    assert!(only(explained(&pod(), &status, |_| {})).cause.contains("volumes"));
+    let mut init = waiting("PodInitializing", "");
+    init.name = "setup".into();
+    init.role = Role::Init;
+    init.state = ContainerState::Running { started_at: 1 };
+    status.init_containers = vec![init];
+    assert!(only(explained(&pod(), &status, |_| {})).cause.contains("init container setup"));
+}
+
+#[test]
+fn no_sandbox_no_volume() {
+    let mut status = status(vec![waiting("ContainerCreating", "")]);
+    status.ips.clear();
+    for (reason, message, word) in [
+        (
+            "FailedCreatePodSandBox",
+            "no IP addresses available in range set: 10.88.0.2-10.88.0.3",
+            "address range",
+        ),
+        ("FailedCreatePodSandBox", "portmap: port 8080 is in use by pod default/a", "hostPort"),
+        ("FailedMount", "MountVolume.SetUp failed for volume \"x\": hostPath type check failed", "volume"),
+    ] {
+        status.events = Arc::from([event("", reason, message)]);
+        let found = explained(&pod(), &status, |_| {});
+        assert!(found.first().unwrap().cause.contains(word), "{word}: {found:?}");
+    }
+}
