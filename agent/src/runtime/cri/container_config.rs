@@ -1,7 +1,7 @@
 //! A container as CRI's ContainerConfig, with the kubelet's labels, annotations and
 //! hidden paths. Pure: owns the mapping; never calls. Called by [`super::CriRuntime`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gantry_proto::cri::{self as wire};
 
@@ -30,7 +30,7 @@ const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "
 
 pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
     let NewContainer { pod, container, attempt, sandbox: _, sandbox_attempt: _, image_id } = *new;
-    let mut labels: HashMap<String, String> = HashMap::from(pod_labels(pod));
+    let mut labels: BTreeMap<String, String> = BTreeMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
     wire::ContainerConfig {
         metadata: Some(wire::ContainerMetadata { name: container.name.clone(), attempt }),
@@ -58,8 +58,8 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
     }
 }
 
-fn annotations(pod: &Pod, container: &Container, attempt: u32) -> HashMap<String, String> {
-    let mut list = HashMap::from([
+fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
+    let mut list = BTreeMap::from([
         ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
         ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
         ("io.kubernetes.container.terminationMessagePath".to_owned(), "/dev/termination-log".to_owned()),
