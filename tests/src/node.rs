@@ -94,8 +94,8 @@ impl Roots {
             cgroup_tag: self.tag.clone(),
             folders: ["root", "state", "netns", "cache"].map(|name| self.path(name)).to_vec(),
             leases: self.path("leases"),
-            own: Vec::new(),
             bridges: vec![self.bridge.clone()],
+            ..Scope::default()
         }
     }
 

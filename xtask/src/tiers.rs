@@ -23,20 +23,26 @@ pub(crate) enum Tier {
     Kernel,
     /// The same in a small VM with cgroup v2
     Vm,
+    /// `gantry runtime` as a process of its own, through its socket
+    Cri,
+    /// `gantry run` and the commands beside it
+    Standalone,
     /// `cargo xtask demo`
     Demo,
 }
 
-const ALL: [Tier; 5] = [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Demo];
+const ALL: [Tier; 7] =
+    [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Cri, Tier::Standalone, Tier::Demo];
 
 impl Tier {
     /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
     fn budget(self) -> u64 {
         match self {
             Tier::Static | Tier::Unit => 300,
-            Tier::Kernel => 240,
-            Tier::Vm => 480,
-            Tier::Demo => 60,
+            Tier::Kernel => 300,
+            Tier::Vm => 600,
+            Tier::Cri | Tier::Standalone => 180,
+            Tier::Demo => 120,
         }
     }
 
@@ -50,8 +56,10 @@ impl Tier {
                 "xtask",
                 "--no-fail-fast",
             ])),
-            Tier::Kernel => kernel::on_host(&build::build(false)?, filter),
+            Tier::Kernel => kernel::on_host(&kernel::KERNEL, &build::build(false)?, filter),
             Tier::Vm => vm::tests(&build::build(false)?, filter),
+            Tier::Cri => kernel::on_host(&kernel::CRI, &build::build(false)?, filter),
+            Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
         }
     }
@@ -59,7 +67,8 @@ impl Tier {
 
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
-const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --test kernel --test netlink -- \
+const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
+    --test kernel --test netlink --test cri --test standalone --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// Runs the tiers asked for, or all.

@@ -2,6 +2,7 @@
 //! made on the spot, cgroup v2 as the only hierarchy. Owns the kernel's download and the boot;
 //! never touches the host's network or disks. Called by the tiers.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +15,22 @@ use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 3] = ["overlay", "veth", "bridge"];
+const MODULES: [&str; 13] = [
+    "overlay",
+    "veth",
+    "bridge",
+    // Port mappings and masquerade.
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_hash",
+    "nft_limit",
+    "nft_masq",
+    "nft_nat",
+    "nft_numgen",
+    "nft_redir",
+];
 const MEMORY_MIB: &str = "3072";
 const DEADLINE_SECONDS: &str = "900";
 /// Printed last by stage 2, with the exit code of the command.
@@ -74,32 +90,39 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>) -> Result<Counts> {
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let mut script =
         format!("export {}=/gantry {}=vm RUST_BACKTRACE=1\nfailed=0\n", place::BIN_DIR, place::OUTER_NETNS);
-    let words = kernel::libtest_args(filter).join(" ");
-    for binary in kernel::binaries()? {
+    // This program checks for leaks in there, too.
+    let own = std::env::current_exe().context("find this program")?;
+    add_program(&mut cpio, &own, "/gantry/xtask", scratch.path())?;
+    for binary in kernel::binaries(&kernel::KERNEL)? {
         add_program(&mut cpio, &binary.path, &format!("/gantry/{}", binary.name), scratch.path())?;
-        // The netlink tests want a namespace that is not pid 1's.
-        let line = if binary.name == "netlink" {
-            format!("unshare -m -n sh -c 'ip link set lo up; /gantry/netlink {words}'")
-        } else {
-            format!("/gantry/{} {words}", binary.name)
-        };
-        script.push_str(&format!("{line} || failed=1\n"));
+        let inside = format!("/gantry/{}", binary.name);
+        let words = kernel::words(&binary.name, Path::new(&inside), filter);
+        let line = shell_words(&words);
+        script.push_str(&format!("/gantry/xtask leakcheck-inside -- {line} || failed=1\n"));
     }
     script.push_str("exit $failed\n");
     for program in ["gantry"].iter().chain(&BESIDE) {
         add_program(&mut cpio, &programs.join(program), &format!("/gantry/{program}"), scratch.path())?;
     }
-    let registry = Path::new("/usr/bin/docker-registry");
-    if !registry.is_file() {
-        bail!("{} is missing: apt-get install docker-registry", registry.display());
+    for (program, package) in [("/usr/bin/docker-registry", "docker-registry"), ("/usr/sbin/nft", "nftables")]
+    {
+        if !Path::new(program).is_file() {
+            bail!("{program} is missing: apt-get install {package}");
+        }
+        add_program(&mut cpio, Path::new(program), program, scratch.path())?;
     }
-    add_program(&mut cpio, registry, "/usr/bin/docker-registry", scratch.path())?;
     let (mut counts, code) = boot(cpio, &script)?;
     if code != Some(0) && counts.failed == 0 {
         println!("the VM ended with {code:?}, without a failed test");
         counts.failed = 1;
     }
     Ok(counts)
+}
+
+/// A command line for a shell, each word quoted.
+fn shell_words(words: &[OsString]) -> String {
+    let quoted = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// A program without its debug information, and the libraries it names.
