@@ -58,7 +58,11 @@ impl Tier {
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &build::build(false)?, filter),
             Tier::Vm => vm::tests(&build::build(false)?, filter),
-            Tier::Cri => kernel::on_host(&kernel::CRI, &build::build(false)?, filter),
+            Tier::Cri => {
+                // Inside there is no network but the tests' own.
+                gantry_tests::debian::fetch()?;
+                kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
+            }
             Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
         }
@@ -116,13 +120,24 @@ fn static_checks() -> Counts {
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
         ("licences, bans and sources of dependencies", deny),
+        ("go vet of the round trip", sh::go("tests/go/proto", &["vet", "./..."])),
     ] {
         counts += Counts::check(what, sh::run(&mut command));
     }
+    counts += Counts::check("gofmt", gofmt());
     // The tidy rules are tests of this crate.
     match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
         Ok(more) => counts += more,
         Err(error) => counts += Counts::check("tidy", Err(error)),
     }
     counts
+}
+
+/// gofmt lists files and succeeds all the same.
+fn gofmt() -> Result<()> {
+    let listed = sh::output(Command::new("gofmt").args(["-l", "tests/go"]).current_dir(sh::root()))?;
+    if !listed.is_empty() {
+        bail!("gofmt -w {}", String::from_utf8_lossy(&listed).trim().replace('\n', " "));
+    }
+    Ok(())
 }
