@@ -57,7 +57,7 @@ impl Tier {
                 "--no-fail-fast",
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &build::build(false)?, filter),
-            Tier::Vm => vm::tests(&build::build(false)?, filter),
+            Tier::Vm => in_the_vm(filter),
             Tier::Cri => {
                 // Inside there is no network but the tests' own.
                 gantry_tests::debian::fetch()?;
@@ -67,6 +67,20 @@ impl Tier {
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
         }
     }
+}
+
+/// The kernel tier, then the reboots: with a filter only when it asks for them.
+fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
+    let programs = build::build(false)?;
+    let reboots = filter.is_none_or(|filter| filter == "reboot");
+    let mut counts = Counts::default();
+    if !reboots || filter.is_none() {
+        counts += vm::tests(&programs, filter)?;
+    }
+    if reboots {
+        counts += vm::reboots(&programs)?;
+    }
+    Ok(counts)
 }
 
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
