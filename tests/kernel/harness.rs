@@ -39,15 +39,18 @@ fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A process that lives until it is ended, in new namespaces where it is told so.
-fn sleeper(unshare: &[&str]) -> Result<Child> {
-    let child = Command::new("unshare")
-        .args(unshare)
-        .args(["sh", "-c", "mount -t tmpfs none /mnt 2>&1; echo; exec sleep 1000"])
+/// A process in a mount and a network namespace of its own, where a tmpfs is at `point`.
+fn elsewhere(point: &str) -> Result<Child> {
+    let mut child = Command::new("unshare")
+        .args(["--mount", "--net", "sh", "-c", "mount -t tmpfs none \"$0\" && echo ready && exec sleep 1000"])
+        .arg(point)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .context("start unshare: apt-get install util-linux")?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut line)?;
+    ensure!(line == "ready\n", "the other namespaces are not as they should be: {line:?}");
     Ok(child)
 }
 
@@ -168,16 +171,15 @@ fn a_leaked_file_and_a_leaked_lease_are_seen() -> Result<()> {
 /// In the namespaces of a process that was there before: the process is no leak, but these are.
 #[test]
 fn leaks_in_other_namespaces_are_seen() -> Result<()> {
-    let mut child = sleeper(&["--mount", "--net"])?;
-    // It says so when its own mount is done.
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut line)?;
+    let folder = tempfile::tempdir()?;
+    let point = folder.path().to_str().context("a temporary folder that is not UTF-8")?;
+    let mut child = elsewhere(point)?;
     let pid = child.id().to_string();
     let enter = |words: &[&str]| {
         let (mount, net) = (format!("--mount=/proc/{pid}/ns/mnt"), format!("--net=/proc/{pid}/ns/net"));
         run(&[&["nsenter", &mount, &net][..], words].concat())
     };
-    let mount = seen(|_| enter(&["mount", "-t", "tmpfs", "none", "/mnt"]), |_| enter(&["umount", "/mnt"]));
+    let mount = seen(|_| enter(&["mount", "-t", "tmpfs", "none", point]), |_| enter(&["umount", point]));
     let link = seen(
         |_| enter(&["ip", "link", "add", "harness1", "type", "bridge"]),
         |_| enter(&["ip", "link", "del", "harness1"]),
@@ -188,12 +190,11 @@ fn leaks_in_other_namespaces_are_seen() -> Result<()> {
     );
     child.kill()?;
     child.wait()?;
-    assert_eq!(line, "\n");
     assert_one(&link?, "link of net:[");
     assert_one(&rule?, "nft of net:[");
     let mount = mount?;
     assert_one(&mount, "mount of mnt:[");
     // Over the one that was there.
-    assert!(mount[0].ends_with("tmpfs /mnt #2"), "{mount:?}");
+    assert!(mount[0].ends_with(&format!("tmpfs {point} #2")), "{mount:?}");
     Ok(())
 }

@@ -126,20 +126,30 @@ impl Cell {
         Ok(())
     }
 
-    /// Each folder and the tests' leaf in it; what stays is returned.
+    /// Each folder and what is in it; all but the tests' leaf is returned as left behind.
     fn remove_cgroups(&mut self) -> Vec<String> {
         let mut left = Vec::new();
-        for hierarchy in self.hierarchies.drain(..) {
-            for folder in [hierarchy.folder.join(HARNESS), hierarchy.folder] {
-                match std::fs::remove_dir(&folder) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        left.push(format!("cgroup {}: {error}", folder.display()));
-                    }
-                    _ => {}
-                }
-            }
+        for Hierarchy { folder, .. } in self.hierarchies.drain(..) {
+            remove_cgroup(&folder, &folder.join(HARNESS), &mut left);
         }
         left
+    }
+}
+
+/// Children first: nobody lives in there any more, the cell's processes ended with it.
+fn remove_cgroup(folder: &Path, leaf: &Path, left: &mut Vec<String>) {
+    let children = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for child in children.map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        if child != leaf {
+            left.push(format!("cgroup {}", child.display()));
+        }
+        remove_cgroup(&child, leaf, left);
+    }
+    match std::fs::remove_dir(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            left.push(format!("cgroup {}: {error}", folder.display()));
+        }
+        _ => {}
     }
 }
 
