@@ -7,7 +7,7 @@ mod disk;
 mod kernel_package;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -166,7 +166,8 @@ fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<Str
     let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
     let mut add = |from: &Path, to: &str| add_program(&mut cpio, from, to, scratch.path());
     // This program checks for leaks in there, too.
-    add(&std::env::current_exe().context("find this program")?, "/gantry/xtask")?;
+    // By its pid: its file may have been built anew meanwhile.
+    add(&PathBuf::from(format!("/proc/{}/exe", std::process::id())), "/gantry/xtask")?;
     let mut names = Vec::new();
     for binary in kernel::binaries(targets)? {
         add(&binary.path, &format!("/gantry/{}", binary.name))?;
