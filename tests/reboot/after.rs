@@ -21,14 +21,15 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Each lease's owner, as host-local writes it: the sandbox and the interface.
+/// Each lease's owner, as host-local writes it: the sandbox and the interface. A file without one
+/// is what a power cut leaves of a lease: whether its address is free again shows in the end.
 fn leases(roots: &Roots) -> Result<BTreeSet<String>> {
     let mut owners = BTreeSet::new();
     for path in files(&roots.path("leases"))? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name != "lock" && !name.starts_with("last_reserved_ip") {
             let text = std::fs::read_to_string(&path)?;
-            owners.insert(text.lines().next().unwrap_or_default().trim().to_owned());
+            owners.extend(text.split_whitespace().next().map(str::to_owned));
         }
     }
     Ok(owners)
@@ -36,6 +37,19 @@ fn leases(roots: &Roots) -> Result<BTreeSet<String>> {
 
 fn sandboxes(node: &Node) -> Result<Vec<cri::PodSandbox>> {
     Ok(node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default()).context("ListPodSandbox")?.items)
+}
+
+fn remove_all(node: &Node) -> Result<()> {
+    for sandbox in sandboxes(node)? {
+        let id = sandbox.id;
+        node.cri()
+            .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() })
+            .context("StopPodSandbox")?;
+        node.cri()
+            .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: id })
+            .context("RemovePodSandbox")?;
+    }
+    Ok(())
 }
 
 fn assert_dead(node: &Node, made: &Made) -> Result<()> {
@@ -91,19 +105,17 @@ fn old_pods_are_not_ready_and_nothing_leaks() -> Result<()> {
     assert_eq!(pod::await_exit(&node, &id)?.exit_code, 5);
     pod.remove()?;
 
-    for sandbox in sandboxes(&node)? {
-        let id = sandbox.id;
-        node.cri()
-            .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() })
-            .context("StopPodSandbox")?;
-        node.cri()
-            .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: id })
-            .context("RemovePodSandbox")?;
-    }
+    remove_all(&node)?;
     assert_eq!(leases(node.roots())?, BTreeSet::new());
     assert_eq!(files(&node.roots().path("cache"))?, Vec::<PathBuf>::new());
     for name in ["sandboxes", "containers"] {
         assert_eq!(files(&node.root().join(name))?, Vec::<PathBuf>::new());
     }
-    Ok(())
+
+    let names: Vec<String> = (1..=Roots::KEPT_ADDRESSES).map(|number| format!("full{number}")).collect();
+    let pods = names.iter().map(|name| Pod::run(&node, name)).collect::<Result<Vec<_>>>();
+    let addresses =
+        pods.context("an address leaked")?.iter().map(Pod::ip).collect::<Result<BTreeSet<_>>>()?;
+    assert_eq!(addresses.len(), names.len(), "{addresses:?}");
+    remove_all(&node)
 }

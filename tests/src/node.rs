@@ -47,11 +47,13 @@ impl Roots {
         let random = name.trim_start_matches("gantry-");
         let tag = format!("gantry-test-{random}-{number}");
         let bridge = format!("gt{number}");
-        Roots { run: folder.clone(), folder, tag, bridge, temporary: Some(temporary) }.made(number)
+        Roots { run: folder.clone(), folder, tag, bridge, temporary: Some(temporary) }
+            .made(serde_json::json!({ "subnet": format!("10.99.{}.0/24", number % 256) }))
     }
 
     /// Roots that outlive this process, and a reboot too as far as `folder` is on a disk and `run`
-    /// is not. Those of an earlier boot are taken as they are.
+    /// is not. Those of an earlier boot are taken as they are. There are [`Roots::KEPT_ADDRESSES`]
+    /// addresses, so that one that leaked is soon missed.
     ///
     /// # Errors
     /// As [`Roots::new`].
@@ -59,10 +61,16 @@ impl Roots {
         let (folder, run) = (folder.to_owned(), run.to_owned());
         std::fs::create_dir_all(&run)?;
         let tag = "gantry-test-kept".to_owned();
-        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(0)
+        // The first one is the gateway's.
+        let last = 1 + Self::KEPT_ADDRESSES;
+        let range = serde_json::json!({ "subnet": "10.99.0.0/24", "rangeEnd": format!("10.99.0.{last}") });
+        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(range)
     }
 
-    fn made(self, number: u32) -> Result<Self> {
+    /// How many pods may have an address on [`Roots::kept`].
+    pub const KEPT_ADDRESSES: usize = 5;
+
+    fn made(self, range: serde_json::Value) -> Result<Self> {
         place::require_own_namespaces()?;
         let roots = self;
         for name in ["cni", "net.d", "logs", "netns", "leases", "cache"] {
@@ -78,7 +86,7 @@ impl Roots {
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{ "subnet": format!("10.99.{}.0/24", number % 256) }]],
+                    "ranges": [[range]],
                     "routes": [{ "dst": "0.0.0.0/0" }],
                 },
             }],
