@@ -11,4 +11,3 @@ mod lifecycle;
 mod limits;
 mod network;
 mod restart;
-mod standalone;

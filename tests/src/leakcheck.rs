@@ -1,13 +1,22 @@
-//! What was there before and what is there after: processes, mounts, links, network namespaces,
-//! cgroups, leases and files. Owns the comparison; [`sweep`] ends what a failed test left, so that
-//! it does not spoil the next. Called at the end of every kernel test and of the demo.
+//! What was there before and what is there after: processes, and in every namespace of theirs
+//! mounts, links and nftables rules; cgroups, leases and files. Owns the comparison; [`sweep`] ends
+//! what a failed test left, so that it does not spoil the next. Called at the end of every kernel
+//! test, of the demo, and by `cargo xtask leakcheck` around whole tiers. What stays by design:
+//! docs/leakcheck.md.
+
+mod cgroups;
+mod mounts;
+mod network;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+pub use self::cgroups::{HARNESS, remove_node_cgroups, tagged_cgroups};
+pub use self::mounts::{Mount, mounts};
+pub use self::network::links;
 use crate::poll::poll;
 use crate::proc;
 
@@ -16,6 +25,8 @@ use crate::proc;
 pub struct Scope {
     /// Cgroup folders whose path holds this text, in every hierarchy.
     pub cgroup_tag: String,
+    /// Every cgroup but the tests' own counts: for a place whose hierarchies are its own.
+    pub every_cgroup: bool,
     /// Folders whose every file counts.
     pub folders: Vec<PathBuf>,
     /// The folder of host-local's networks: every file but its lock and last address counts.
@@ -24,6 +35,8 @@ pub struct Scope {
     pub own: Vec<i32>,
     /// Links that may come and stay: a bridge outlives its pods by design.
     pub bridges: Vec<String>,
+    /// Lines of the ruleset that may come and stay, by how they begin: `table ip cni_x`.
+    pub rules: Vec<String>,
 }
 
 impl Scope {
@@ -56,15 +69,11 @@ impl Snapshot {
                 process.pid, process.name, process.state, process.start_time
             ));
         }
-        for mount in mounts()? {
-            things.insert(format!("mount {} {}", mount.kind, mount.point.display()));
-        }
-        for link in links()?.into_iter().filter(|link| !scope.bridges.contains(link)) {
-            things.insert(format!("link {link}"));
-        }
-        for folder in
-            tagged_cgroups(&scope.cgroup_tag)?.into_iter().filter(|folder| !scope.is_nodes_own(folder))
-        {
+        add_mounts(&mut things)?;
+        add_networks(scope, &mut things)?;
+        let tagged = tagged_cgroups(&scope.cgroup_tag)?;
+        let groups = if scope.every_cgroup { cgroups::all()? } else { tagged };
+        for folder in groups.into_iter().filter(|folder| !scope.is_nodes_own(folder)) {
             things.insert(format!("cgroup {}", folder.display()));
         }
         for folder in &scope.folders {
@@ -72,12 +81,7 @@ impl Snapshot {
                 things.insert(format!("file {}", path.display()));
             })?;
         }
-        files(&scope.leases, &mut |path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_file() && name != "lock" && !name.starts_with("last_reserved_ip") {
-                things.insert(format!("lease {}", path.display()));
-            }
-        })?;
+        add_leases(scope, &mut things)?;
         Ok(Snapshot { things })
     }
 
@@ -111,62 +115,50 @@ impl Snapshot {
     }
 }
 
-/// A line of /proc/self/mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    pub point: PathBuf,
-    pub kind: String,
-    /// Options of the file system: for v1 cgroups, its controllers.
-    pub options: String,
-}
-
-/// This mount namespace's mounts.
-///
-/// # Errors
-/// Without /proc.
-pub fn mounts() -> Result<Vec<Mount>> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
-    Ok(text.lines().filter_map(parse_mount).collect())
-}
-
-/// `36 35 98:0 /root /point options [optional]... - kind source options`: proc_pid_mountinfo(5).
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (head, tail) = line.split_once(" - ")?;
-    let point = head.split(' ').nth(4)?.replace("\\040", " ");
-    let mut tail = tail.split(' ');
-    let kind = tail.next()?.to_owned();
-    Some(Mount { point: point.into(), kind, options: tail.nth(1).unwrap_or_default().to_owned() })
-}
-
-/// The names of this network namespace's links. /sys/class/net would show those of the namespace
-/// that /sys was mounted in; /proc/self/net follows the process.
-///
-/// # Errors
-/// Without /proc.
-pub fn links() -> Result<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/self/net/dev").context("read /proc/self/net/dev")?;
-    Ok(text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect())
-}
-
-/// Cgroup folders whose path below their mount holds `tag`, parents first.
-///
-/// # Errors
-/// Without /proc.
-pub fn tagged_cgroups(tag: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    if tag.is_empty() {
-        return Ok(found);
+fn add_mounts(things: &mut BTreeSet<String>) -> Result<()> {
+    let line = |mount: &Mount| format!("{} {}", mount.kind, mount.point.display());
+    for mount in mounts()? {
+        add_another(things, &format!("mount {}", line(&mount)));
     }
-    for mount in mounts()?.into_iter().filter(|mount| mount.kind.starts_with("cgroup")) {
-        let at = mount.point.clone();
-        files(&mount.point, &mut |path| {
-            let below = path.strip_prefix(&at).unwrap_or(path).to_string_lossy().into_owned();
-            if below.contains(tag) && path.is_dir() {
-                found.push(path.to_owned());
-            }
-        })?;
+    for (name, list) in mounts::elsewhere()? {
+        for mount in list {
+            add_another(things, &format!("mount of {name} {}", line(&mount)));
+        }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Of equal things, as one mount over another, each counts.
+fn add_another(things: &mut BTreeSet<String>, thing: &str) {
+    let mut numbered = thing.to_owned();
+    let mut number = 1;
+    while !things.insert(numbered) {
+        number += 1;
+        numbered = format!("{thing} #{number}");
+    }
+}
+
+fn add_networks(scope: &Scope, things: &mut BTreeSet<String>) -> Result<()> {
+    let may_stay = |line: &String| scope.rules.iter().any(|rule| line.starts_with(rule));
+    let own = network::here()?;
+    let links = own.links.into_iter().filter(|link| !scope.bridges.contains(link));
+    things.extend(links.map(|link| format!("link {link}")));
+    let rules = own.rules.into_iter().filter(|line| !may_stay(line));
+    things.extend(rules.map(|line| format!("nft {line}")));
+    for (name, other) in network::elsewhere()? {
+        things.extend(other.links.iter().map(|link| format!("link of {name} {link}")));
+        things.extend(other.rules.iter().map(|line| format!("nft of {name} {line}")));
+    }
+    Ok(())
+}
+
+fn add_leases(scope: &Scope, things: &mut BTreeSet<String>) -> Result<()> {
+    files(&scope.leases, &mut |path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_file() && name != "lock" && !name.starts_with("last_reserved_ip") {
+            things.insert(format!("lease {}", path.display()));
+        }
+    })
 }
 
 /// Every path below a folder, parents first; symbolic links are not followed. Things that vanish
@@ -215,17 +207,6 @@ pub fn sweep(scope: &Scope, below: &Path) {
     remove_bridges(&scope.bridges);
 }
 
-/// Removes a node's two root cgroups, `/TAG` and `/TAG-monitors`, in every hierarchy.
-///
-/// # Errors
-/// When one is not empty, or /proc cannot be read.
-pub fn remove_node_cgroups(tag: &str) -> Result<()> {
-    for folder in tagged_cgroups(tag)?.iter().rev() {
-        std::fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
-    Ok(())
-}
-
 /// Deletes links by name; absent ones are fine.
 pub fn remove_bridges(names: &[String]) {
     let present = links().unwrap_or_default();
@@ -253,25 +234,17 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_mountinfo_line() {
-        let line = "38 31 0:35 / /sys/fs/cgroup/my\\040own rw,relatime shared:1 - cgroup cgroup rw,pids";
-        let mount = parse_mount(line).unwrap();
-        assert_eq!(mount.point, Path::new("/sys/fs/cgroup/my own"));
-        assert_eq!((mount.kind.as_str(), mount.options.as_str()), ("cgroup", "rw,pids"));
-    }
-
-    #[test]
-    fn sees_a_new_file_and_a_new_lease() {
+    fn a_lease_counts_and_what_host_local_keeps_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let leases = folder.path().join("leases");
         std::fs::create_dir_all(leases.join("net")).unwrap();
         let scope = Scope { leases: leases.clone(), ..Scope::default() };
-        let before = Snapshot::take(&scope).unwrap();
-        std::fs::write(leases.join("net/lock"), "").unwrap();
-        std::fs::write(leases.join("net/10.1.2.3"), "").unwrap();
-        let added = before.added(&Snapshot::take(&scope).unwrap());
-        let added: Vec<_> = added.iter().filter(|line| line.starts_with("lease")).collect();
-        assert_eq!(added.len(), 1, "{added:?}");
-        assert!(added[0].ends_with("net/10.1.2.3"));
+        for name in ["lock", "last_reserved_ip.0", "10.1.2.3"] {
+            std::fs::write(leases.join("net").join(name), "").unwrap();
+        }
+        let mut things = BTreeSet::new();
+        add_leases(&scope, &mut things).unwrap();
+        let expected = format!("lease {}", leases.join("net/10.1.2.3").display());
+        assert_eq!(things.into_iter().collect::<Vec<_>>(), [expected]);
     }
 }

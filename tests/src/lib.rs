@@ -1,9 +1,10 @@
 //! The harness of every tier above unit tests: images, a real registry, a CRI client, a node of
 //! one's own, and the check that nothing is left behind. Never asserts anything itself and never
-//! touches the host outside the folders, cgroups and namespaces it was given. Used by the kernel
-//! tier (`tests/kernel`) and by `cargo xtask demo`.
+//! touches the host outside the folders, cgroups and namespaces it was given. Used by the tiers
+//! that need root (`tests/kernel`, `tests/cri`, `tests/standalone`) and by `cargo xtask`.
 
 pub mod cri;
+pub mod debian;
 pub mod http;
 pub mod image;
 pub mod leakcheck;
@@ -12,5 +13,6 @@ pub mod place;
 pub mod pod;
 pub mod poll;
 pub mod proc;
+pub mod ready;
 pub mod registry;
 pub mod standalone;

@@ -19,12 +19,19 @@ use crate::poll::poll;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// What a reboot empties.
+const VOLATILE: [&str; 3] = ["state", "netns", "cri.sock"];
+
 /// Folders and names of one node, whoever runs it.
 #[derive(Debug)]
 pub struct Roots {
-    folder: TempDir,
+    folder: PathBuf,
+    /// Where [`VOLATILE`] is.
+    run: PathBuf,
     tag: String,
     bridge: String,
+    /// None where all of it is to outlive this process.
+    temporary: Option<TempDir>,
 }
 
 impl Roots {
@@ -33,13 +40,39 @@ impl Roots {
     /// # Errors
     /// When this is the host's own place ([`place::require_own_namespaces`]) or the disk is full.
     pub fn new() -> Result<Self> {
-        place::require_own_namespaces()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = tempfile::Builder::new().prefix("gantry-").tempdir()?;
-        let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let temporary = tempfile::Builder::new().prefix("gantry-").tempdir()?;
+        let folder = temporary.path().to_owned();
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let random = name.trim_start_matches("gantry-");
-        let roots =
-            Roots { folder, tag: format!("gantry-test-{random}-{number}"), bridge: format!("gt{number}") };
+        let tag = format!("gantry-test-{random}-{number}");
+        let bridge = format!("gt{number}");
+        Roots { run: folder.clone(), folder, tag, bridge, temporary: Some(temporary) }
+            .made(serde_json::json!({ "subnet": format!("10.99.{}.0/24", number % 256) }))
+    }
+
+    /// Roots that outlive this process, and a reboot too as far as `folder` is on a disk and `run`
+    /// is not. Those of an earlier boot are taken as they are. There are [`Roots::KEPT_ADDRESSES`]
+    /// addresses, so that one that leaked is soon missed.
+    ///
+    /// # Errors
+    /// As [`Roots::new`].
+    pub fn kept(folder: &Path, run: &Path) -> Result<Self> {
+        let (folder, run) = (folder.to_owned(), run.to_owned());
+        std::fs::create_dir_all(&run)?;
+        let tag = "gantry-test-kept".to_owned();
+        // The first one is the gateway's.
+        let last = 1 + Self::KEPT_ADDRESSES;
+        let range = serde_json::json!({ "subnet": "10.99.0.0/24", "rangeEnd": format!("10.99.0.{last}") });
+        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(range)
+    }
+
+    /// How many pods may have an address on [`Roots::kept`].
+    pub const KEPT_ADDRESSES: usize = 5;
+
+    fn made(self, range: serde_json::Value) -> Result<Self> {
+        place::require_own_namespaces()?;
+        let roots = self;
         for name in ["cni", "net.d", "logs", "netns", "leases", "cache"] {
             std::fs::create_dir_all(roots.path(name))?;
         }
@@ -53,7 +86,7 @@ impl Roots {
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{ "subnet": format!("10.99.{}.0/24", number % 256) }]],
+                    "ranges": [[range]],
                     "routes": [{ "dst": "0.0.0.0/0" }],
                 },
             }],
@@ -65,7 +98,7 @@ impl Roots {
     /// A path in the node's folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        if VOLATILE.contains(&name) { self.run.join(name) } else { self.folder.join(name) }
     }
 
     /// The flags that `gantry runtime` and `gantry run` share.
@@ -94,8 +127,8 @@ impl Roots {
             cgroup_tag: self.tag.clone(),
             folders: ["root", "state", "netns", "cache"].map(|name| self.path(name)).to_vec(),
             leases: self.path("leases"),
-            own: Vec::new(),
             bridges: vec![self.bridge.clone()],
+            ..Scope::default()
         }
     }
 
@@ -108,7 +141,9 @@ impl Roots {
 
 impl Drop for Roots {
     fn drop(&mut self) {
-        leakcheck::sweep(&self.scope(), self.folder.path());
+        if self.temporary.is_some() {
+            leakcheck::sweep(&self.scope(), &self.folder);
+        }
     }
 }
 
@@ -127,7 +162,14 @@ impl Node {
     /// # Errors
     /// When this is not a place for it, or it does not answer in 30 s.
     pub fn start() -> Result<Self> {
-        let roots = Roots::new()?;
+        Self::start_on(Roots::new()?)
+    }
+
+    /// Starts one on given roots and waits until it answers.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_on(roots: Roots) -> Result<Self> {
         let cri = Cri::new(&roots.path("cri.sock"))?;
         let mut node = Node { child: None, cri, roots };
         node.restart()?;

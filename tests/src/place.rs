@@ -13,6 +13,9 @@ pub const OUTER_NETNS: &str = "GANTRY_OUTER_NETNS";
 /// Stands at the root of the small VM's file system, and nowhere else.
 pub const VM_MARK: &str = "/gantry-vm";
 
+/// Set where the cgroup hierarchies belong to the tests alone.
+pub const OWN_CGROUPS: &str = "GANTRY_OWN_CGROUPS";
+
 const RUN_IT: &str = "run it through `cargo xtask test --tier kernel`";
 
 /// The folder of the programs under test.
@@ -38,6 +41,12 @@ pub fn bin_dir() -> Result<PathBuf> {
 pub fn own_netns() -> Result<String> {
     let link = std::fs::read_link("/proc/self/ns/net").context("read /proc/self/ns/net")?;
     Ok(link.to_string_lossy().into_owned())
+}
+
+/// Whether every cgroup here is the tests' own.
+#[must_use]
+pub fn owns_cgroups() -> bool {
+    std::env::var_os(OWN_CGROUPS).is_some() || Path::new(VM_MARK).exists()
 }
 
 /// Refuses to go on in the host's own namespaces.

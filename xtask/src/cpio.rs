@@ -10,7 +10,7 @@ const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 
 /// An archive under construction.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
     made: BTreeSet<PathBuf>,

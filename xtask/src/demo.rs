@@ -15,7 +15,9 @@ use gantry_tests::registry::Registry;
 use gantry_tests::{http, place};
 use serde_json::json;
 
-use crate::{build, kernel, sh};
+use crate::cell::Cell;
+use crate::leakcheck::checked as leakcheck_around;
+use crate::{build, sh};
 
 const BRIDGE: &str = "gantry-demo0";
 const TAG: &str = "gantry-demo";
@@ -26,8 +28,11 @@ pub(crate) fn outside(release: bool) -> Result<()> {
     sh::require_root("the demo")?;
     let programs = build::build(release)?;
     let own = std::env::current_exe().context("find this program")?;
-    let mut command = kernel::in_own_namespaces(&own)?;
-    sh::run(command.arg("demo-inside").env(place::BIN_DIR, programs))
+    let cell = Cell::new()?;
+    let mut command = leakcheck_around(&cell)?;
+    let ran = sh::run(command.arg(own).arg("demo-inside").env(place::BIN_DIR, programs));
+    let closed = cell.close();
+    ran.and(closed)
 }
 
 /// Everything the demo has on disk, and the agent under way.

@@ -1,18 +1,24 @@
-//! The kernel tier on this host: builds the test binaries and runs them as root in mount, network
-//! and pid namespaces of their own. Never runs a test in the host's. Called by the tiers and,
+//! The tiers that need root, on this host: builds the test binaries and runs each in a place of its
+//! own, within a leak check. Never runs a test in the host's namespaces. Called by the tiers and,
 //! for the binaries, by `vm`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::place;
 
-use crate::sh;
+use crate::cell::Cell;
 use crate::summary::{self, Counts};
+use crate::{leakcheck, sh};
 
-/// Pid 1 of the namespaces is this shell: it reaps monitors whose runtime has ended.
-const INIT: &str = r#"ip link set lo up && "$@"; exit $?"#;
+/// A test target and its package.
+pub(crate) type Target = (&'static str, &'static str);
+
+pub(crate) const KERNEL: [Target; 2] = [("gantry-tests", "kernel"), ("gantry-cni", "netlink")];
+pub(crate) const CRI: [Target; 1] = [("gantry-tests", "cri")];
+pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
+pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 
 /// A built test binary.
 #[derive(Debug, Clone)]
@@ -21,21 +27,12 @@ pub(crate) struct TestBinary {
     pub(crate) path: PathBuf,
 }
 
-/// Builds the test binaries that need root, without running them.
-pub(crate) fn binaries() -> Result<Vec<TestBinary>> {
-    let mut command = sh::cargo(&[
-        "test",
-        "--package",
-        "gantry-tests",
-        "--package",
-        "gantry-cni",
-        "--test",
-        "kernel",
-        "--test",
-        "netlink",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ]);
+/// Builds test binaries that need root, without running them.
+pub(crate) fn binaries(targets: &[Target]) -> Result<Vec<TestBinary>> {
+    let mut command = sh::cargo(&["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    for (package, test) in targets {
+        command.args(["--package", package, "--test", test]);
+    }
     let output = sh::output(&mut command)?;
     let mut found = Vec::new();
     for line in String::from_utf8_lossy(&output).lines() {
@@ -47,31 +44,10 @@ pub(crate) fn binaries() -> Result<Vec<TestBinary>> {
             found.push(TestBinary { name, path: path.into() });
         }
     }
-    if found.len() != 2 {
-        bail!("cargo built {found:?} instead of the binaries kernel and netlink");
+    if found.len() != targets.len() {
+        bail!("cargo built {found:?} instead of {targets:?}");
     }
     Ok(found)
-}
-
-/// A command in new mount, network and pid namespaces, `lo` up; killed with its parent.
-pub(crate) fn in_own_namespaces(program: &Path) -> Result<Command> {
-    unshare(&["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"], program)
-}
-
-/// As [`in_own_namespaces`], with the host's processes in sight: what starts none compares itself
-/// with pid 1 to see that it is elsewhere.
-fn in_own_network(program: &Path) -> Result<Command> {
-    unshare(&["--mount", "--net"], program)
-}
-
-fn unshare(namespaces: &[&str], program: &Path) -> Result<Command> {
-    let mut command = Command::new("unshare");
-    command
-        .args(namespaces)
-        .args(["--propagation", "private", "sh", "-c", INIT, "sh"])
-        .arg(program)
-        .env(place::OUTER_NETNS, place::own_netns()?);
-    Ok(command)
 }
 
 /// The words after a test binary's name. One test at a time: a leak check sees all processes.
@@ -81,18 +57,34 @@ pub(crate) fn libtest_args(filter: Option<&str>) -> Vec<String> {
     args
 }
 
-/// Runs the tier on this host.
-pub(crate) fn on_host(programs: &Path, filter: Option<&str>) -> Result<Counts> {
-    sh::require_root("the kernel tier")?;
+/// A test binary's command line. The netlink tests want a namespace that is not pid 1's.
+pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = Vec::new();
+    if name == "netlink" {
+        let own_network =
+            ["unshare", "--mount", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
+        words.extend(own_network.map(OsString::from));
+    }
+    words.push(path.into());
+    words.extend(libtest_args(filter).into_iter().map(OsString::from));
+    words
+}
+
+/// Runs a tier on this host.
+pub(crate) fn on_host(targets: &[Target], programs: &Path, filter: Option<&str>) -> Result<Counts> {
+    sh::require_root("this tier")?;
     let mut counts = Counts::default();
-    for binary in binaries()? {
+    for binary in binaries(targets)? {
         println!("--- {} on this host", binary.name);
-        let mut command = match binary.name.as_str() {
-            "netlink" => in_own_network(&binary.path)?,
-            _ => in_own_namespaces(&binary.path)?,
-        };
-        command.args(libtest_args(filter)).env(place::BIN_DIR, programs);
-        counts += summary::count(&mut command)?;
+        let cell = Cell::new()?;
+        let mut command = leakcheck::checked(&cell)?;
+        command.args(words(&binary.name, &binary.path, filter)).env(place::BIN_DIR, programs);
+        let ran = summary::count(&mut command);
+        let closed = cell.close();
+        counts += ran?;
+        if let Err(error) = closed {
+            counts += Counts::check(&format!("what {} left on this host", binary.name), Err(error));
+        }
     }
     Ok(counts)
 }

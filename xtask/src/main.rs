@@ -1,17 +1,21 @@
-//! The one command of the repository: `cargo xtask build|demo|test|vm|apt`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod build;
+mod cell;
 mod cpio;
 mod demo;
 mod kernel;
+mod leakcheck;
 mod sh;
 mod summary;
 mod tiers;
 mod vm;
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,9 +56,25 @@ enum Task {
         #[arg(default_value = "cat /proc/version /sys/fs/cgroup/cgroup.controllers; mount; ip link")]
         command: String,
     },
+    /// Runs a command in namespaces and a cgroup subtree of its own, and fails when it leaves
+    /// anything there
+    Leakcheck {
+        /// A folder that must hold the same paths afterwards; may be given again
+        #[arg(long)]
+        root: Vec<PathBuf>,
+        /// The command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside,
+    /// The leak check's own half
+    #[command(hide = true)]
+    LeakcheckInside {
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -64,9 +84,15 @@ fn main() -> ExitCode {
         Task::DemoInside => demo::inside(),
         Task::Test { tier, filter } => tiers::test(&tier, filter.as_deref()),
         Task::Vm { command } => vm::shell(&command),
+        Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
+        Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),
     };
+    ended(done.map(|()| ExitCode::SUCCESS))
+}
+
+fn ended(done: anyhow::Result<ExitCode>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

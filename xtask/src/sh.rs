@@ -34,6 +34,14 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// A call of `go` in a folder of the repository. Go keeps its caches where it does by itself, or
+/// where GOCACHE and GOMODCACHE say.
+pub(crate) fn go(folder: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("go");
+    command.args(args).current_dir(root().join(folder)).env("CGO_ENABLED", "0");
+    command
+}
+
 /// Runs a command to its end, its output on this terminal.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
@@ -76,6 +84,12 @@ fn missing(command: &Command) -> String {
         "strip" => "binutils",
         "unshare" => "util-linux",
         "dpkg-deb" | "apt-get" | "apt-cache" => "a Debian system",
+        "nft" => "nftables",
+        "ab" => "apache2-utils",
+        "mke2fs" => "e2fsprogs",
+        "go" | "gofmt" => {
+            return "start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH".to_owned();
+        }
         "cargo-deny" => return "start cargo-deny: cargo install --locked cargo-deny@0.20.2".to_owned(),
         other => return format!("start {other}"),
     };

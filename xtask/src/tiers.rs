@@ -23,20 +23,26 @@ pub(crate) enum Tier {
     Kernel,
     /// The same in a small VM with cgroup v2
     Vm,
+    /// `gantry runtime` as a process of its own, through its socket
+    Cri,
+    /// `gantry run` and the commands beside it
+    Standalone,
     /// `cargo xtask demo`
     Demo,
 }
 
-const ALL: [Tier; 5] = [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Demo];
+const ALL: [Tier; 7] =
+    [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Cri, Tier::Standalone, Tier::Demo];
 
 impl Tier {
     /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
     fn budget(self) -> u64 {
         match self {
             Tier::Static | Tier::Unit => 300,
-            Tier::Kernel => 240,
-            Tier::Vm => 480,
-            Tier::Demo => 60,
+            Tier::Kernel => 300,
+            Tier::Vm => 600,
+            Tier::Cri | Tier::Standalone => 180,
+            Tier::Demo => 120,
         }
     }
 
@@ -50,16 +56,37 @@ impl Tier {
                 "xtask",
                 "--no-fail-fast",
             ])),
-            Tier::Kernel => kernel::on_host(&build::build(false)?, filter),
-            Tier::Vm => vm::tests(&build::build(false)?, filter),
+            Tier::Kernel => kernel::on_host(&kernel::KERNEL, &build::build(false)?, filter),
+            Tier::Vm => in_the_vm(filter),
+            Tier::Cri => {
+                // Inside there is no network but the tests' own.
+                gantry_tests::debian::fetch()?;
+                kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
+            }
+            Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
         }
     }
 }
 
+/// The kernel tier, then the reboots: with a filter only when it asks for them.
+fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
+    let programs = build::build(false)?;
+    let reboots = filter.is_none_or(|filter| filter == "reboot");
+    let mut counts = Counts::default();
+    if !reboots || filter.is_none() {
+        counts += vm::tests(&programs, filter)?;
+    }
+    if reboots {
+        counts += vm::reboots(&programs)?;
+    }
+    Ok(counts)
+}
+
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
-const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --test kernel --test netlink -- \
+const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
+    --test kernel --test netlink --test cri --test standalone --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// Runs the tiers asked for, or all.
@@ -107,13 +134,24 @@ fn static_checks() -> Counts {
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
         ("licences, bans and sources of dependencies", deny),
+        ("go vet of the round trip", sh::go("tests/go/proto", &["vet", "./..."])),
     ] {
         counts += Counts::check(what, sh::run(&mut command));
     }
+    counts += Counts::check("gofmt", gofmt());
     // The tidy rules are tests of this crate.
     match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
         Ok(more) => counts += more,
         Err(error) => counts += Counts::check("tidy", Err(error)),
     }
     counts
+}
+
+/// gofmt lists files and succeeds all the same.
+fn gofmt() -> Result<()> {
+    let listed = sh::output(Command::new("gofmt").args(["-l", "tests/go"]).current_dir(sh::root()))?;
+    if !listed.is_empty() {
+        bail!("gofmt -w {}", String::from_utf8_lossy(&listed).trim().replace('\n', " "));
+    }
+    Ok(())
 }

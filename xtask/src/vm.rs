@@ -1,24 +1,49 @@
 //! The small VM: Debian's cloud kernel under qemu (emulated: it needs no /dev/kvm), an initramfs
-//! made on the spot, cgroup v2 as the only hierarchy. Owns the kernel's download and the boot;
-//! never touches the host's network or disks. Called by the tiers.
+//! made on the spot, cgroup v2 as the only hierarchy, and where asked for a disk at /var that
+//! outlives it. Owns the boot and how it ends; never touches the host's network or disks. Called by
+//! the tiers.
 
+mod disk;
+mod kernel_package;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::place;
 
+use self::disk::Disk;
+use self::kernel_package::Kernel;
 use crate::build::BESIDE;
 use crate::cpio::Cpio;
 use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 3] = ["overlay", "veth", "bridge"];
+const MODULES: [&str; 15] = [
+    // The disk.
+    "virtio_pci",
+    "virtio_blk",
+    "overlay",
+    "veth",
+    "bridge",
+    // Port mappings and masquerade.
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_fib_inet",
+    "nft_hash",
+    "nft_limit",
+    "nft_masq",
+    "nft_nat",
+    "nft_numgen",
+    "nft_redir",
+];
 const MEMORY_MIB: &str = "3072";
 const DEADLINE_SECONDS: &str = "900";
 /// Printed last by stage 2, with the exit code of the command.
-const END: &str = "gantry-vm ended with ";
+const ENDED: &str = "gantry-vm ended with ";
 
 /// Loads modules, then leaves the initramfs: its root can be neither pivoted away from nor be an
 /// overlay's upper folder, a tmpfs can.
@@ -36,7 +61,7 @@ exec /newroot/bin/busybox switch_root /newroot /stage2
 
 const STAGE2: &str = r#"#!/bin/busybox sh
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/gantry HOME=/root
-mkdir -p /proc /sys /dev /tmp /run /var/lib /var/log /root
+mkdir -p /proc /sys /dev /tmp /run /var /root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -47,21 +72,41 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 chmod 1777 /tmp
 hostname gantry-vm
 ip link set lo up
+if [ -b /dev/vda ]; then mount -t ext4 /dev/vda /var || exit 1; fi
+mkdir -p /var/lib /var/log
 sh /gantry/command </dev/null
 echo "gantry-vm ended with $?"
-poweroff -f
+. /gantry/end
 "#;
 
-/// A kernel with its modules, unpacked.
-#[derive(Debug)]
-struct Kernel {
-    image: PathBuf,
-    modules: PathBuf,
+/// How a boot comes to its end, once its command has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The machine is done with.
+    Off,
+    /// As pulling the plug: nothing is written back, nobody is told.
+    Hard,
+    /// As a distribution does: everybody is asked to end, then made to; the disk is unmounted.
+    Clean,
+}
+
+impl End {
+    fn script(self) -> &'static str {
+        match self {
+            End::Off => "poweroff -f",
+            // The line above goes out by the serial port first.
+            End::Hard => "sleep 1; echo b >/proc/sysrq-trigger",
+            End::Clean => {
+                "echo e >/proc/sysrq-trigger; sleep 3; echo i >/proc/sysrq-trigger; sleep 1\n\
+                 sync; umount /var || mount -o remount,ro /var; reboot -f"
+            }
+        }
+    }
 }
 
 /// Boots, runs a shell command line, shows its output.
 pub(crate) fn shell(command: &str) -> Result<()> {
-    let (_, code) = boot(Cpio::default(), command)?;
+    let (_, code) = boot(Cpio::default(), command, None, End::Off)?;
     if code != Some(0) {
         bail!("the command line in the VM ended with {code:?}");
     }
@@ -70,36 +115,81 @@ pub(crate) fn shell(command: &str) -> Result<()> {
 
 /// The kernel tier on cgroup v2.
 pub(crate) fn tests(programs: &Path, filter: Option<&str>) -> Result<Counts> {
-    let mut cpio = Cpio::default();
-    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
-    let mut script =
-        format!("export {}=/gantry {}=vm RUST_BACKTRACE=1\nfailed=0\n", place::BIN_DIR, place::OUTER_NETNS);
-    let words = kernel::libtest_args(filter).join(" ");
-    for binary in kernel::binaries()? {
-        add_program(&mut cpio, &binary.path, &format!("/gantry/{}", binary.name), scratch.path())?;
-        // The netlink tests want a namespace that is not pid 1's.
-        let line = if binary.name == "netlink" {
-            format!("unshare -m -n sh -c 'ip link set lo up; /gantry/netlink {words}'")
-        } else {
-            format!("/gantry/{} {words}", binary.name)
-        };
-        script.push_str(&format!("{line} || failed=1\n"));
+    let mut script = String::from("failed=0\n");
+    let (cpio, binaries) = payload(&kernel::KERNEL, programs)?;
+    for name in binaries {
+        let inside = format!("/gantry/{name}");
+        let words = kernel::words(&name, Path::new(&inside), filter);
+        let line = shell_words(&words);
+        script.push_str(&format!("/gantry/xtask leakcheck-inside -- {line} || failed=1\n"));
     }
     script.push_str("exit $failed\n");
-    for program in ["gantry"].iter().chain(&BESIDE) {
-        add_program(&mut cpio, &programs.join(program), &format!("/gantry/{program}"), scratch.path())?;
+    checked_boot(cpio, &script, None, End::Off)
+}
+
+/// Pods, a power cut, a look at what is left; then the same with a clean reboot.
+pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
+    let (cpio, _) = payload(&kernel::REBOOT, programs)?;
+    let disk = Disk::new()?;
+    let half = |name: &str| format!("/gantry/reboot --test-threads=1 {name}::");
+    let mut counts = Counts::default();
+    for (script, end) in [
+        (half("before"), End::Hard),
+        (format!("{} && {}", half("after"), half("before")), End::Clean),
+        (half("after"), End::Off),
+    ] {
+        println!("--- a boot that ends {end:?}: {script}");
+        let boot = checked_boot(cpio.clone(), &script, Some(&disk), end)?;
+        counts += boot;
+        // What comes next would look for what was never made.
+        if boot.failed > 0 {
+            break;
+        }
     }
-    let registry = Path::new("/usr/bin/docker-registry");
-    if !registry.is_file() {
-        bail!("{} is missing: apt-get install docker-registry", registry.display());
-    }
-    add_program(&mut cpio, registry, "/usr/bin/docker-registry", scratch.path())?;
-    let (mut counts, code) = boot(cpio, &script)?;
+    Ok(counts)
+}
+
+/// A boot whose every end but success is a failed test.
+fn checked_boot(cpio: Cpio, script: &str, disk: Option<&Disk>, end: End) -> Result<Counts> {
+    let vm = format!("export {}=/gantry {}=vm RUST_BACKTRACE=1\n", place::BIN_DIR, place::OUTER_NETNS);
+    let (mut counts, code) = boot(cpio, &format!("{vm}{script}\n"), disk, end)?;
     if code != Some(0) && counts.failed == 0 {
         println!("the VM ended with {code:?}, without a failed test");
         counts.failed = 1;
     }
     Ok(counts)
+}
+
+/// The test binaries, whose names come beside, and all they need.
+fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<String>)> {
+    let mut cpio = Cpio::default();
+    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
+    let mut add = |from: &Path, to: &str| add_program(&mut cpio, from, to, scratch.path());
+    // This program checks for leaks in there, too.
+    // By its pid: its file may have been built anew meanwhile.
+    add(&PathBuf::from(format!("/proc/{}/exe", std::process::id())), "/gantry/xtask")?;
+    let mut names = Vec::new();
+    for binary in kernel::binaries(targets)? {
+        add(&binary.path, &format!("/gantry/{}", binary.name))?;
+        names.push(binary.name);
+    }
+    for program in ["gantry"].iter().chain(&BESIDE) {
+        add(&programs.join(program), &format!("/gantry/{program}"))?;
+    }
+    for (program, package) in [("/usr/bin/docker-registry", "docker-registry"), ("/usr/sbin/nft", "nftables")]
+    {
+        if !Path::new(program).is_file() {
+            bail!("{program} is missing: apt-get install {package}");
+        }
+        add(Path::new(program), program)?;
+    }
+    Ok((cpio, names))
+}
+
+/// A command line for a shell, each word quoted.
+fn shell_words(words: &[OsString]) -> String {
+    let quoted = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// A program without its debug information, and the libraries it names.
@@ -118,8 +208,8 @@ fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result
 }
 
 /// Boots with what `cpio` holds already and runs `command`: its counts and its exit code.
-fn boot(mut cpio: Cpio, command: &str) -> Result<(Counts, Option<i32>)> {
-    let kernel = fetch_kernel()?;
+fn boot(mut cpio: Cpio, command: &str, disk: Option<&Disk>, end: End) -> Result<(Counts, Option<i32>)> {
+    let kernel = kernel_package::fetch()?;
     let busybox = Path::new("/bin/busybox");
     let bytes = std::fs::read(busybox).context("/bin/busybox: apt-get install busybox-static")?;
     cpio.file("/bin/busybox", 0o755, &bytes)?;
@@ -131,6 +221,7 @@ fn boot(mut cpio: Cpio, command: &str) -> Result<(Counts, Option<i32>)> {
     cpio.file("/init", 0o755, INIT.as_bytes())?;
     cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
+    cpio.file("/gantry/end", 0o644, end.script().as_bytes())?;
     cpio.file(place::VM_MARK, 0o644, b"")?;
     add_modules(&mut cpio, &kernel)?;
 
@@ -146,9 +237,10 @@ fn boot(mut cpio: Cpio, command: &str) -> Result<(Counts, Option<i32>)> {
         .arg("-initrd")
         .arg(&initrd)
         .args(["-append", "console=ttyS0 quiet loglevel=3 panic=-1"]);
+    qemu.args(disk.iter().flat_map(|disk| disk.arguments()));
     let mut code = None;
     let counts = summary::watch(&mut qemu, &mut |line| {
-        if let Some(text) = line.strip_prefix(END) {
+        if let Some(text) = line.strip_prefix(ENDED) {
             code = text.trim().parse().ok();
         }
     })?;
@@ -181,50 +273,4 @@ fn add_modules(cpio: &mut Cpio, kernel: &Kernel) -> Result<()> {
         names.push('\n');
     }
     cpio.file("/modules/order", 0o644, names.as_bytes())
-}
-
-/// The kernel from the cache, or downloaded into it.
-fn fetch_kernel() -> Result<Kernel> {
-    let cache = sh::cache_dir().join("vm");
-    let folder = cache.join("kernel");
-    if !folder.join("boot").is_dir() {
-        std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
-        download_kernel(&cache, &folder).context("fetch linux-image-cloud-amd64")?;
-    }
-    let version = std::fs::read_dir(folder.join("lib/modules"))?
-        .next()
-        .context("the kernel package has no modules")??
-        .file_name()
-        .to_string_lossy()
-        .into_owned();
-    Ok(Kernel {
-        image: folder.join("boot").join(format!("vmlinuz-{version}")),
-        modules: folder.join("lib/modules").join(version),
-    })
-}
-
-fn download_kernel(cache: &Path, folder: &Path) -> Result<()> {
-    let depends = sh::output(Command::new("apt-cache").args(["depends", "linux-image-cloud-amd64"]))?;
-    let depends = String::from_utf8_lossy(&depends).into_owned();
-    let package = depends
-        .split_whitespace()
-        .find(|word| word.starts_with("linux-image-") && word.ends_with("-cloud-amd64") && word.len() > 26)
-        .context("apt knows no linux-image-cloud-amd64: apt-get update")?;
-    let scratch = tempfile::Builder::new().prefix("kernel-").tempdir_in(cache)?;
-    sh::run(
-        Command::new("apt-get")
-            // The scratch folder is root's alone, so apt's own user could not write there.
-            .args(["--quiet", "--option", "APT::Sandbox::User=root", "download", package])
-            .current_dir(scratch.path()),
-    )?;
-    let archive = std::fs::read_dir(scratch.path())?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|ending| ending == "deb"))
-        .context("apt-get download left no package")?;
-    let tree = scratch.path().join("tree");
-    sh::run(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&tree))?;
-    let version = package.trim_start_matches("linux-image-");
-    sh::run(Command::new("depmod").arg("--basedir").arg(&tree).arg(version))?;
-    // Only a whole kernel gets the name that is looked for.
-    std::fs::rename(&tree, folder).with_context(|| format!("move to {}", folder.display()))
 }

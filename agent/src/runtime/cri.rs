@@ -8,7 +8,7 @@ mod observe;
 mod resources;
 mod sandbox_config;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl CriRuntime {
         self.images.clone()
     }
 
-    async fn info(&self, of: Subject<'_>) -> Result<HashMap<String, String>, Status> {
+    async fn info(&self, of: Subject<'_>) -> Result<BTreeMap<String, String>, Status> {
         Ok(match of {
             Subject::Image(image) => {
                 let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: true };

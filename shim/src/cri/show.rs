@@ -1,6 +1,6 @@
 //! Sandboxes, containers and images as CRI messages. PURE but for reading states. Called by `cri`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use gantry_proto::cri;
 
@@ -12,17 +12,13 @@ use crate::store::record::{ContainerRecord, PodName};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::Span;
 
-fn map(from: BTreeMap<String, String>) -> HashMap<String, String> {
-    from.into_iter().collect()
-}
-
 /// Verbose info: where the time went.
-fn info(verbose: bool, spans: &[Span]) -> HashMap<String, String> {
+fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
     let json = serde_json::to_string(spans).ok().filter(|_| verbose && !spans.is_empty());
     json.map(|json| ("timeline".to_owned(), json)).into_iter().collect()
 }
 
-fn selected(labels: &BTreeMap<String, String>, selector: &HashMap<String, String>) -> bool {
+fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
@@ -40,9 +36,9 @@ pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
         message: network.err().map(|error| chain(&error)).unwrap_or_default(),
     };
     let info = if verbose {
-        HashMap::from([("config".to_owned(), format!("{:?}", node.config))])
+        BTreeMap::from([("config".to_owned(), format!("{:?}", node.config))])
     } else {
-        HashMap::new()
+        BTreeMap::new()
     };
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus { conditions: vec![runtime, network] }),
@@ -85,8 +81,8 @@ pub(super) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cr
             metadata: Some(pod_metadata(record.pod)),
             state: state.into(),
             created_at: record.created_at,
-            labels: map(record.labels),
-            annotations: map(record.annotations),
+            labels: record.labels,
+            annotations: record.annotations,
             runtime_handler: record.runtime_handler,
         })
         .collect()
@@ -115,8 +111,8 @@ pub(super) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandbo
         linux: Some(cri::LinuxPodSandboxStatus {
             namespaces: Some(cri::Namespace { options: Some(options) }),
         }),
-        labels: map(record.labels),
-        annotations: map(record.annotations),
+        labels: record.labels,
+        annotations: record.annotations,
         runtime_handler: record.runtime_handler,
     };
     cri::PodSandboxStatusResponse {
@@ -162,8 +158,8 @@ pub(super) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
             image_ref: record.image_ref,
             state: state.into(),
             created_at: record.created_at,
-            labels: map(record.labels),
-            annotations: map(record.annotations),
+            labels: record.labels,
+            annotations: record.annotations,
             image_id: record.image_id,
         })
         .collect()
@@ -191,8 +187,8 @@ pub(super) fn container_status(container: &Container, verbose: bool) -> cri::Con
         stop_signal: stop_signal(record.stop_signal),
         image_ref: record.image_ref,
         image_id: record.image_id,
-        labels: map(record.labels),
-        annotations: map(record.annotations),
+        labels: record.labels,
+        annotations: record.annotations,
         ..cri::ContainerStatus::default()
     };
     if let ContainerState::Exited(ended) = state {

@@ -1,7 +1,7 @@
 //! A container as CRI's ContainerConfig, with the kubelet's labels, annotations and
 //! hidden paths. Pure: owns the mapping; never calls. Called by [`super::CriRuntime`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gantry_proto::cri::{self as wire};
 
@@ -32,7 +32,7 @@ const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "
 
 pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
     let NewContainer { pod, container, attempt, image_id, setup, .. } = *new;
-    let mut labels: HashMap<String, String> = HashMap::from(pod_labels(pod));
+    let mut labels: BTreeMap<String, String> = BTreeMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
     wire::ContainerConfig {
         metadata: Some(wire::ContainerMetadata { name: container.name.clone(), attempt }),
@@ -77,8 +77,8 @@ fn mount(mount: &Mount) -> wire::Mount {
     }
 }
 
-fn annotations(pod: &Pod, container: &Container, attempt: u32) -> HashMap<String, String> {
-    let mut list = HashMap::from([
+fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
+    let mut list = BTreeMap::from([
         ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
         ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
         ("io.kubernetes.container.terminationMessagePath".to_owned(), "/dev/termination-log".to_owned()),

@@ -1,7 +1,7 @@
 //! CRI's lists and statuses as what the agent observes. Owns the mapping; never changes
 //! anything. Called by [`super::CriRuntime`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -26,7 +26,7 @@ pub(super) async fn pod(
     uid: &PodUid,
     node: &NodeConfig,
 ) -> Result<Observed, Status> {
-    let label_selector = HashMap::from([(POD_UID.to_owned(), uid.to_string())]);
+    let label_selector = BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]);
     let filter = wire::PodSandboxFilter { label_selector: label_selector.clone(), ..Default::default() };
     let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
     let sandboxes = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;

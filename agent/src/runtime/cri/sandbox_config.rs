@@ -1,7 +1,7 @@
 //! A pod as CRI's PodSandboxConfig, with the kubelet's labels and annotations. Pure: owns
 //! the mapping; never calls. Called by [`super::CriRuntime`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use gantry_proto::cri::{self as wire, NamespaceMode};
 
@@ -16,9 +16,9 @@ pub(super) fn sandbox(
     cgroup_parent: &str,
     node: &NodeConfig,
 ) -> wire::PodSandboxConfig {
-    let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
+    let mut labels: BTreeMap<String, String> = pod.labels.clone().into_iter().collect();
     labels.extend(pod_labels(pod));
-    let mut annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
+    let mut annotations: BTreeMap<String, String> = pod.annotations.clone().into_iter().collect();
     annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {

@@ -6,11 +6,10 @@ use anyhow::Result;
 use gantry_tests::leakcheck::Snapshot;
 use gantry_tests::node::Roots;
 use gantry_tests::poll::poll;
+use gantry_tests::ready::{PAGE, web_image};
 use gantry_tests::registry::{self, Registry};
 use gantry_tests::standalone::{Standalone, run_command};
 use gantry_tests::{http, place};
-
-use crate::images::{PAGE, web_image};
 
 fn manifest(image: &str, extra: &str) -> String {
     format!(

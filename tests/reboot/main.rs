@@ -1,0 +1,53 @@
+//! A real reboot: one half of these tests leaves pods behind, the machine goes down, hard or
+//! cleanly, and the other half looks at what the disk still has. Owns what is handed from one to
+//! the other. Runs in the small VM alone, with a disk at /var, half by half, as part of `cargo xtask
+//! test --tier vm`.
+
+mod after;
+mod before;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use gantry_tests::node::Roots;
+use gantry_tests::place;
+use serde::{Deserialize, Serialize};
+
+/// On the disk.
+const FOLDER: &str = "/var/gantry-reboot";
+/// Not on the disk.
+const RUN: &str = "/run/gantry-reboot";
+
+/// What the first half made and a reboot must not lose.
+#[derive(Debug, Serialize, Deserialize)]
+struct Made {
+    /// Pulled, and known to be on disk.
+    image: String,
+    /// How many layers it has.
+    layers: usize,
+    /// A reference that is pulled right before the end, with one layer more: there or not.
+    late: String,
+    sandboxes: Vec<String>,
+    containers: Vec<Container>,
+    /// A layer's folder that no index knows.
+    stray: PathBuf,
+}
+
+/// A container and how it ended; none where it ran on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Container {
+    id: String,
+    exit_code: Option<i32>,
+}
+
+fn roots() -> Result<Roots> {
+    ensure!(
+        Path::new(place::VM_MARK).exists(),
+        "only the small VM is rebooted: `cargo xtask test --tier vm`"
+    );
+    Roots::kept(Path::new(FOLDER), Path::new(RUN))
+}
+
+fn handed_over() -> PathBuf {
+    Path::new(FOLDER).join("made.json")
+}

@@ -1,0 +1,114 @@
+//! Images from Debian packages: real programs with their libraries, as a user's image has them.
+//! Owns the packages' closure and cache; [`fetch`] asks apt, outside of the tests' namespaces, and
+//! what makes images reads the cache alone. Never installs anything. Called by tests and xtask.
+
+mod closure;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::image::{Image, Layer};
+
+/// What the nginx image is made of; everything below them comes with them.
+const NGINX: [&str; 2] = ["nginx", "nginx-common"];
+
+const PAGE: &str = "nginx from Debian packages\n";
+
+/// Passed to nginx in full: the package's own configuration has sites and modules.
+const CONFIG: &str = "user www-data;
+worker_processes 2;
+daemon off;
+pid /run/nginx.pid;
+error_log /dev/stderr warn;
+events { worker_connections 1024; }
+http {
+    access_log off;
+    server {
+        listen 80 default_server;
+        root /srv/www;
+        location = /health { return 204; }
+    }
+}
+";
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh
+web:x:1000:1000::/:/bin/sh
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+";
+
+const GROUP: &str = "root:x:0:\nweb:x:1000:\nextra:x:1234:web\nwww-data:x:33:\n";
+
+/// Downloads what the images are made of, unless it is there.
+///
+/// # Errors
+/// When apt does not know a package or cannot be reached.
+pub fn fetch() -> Result<()> {
+    closure::fetch("nginx", &NGINX, &folder())
+}
+
+/// nginx with its libraries, serving a page on port 80: busybox, libraries, nginx, configuration.
+///
+/// # Errors
+/// When [`fetch`] has not been called.
+pub fn nginx_image() -> Result<Image> {
+    let scratch = tempfile::Builder::new().prefix("gantry-debian-").tempdir()?;
+    let mut layers = vec![Layer::busybox()?];
+    let archives = closure::cached("nginx", &folder())?;
+    // Debian names a file NAME_VERSION_ARCH.deb.
+    let (own, libraries): (Vec<_>, Vec<_>) = archives
+        .into_iter()
+        .partition(|path| NGINX.contains(&file_name(path).split('_').next().unwrap_or_default()));
+    for (name, group) in [("libraries", libraries), ("nginx", own)] {
+        ensure!(!group.is_empty(), "no package for the layer {name}");
+        layers.push(unpacked(&group, &scratch.path().join(name))?);
+    }
+    layers.push(
+        Layer::default()
+            .dir("run", 0o755)
+            .dir("var/lib/nginx", 0o755)
+            .dir("var/log/nginx", 0o755)
+            .file("etc/passwd", 0o644, PASSWD)
+            .file("etc/group", 0o644, GROUP)
+            .file("etc/nginx/nginx.conf", 0o644, CONFIG)
+            .file("srv/www/index.html", 0o644, PAGE),
+    );
+    Ok(Image {
+        layers,
+        entrypoint: vec!["/usr/sbin/nginx".into()],
+        env: vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()],
+        ..Image::default()
+    })
+}
+
+/// The page at `/` of [`nginx_image`].
+#[must_use]
+pub fn nginx_page() -> &'static str {
+    PAGE
+}
+
+/// GANTRY_CACHE, else /var/cache/gantry, as xtask has it.
+fn folder() -> PathBuf {
+    let cache = std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);
+    cache.join("debs")
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// One layer of several packages.
+fn unpacked(archives: &[PathBuf], to: &Path) -> Result<Layer> {
+    for archive in archives {
+        let status = Command::new("dpkg-deb")
+            .arg("--extract")
+            .args([archive, to])
+            .stdin(Stdio::null())
+            .status()
+            .context("start dpkg-deb: apt-get install dpkg")?;
+        ensure!(status.success(), "dpkg-deb --extract {}: {status}", archive.display());
+    }
+    tree::layer(to)
+}

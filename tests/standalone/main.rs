@@ -1,0 +1,5 @@
+//! The standalone tier: `gantry run` and the commands beside it as a user types them, as root in a
+//! place of its own. Each test ends with a leak check. Never run by a plain `cargo test`; refuses
+//! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
+
+mod pod;
