@@ -4,7 +4,9 @@
 
 mod devices;
 mod layout;
+mod limit;
 mod resources;
+pub mod stats;
 
 use std::fs;
 use std::io::{self, Write};
@@ -49,10 +51,29 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A memory limit that the members exceed already.
+    #[error("memory limit of {limit} bytes is below the {usage} bytes in use by {path}: free memory, or set more", path = path.display())]
+    BelowUsage {
+        /// The cgroup.
+        path: PathBuf,
+        /// What was asked for.
+        limit: i64,
+        /// What is used.
+        usage: u64,
+    },
     /// The device filter could not be attached.
     #[error("attach the device filter to {path}", path = path.display())]
     Devices {
         /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An accounting file could not be read.
+    #[error("read {path}", path = path.display())]
+    Read {
+        /// The file.
         path: PathBuf,
         /// Why.
         #[source]
@@ -147,30 +168,6 @@ impl Cgroup {
             if hierarchy.has("cpuset") {
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     inherit(&parent.join(file), &folder.join(file))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets limits.
-    ///
-    /// # Errors
-    /// When the kernel refuses a value, with file and value.
-    pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
-        for (controller, file, value) in resources.files(self.layout.is_unified())? {
-            let folder = self.layout.folder_of(controller, &self.path);
-            match folder {
-                Some(folder) => write(folder.join(file), &value)?,
-                None => {
-                    return Err(Error::Write {
-                        path: file.into(),
-                        value,
-                        source: io::Error::new(
-                            io::ErrorKind::Unsupported,
-                            format!("this node has no {controller} controller"),
-                        ),
-                    });
                 }
             }
         }

@@ -4,6 +4,7 @@ pub(crate) mod create;
 mod devices;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod update;
 
 use crate::store::container::Ended;
 use crate::store::record::StartFailure;

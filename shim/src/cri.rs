@@ -5,7 +5,9 @@
 //! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
-mod show;
+pub(crate) mod show;
+mod stats;
+mod update;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -70,6 +72,10 @@ fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status>
 
 #[tonic::async_trait]
 impl RuntimeService for Service {
+    async fn get_container_events(&self, _: Request<cri::GetEventsRequest>) -> Answer<crate::feed::Events> {
+        Ok(Response::new(self.node.feed.subscribe()?))
+    }
+
     async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
         Ok(Response::new(cri::VersionResponse {
             version: "0.1.0".into(),
@@ -190,6 +196,48 @@ impl RuntimeService for Service {
         let request = request.into_inner();
         let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
         Ok(Response::new(show::container_status(&container, request.verbose)))
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<cri::UpdateContainerResourcesRequest>,
+    ) -> Answer<cri::UpdateContainerResourcesResponse> {
+        Ok(Response::new(update::container(&self.node, request.into_inner()).await?))
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: Request<cri::UpdatePodSandboxResourcesRequest>,
+    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
+        Ok(Response::new(update::sandbox(&self.node, request.into_inner()).await?))
+    }
+
+    async fn container_stats(
+        &self,
+        request: Request<cri::ContainerStatsRequest>,
+    ) -> Answer<cri::ContainerStatsResponse> {
+        Ok(Response::new(stats::container(&self.node, request.into_inner()).await?))
+    }
+
+    async fn list_container_stats(
+        &self,
+        request: Request<cri::ListContainerStatsRequest>,
+    ) -> Answer<cri::ListContainerStatsResponse> {
+        Ok(Response::new(stats::containers(&self.node, request.into_inner()).await?))
+    }
+
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<cri::PodSandboxStatsRequest>,
+    ) -> Answer<cri::PodSandboxStatsResponse> {
+        Ok(Response::new(stats::sandbox(&self.node, request.into_inner()).await?))
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        request: Request<cri::ListPodSandboxStatsRequest>,
+    ) -> Answer<cri::ListPodSandboxStatsResponse> {
+        Ok(Response::new(stats::sandboxes(&self.node, request.into_inner()).await?))
     }
 
     async fn list_containers(

@@ -5,6 +5,8 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod container;
+pub(crate) mod profiles;
+pub(crate) mod resources;
 pub(crate) mod sandbox;
 pub(crate) mod user;
 

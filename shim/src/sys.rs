@@ -8,6 +8,7 @@ pub mod clone;
 pub mod exec;
 pub mod fd;
 pub mod pidfd;
+pub mod seccomp;
 pub mod signal;
 pub mod task;
 

@@ -1,7 +1,11 @@
 //! Limits: they stand in the cgroup, and the kernel keeps to them.
 
+use std::time::Duration;
+
 use anyhow::Result;
+use gantry_proto::cri;
 use gantry_tests::pod::{self, Pod};
+use gantry_tests::poll::poll;
 
 use crate::images::ready;
 
@@ -55,4 +59,103 @@ fn an_oom_that_the_container_outlives_is_not_its_end() -> Result<()> {
     assert!(pod.log("outlives")?.contains("still here"));
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
+}
+
+fn update(
+    node: &gantry_tests::node::Node,
+    id: &str,
+    linux: cri::LinuxContainerResources,
+) -> Result<(), tonic::Status> {
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(linux),
+        ..Default::default()
+    };
+    node.cri().update_container_resources(request).map(drop)
+}
+
+fn shown(node: &gantry_tests::node::Node, id: &str) -> Result<cri::LinuxContainerResources> {
+    let status = pod::container_status(node, id)?;
+    Ok(status.resources.and_then(|resources| resources.linux).unwrap_or_default())
+}
+
+#[test]
+fn limits_change_under_a_running_container_up_and_down() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "resize")?;
+    let mut config = pod::container_config("resize", &ready.image, &["/workload", "sleep", "60"]);
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.memory_limit_in_bytes = 64 << 20;
+    resources.cpu_quota = 25_000;
+    resources.cpu_period = 100_000;
+    let id = pod.start(&config)?;
+    let memory = || node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max");
+    let cpu = || node.cgroup_value(&id, "cpu.cfs_quota_us", "cpu.max");
+    // Up and down: v1 keeps memory below memory+swap at every moment.
+    for mib in [128, 32, 96] {
+        let limit = mib << 20;
+        let wanted = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+        update(node, &id, wanted)?;
+        assert_eq!(memory()?, limit.to_string());
+        assert_eq!(shown(node, &id)?.memory_limit_in_bytes, limit);
+    }
+    assert!(cpu()?.starts_with("25000"), "{}", cpu()?);
+    // A quota that does not fit the old period, and the other way round.
+    for (quota, period) in [(900_000, 1_000_000), (2_000, 10_000)] {
+        let wanted =
+            cri::LinuxContainerResources { cpu_quota: quota, cpu_period: period, ..Default::default() };
+        update(node, &id, wanted)?;
+        assert!(cpu()?.starts_with(&quota.to_string()), "{}", cpu()?);
+    }
+    let none = cri::LinuxContainerResources { cpu_quota: -1, ..Default::default() };
+    update(node, &id, none)?;
+    assert!(matches!(cpu()?.as_str(), "-1" | "max 10000"), "{}", cpu()?);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_memory_limit_below_what_is_used_is_refused_and_changes_nothing() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "below")?;
+    let script = "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo held; /workload sleep 600";
+    let mut config = pod::container_config("below", &ready.image, &["/bin/sh", "-c", script]);
+    config.linux.get_or_insert_default().resources.get_or_insert_default().memory_limit_in_bytes = 128 << 20;
+    let id = pod.start(&config)?;
+    poll("the memory to be held", Duration::from_secs(60), || match pod.log("below") {
+        Ok(log) if log.contains("held") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    let wanted = cri::LinuxContainerResources {
+        memory_limit_in_bytes: 8 << 20,
+        cpu_shares: 512,
+        ..Default::default()
+    };
+    let error = update(node, &id, wanted).expect_err("a limit below the usage");
+    assert!(error.message().contains("below"), "{error:?}");
+    assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (128 << 20).to_string());
+    assert_eq!(shown(node, &id)?.cpu_shares, 0);
+    let status = pod::container_status(node, &id)?;
+    assert_eq!(status.state(), cri::ContainerState::ContainerRunning);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn limits_of_a_created_container_wait_for_its_start_and_an_ended_one_takes_them_too() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "later")?;
+    let id = pod.create(&pod::container_config("later", &ready.image, &["/workload", "sleep", "60"]))?;
+    let wanted = |limit| cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+    update(node, &id, wanted(48 << 20))?;
+    node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+    assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (48 << 20).to_string());
+    node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 10 })?;
+    update(node, &id, wanted(24 << 20))?;
+    assert_eq!(shown(node, &id)?.memory_limit_in_bytes, 24 << 20);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
 }

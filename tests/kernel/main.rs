@@ -3,6 +3,7 @@
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
 mod errors;
+mod events;
 mod harness;
 mod images;
 mod isolation;
@@ -10,5 +11,8 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod network;
+mod reboot;
 mod restart;
+mod seccomp;
 mod standalone;
+mod stats;

@@ -16,9 +16,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{START_FILE, devices, reserved};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::feed;
 use crate::image::Image;
 use crate::node::{Node, new_id};
 use crate::sandbox::HOST_FILES;
+use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
 use crate::spec::user::{Accounts, User};
@@ -69,6 +71,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let id = record.id.clone();
     node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
     reservation.keep();
+    feed::announce(&node, feed::Kind::ContainerCreatedEvent, &id, &sandbox.id);
     Ok(id)
 }
 
@@ -80,7 +83,7 @@ fn make(
     id: &str,
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
-    let checked = spec::container::check(config)?;
+    let checked = spec::container::check(config, &node.config.unset_seccomp())?;
     let layers = node.images.layers(image);
     let accounts = Accounts {
         passwd: topmost(node.images.layers_dir(), &layers, "etc/passwd")?,
@@ -91,6 +94,9 @@ fn make(
     if start.privileged {
         start.devices = devices::all_of_node()?;
     }
+    let bounding = start.capabilities.map_or(0, |sets| sets.bounding);
+    let filter = seccomp::filter(&checked.seccomp, bounding)?;
+    (start.seccomp_filter, start.seccomp_flags) = (filter.program, filter.flags);
     let stop_signal = spec::container::stop_signal(config, &image.config)?;
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::feed;
 use crate::node::Node;
 use crate::store::{Container, ContainerState};
 use crate::sys;
@@ -78,5 +79,6 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     })
     .await??;
     node.store.forget_container(&container.id);
+    feed::announce(node, feed::Kind::ContainerDeletedEvent, &container.id, &container.sandbox_id);
     Ok(())
 }

@@ -77,11 +77,17 @@ pub fn run(
     reset::open_files()?;
     identity::limits(&start.rlimits)?;
     make_cwd(&start.cwd)?;
+    if !start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
     identity::assume(start)?;
     enter_cwd(&start.cwd)?;
     // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
+    if start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
     ready()?;
     exec(start)
 }

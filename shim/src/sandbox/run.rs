@@ -11,7 +11,9 @@ use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
 use super::{files, launch, network, stop};
 use crate::cgroup::Cgroup;
 use crate::error::{Error, chain};
+use crate::feed;
 use crate::node::{Node, new_id};
+use crate::seccomp;
 use crate::spec::sandbox::SandboxSpec;
 use crate::store::record::{self, Network, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
@@ -29,7 +31,7 @@ const SHM_SIZE: u64 = 64 << 20;
 /// The failed step; nothing is left behind, or the error says what is.
 pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> Result<String, Error> {
     let config = request.config.unwrap_or_default();
-    let spec = SandboxSpec::new(config, &request.runtime_handler)?;
+    let spec = SandboxSpec::new(config, &request.runtime_handler, &node.config.unset_seccomp())?;
     if let Some(id) = finished_before(&node, &spec) {
         return Ok(id);
     }
@@ -143,6 +145,9 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     start_pause(node, sandbox, spec, &cgroup).await?;
     sandbox.update(|record| record.complete = true)?;
     sandbox.set_state(SandboxState::Ready);
+    for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
+        feed::announce(node, kind, &sandbox.id, &sandbox.id);
+    }
     Ok(())
 }
 
@@ -168,6 +173,8 @@ async fn start_pause(
     let _stage = sandbox.spans.stage("pause");
     let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
     let netns = sandbox.record().network.map(|network| network.netns.display().to_string());
+    // Pause has no capabilities.
+    let filter = seccomp::filter(&spec.seccomp, 0)?;
     let start = StartSandbox {
         id: sandbox.id.clone(),
         hostname: spec.hostname.clone(),
@@ -183,6 +190,8 @@ async fn start_pause(
         oom_score_adj: PAUSE_OOM_SCORE,
         shm_size: SHM_SIZE,
         host_network: spec.host_network,
+        seccomp_filter: filter.program,
+        seccomp_flags: filter.flags,
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };

@@ -6,37 +6,34 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
 
-use super::{Error, capabilities, pid_mode, shared, unsupported};
+use super::{Error, capabilities, pid_mode, profiles, shared, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
+use crate::seccomp::Wanted;
 use crate::store::record::SandboxRecord;
 
 /// The request's security context after the checks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Checked {
     security: cri::LinuxContainerSecurityContext,
     /// As the request gave them, for status.
     pub linux_resources: cri::LinuxContainerResources,
+    /// Profile to compile.
+    pub seccomp: Wanted,
 }
 
-/// Refuses what is not honoured yet.
+/// Refuses what is not honoured yet. `unset_seccomp` is the profile of containers that name none.
 ///
 /// # Errors
 /// The field, by name.
-pub(crate) fn check(config: &cri::ContainerConfig) -> Result<Checked, Error> {
+pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
     unsupported(config.stdin || config.stdin_once, "stdin")?;
     unsupported(config.tty, "tty")?;
     unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
     unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
-    seccomp(&security)?;
-    let profile = security
-        .apparmor
-        .as_ref()
-        .is_some_and(|profile| profile.profile_type() != cri::security_profile::ProfileType::Unconfined);
-    unsupported(profile, "security_context.apparmor")?;
-    old_profiles(&security)?;
+    let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         unsupported(mount.image.is_some(), "mounts.image")?;
         unsupported(!mount.image_sub_path.is_empty(), "mounts.image_sub_path")?;
@@ -57,25 +54,14 @@ pub(crate) fn check(config: &cri::ContainerConfig) -> Result<Checked, Error> {
         absolute("working_dir", &config.working_dir)?;
     }
     let linux_resources = linux.resources.unwrap_or_default();
-    Ok(Checked { security, linux_resources })
+    Ok(Checked { security, linux_resources, seccomp })
 }
 
 #[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
-fn old_profiles(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
-    let confined = |profile: &str| !matches!(profile, "" | "unconfined");
-    unsupported(confined(&security.seccomp_profile_path), "security_context.seccomp_profile_path")?;
-    unsupported(confined(&security.apparmor_profile), "security_context.apparmor_profile")
-}
-
-/// Unconfined is what there is so far: anything else would promise protection that is not given.
-fn seccomp(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
-    let confined = |profile: &cri::SecurityProfile| {
-        profile.profile_type() != cri::security_profile::ProfileType::Unconfined
-    };
-    unsupported(
-        !security.privileged && security.seccomp.as_ref().is_some_and(confined),
-        "security_context.seccomp",
-    )
+fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
+    profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
+    let old = &security.seccomp_profile_path;
+    profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
 
 fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
