@@ -174,11 +174,15 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Lets the members use the standard devices of a container and `extra`, devices of the node.
+    /// Lets the members use the standard devices of a container and `extra`, devices of the node with
+    /// what is permitted on each (letters r, w, m; none for all).
     ///
     /// # Errors
     /// When the filter can't be attached: the container must not start without it.
-    pub fn restrict_devices<'a>(&self, extra: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
+    pub fn restrict_devices<'a>(
+        &self,
+        extra: impl Iterator<Item = (&'a Path, &'a str)>,
+    ) -> Result<(), Error> {
         let rules: Vec<devices::Rule> =
             devices::defaults().into_iter().chain(extra.filter_map(devices::of_node)).collect();
         match &self.layout {

@@ -2,6 +2,7 @@
 
 pub(crate) mod create;
 mod devices;
+mod propagation;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod update;

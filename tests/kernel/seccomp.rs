@@ -91,9 +91,8 @@ fn pause_is_confined_as_its_pod_asks() -> Result<()> {
     linux.security_context.get_or_insert_default().seccomp = Some(profile(ProfileType::RuntimeDefault, ""));
     let pod = Pod::run_config(&ready.node, config)?;
     let all = proc::all()?;
-    let is_pause = |pid: i32| {
-        std::fs::read(proc::folder(pid).join("cmdline")).is_ok_and(|line| line == b"pause\0")
-    };
+    let is_pause =
+        |pid: i32| std::fs::read(proc::folder(pid).join("cmdline")).is_ok_and(|line| line == b"pause\0");
     let pause = all.iter().find(|process| is_pause(process.pid)).context("no pause")?;
     let status = std::fs::read_to_string(proc::folder(pause.pid).join("status"))?;
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");

@@ -13,7 +13,7 @@ use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{START_FILE, devices, reserved};
+use super::{START_FILE, devices, propagation, reserved};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
@@ -176,6 +176,7 @@ fn resolve_mounts(
         }
         mount.source = fs::canonicalize(source).map_err(wrap)?.display().to_string();
     }
+    propagation::check(&start.mounts)?;
     let own = HOST_FILES
         .iter()
         .filter(|(_, destination)| !config.mounts.iter().any(|mount| mount.container_path == *destination))
@@ -183,7 +184,7 @@ fn resolve_mounts(
             source: sandbox.join(name).display().to_string(),
             destination: (*destination).to_owned(),
             readonly,
-            propagation: 0,
+            ..Mount::default()
         });
     start.mounts.extend(own);
     // Outer before inner, whatever order they were given in.
@@ -207,6 +208,7 @@ fn new_record(
         host_path: mount.host_path.clone(),
         readonly: mount.readonly,
         propagation: mount.propagation,
+        recursive_readonly: mount.recursive_read_only,
     });
     ContainerRecord {
         version: VERSION,

@@ -99,7 +99,9 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
     cgroup.create()?;
     cgroup.apply(&resources(&record.linux_resources()))?;
     if !start.privileged {
-        cgroup.restrict_devices(start.devices.iter().map(|device| Path::new(&device.host_path)))?;
+        let extra = start.devices.iter();
+        let extra = extra.map(|device| (Path::new(&device.host_path), device.permissions.as_str()));
+        cgroup.restrict_devices(extra)?;
     }
     Ok(start)
 }

@@ -51,7 +51,7 @@ pub(crate) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
         runtime_handlers: vec![cri::RuntimeHandler {
             name: String::new(),
             features: Some(cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: false,
+                recursive_read_only_mounts: true,
                 user_namespaces: false,
             }),
         }],
@@ -212,6 +212,7 @@ fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
         host_path: record.host_path.clone(),
         readonly: record.readonly,
         propagation: record.propagation,
+        recursive_read_only: record.recursive_readonly,
         ..cri::Mount::default()
     }
 }

@@ -112,6 +112,7 @@ fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepErr
     let (Some(root), Some(cgroup)) = (&start.rootfs, &start.cgroup) else {
         return refuse(libc::EINVAL, "the request has no root file system or no cgroup");
     };
+    let sources = mounts::sources(&start.mounts)?;
     rootfs::detach_from_host()?;
     let shm = shared_memory(start, joined)?;
     // The network namespace first: a sysfs shows the one its mounter is in.
@@ -128,7 +129,9 @@ fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepErr
     let top = rootfs::mount(root)?;
     mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
     dev::build(top.as_fd(), &shm, &start.devices)?;
-    start.mounts.iter().try_for_each(|mount| mounts::bind(top.as_fd(), mount))?;
+    for (mount, source) in start.mounts.iter().zip(&sources) {
+        mounts::bind(top.as_fd(), mount, source)?;
+    }
     rootfs::pivot(&top)
 }
 

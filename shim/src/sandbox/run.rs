@@ -9,11 +9,12 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
 
 use super::{files, launch, network, stop};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::error::{Error, chain};
 use crate::feed;
 use crate::node::{Node, new_id};
 use crate::seccomp;
+use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
 use crate::store::record::{self, Network, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
@@ -134,8 +135,8 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         let (client, process) = launch::start(node, &sandbox.id).await?;
         sandbox.set_monitor(Some(client));
         sandbox.update(|record| record.monitor = Some(process))?;
-        let (layout, path) = (node.layout.clone(), sandbox.record().pause_cgroup());
-        let job = move || Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.create().map(|()| cgroup));
+        let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
+        let job = move || cgroups(&layout, &record, &limits);
         Ok::<Cgroup, Error>(tokio::task::spawn_blocking(job).await??)
     };
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
@@ -149,6 +150,17 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         feed::announce(node, kind, &sandbox.id, &sandbox.id);
     }
     Ok(())
+}
+
+/// Pause's cgroup, below the pod's. A pod cgroup that the caller named is the caller's to limit, one
+/// that we made is ours.
+fn cgroups(layout: &Layout, record: &SandboxRecord, limits: &Resources) -> Result<Cgroup, cgroup::Error> {
+    let pause = Cgroup::new(layout, &record.pause_cgroup())?;
+    pause.create()?;
+    if record.owns_cgroup_parent {
+        Cgroup::new(layout, &record.cgroup_parent)?.apply(limits)?;
+    }
+    Ok(pause)
 }
 
 fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {

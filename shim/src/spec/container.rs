@@ -37,18 +37,19 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     for mount in &config.mounts {
         unsupported(mount.image.is_some(), "mounts.image")?;
         unsupported(!mount.image_sub_path.is_empty(), "mounts.image_sub_path")?;
-        unsupported(mount.recursive_read_only, "mounts.recursive_read_only")?;
-        // Mounts made inside would have to reach the host, whose namespace the container has left by then.
-        let bidirectional = mount.propagation() == cri::MountPropagation::PropagationBidirectional;
-        unsupported(bidirectional, "mounts.propagation BIDIRECTIONAL")?;
+        recursive_read_only(mount)?;
         unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
         absolute("mounts.container_path", &mount.container_path)?;
         absolute("mounts.host_path", &mount.host_path)?;
     }
     for device in &config.devices {
-        let mut permissions: Vec<char> = device.permissions.chars().collect();
-        permissions.sort_unstable();
-        unsupported(!matches!(permissions[..], [] | ['m', 'r', 'w']), "devices.permissions other than rwm")?;
+        if device.permissions.contains(|letter| !matches!(letter, 'r' | 'w' | 'm')) {
+            return Err(Error::Invalid {
+                field: "devices.permissions",
+                value: device.permissions.clone(),
+                expected: "any of r, w and m",
+            });
+        }
     }
     if !config.working_dir.is_empty() {
         absolute("working_dir", &config.working_dir)?;
@@ -62,6 +63,19 @@ fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Re
     profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
+}
+
+/// What the CRI says of the field, and containerd checks.
+fn recursive_read_only(mount: &cri::Mount) -> Result<(), Error> {
+    let private = mount.propagation() == cri::MountPropagation::PropagationPrivate;
+    if !mount.recursive_read_only || (mount.readonly && private) {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        field: "mounts.recursive_read_only",
+        value: mount.container_path.clone(),
+        expected: "set with readonly and propagation PRIVATE only",
+    })
 }
 
 fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
@@ -169,6 +183,7 @@ impl Checked {
                 .map(|device| Device {
                     host_path: device.host_path.clone(),
                     container_path: device.container_path.clone(),
+                    permissions: device.permissions.clone(),
                 })
                 .collect(),
             mounts: config.mounts.iter().map(mount).collect(),
@@ -193,6 +208,7 @@ fn mount(from: &cri::Mount) -> Mount {
         source: from.host_path.clone(),
         destination: from.container_path.clone(),
         readonly: from.readonly,
+        recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),
     }
 }

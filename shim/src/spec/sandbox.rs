@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Sysctl};
 
+use super::resources::with_overhead;
 use super::{Error, pid_mode, profiles, shared, unsupported};
 use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
@@ -27,6 +28,8 @@ pub(crate) struct SandboxSpec {
     pub dns: Option<cri::DnsConfig>,
     /// Of pause.
     pub seccomp: Wanted,
+    /// Of the pod as a whole, for a cgroup of our own.
+    pub limits: cri::LinuxContainerResources,
 }
 
 impl SandboxSpec {
@@ -97,6 +100,7 @@ impl SandboxSpec {
             sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host)?,
             dns: config.dns_config,
             seccomp,
+            limits: with_overhead(&linux.resources.unwrap_or_default(), &linux.overhead.unwrap_or_default()),
         })
     }
 }
@@ -107,6 +111,10 @@ fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Resul
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
+
+/// Ports below 1024 and pings for every user: in a network of the pod's own they guard nothing.
+const UNPRIVILEGED: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// Only what belongs to a namespace of the pod: anything else would change the node.
 fn sysctls(
@@ -129,6 +137,12 @@ fn sysctls(
             });
         }
         sysctls.push(Sysctl { name, value });
+    }
+    // containerd 2's defaults (enable_unprivileged_ports, enable_unprivileged_icmp).
+    for (name, value) in UNPRIVILEGED.iter().filter(|_| !host_network) {
+        if !sysctls.iter().any(|sysctl| sysctl.name == *name) {
+            sysctls.push(Sysctl { name: (*name).to_owned(), value: (*value).to_owned() });
+        }
     }
     sysctls.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(sysctls)
@@ -173,6 +187,16 @@ mod tests {
             SandboxSpec::new(cri::PodSandboxConfig::default(), "", &Wanted::Unconfined).unwrap_err(),
             Error::Missing("config.metadata")
         );
+    }
+
+    #[test]
+    fn a_pod_network_has_no_privileged_ports_unless_asked_for() {
+        let own = sysctls([], false, false).unwrap();
+        assert_eq!(own.len(), 2, "{own:?}");
+        assert!(sysctls([], true, false).unwrap().is_empty());
+        let wanted = ("net/ipv4/ip_unprivileged_port_start".to_owned(), "1024".to_owned());
+        let own = sysctls([wanted], false, false).unwrap();
+        assert_eq!((own.len(), own[0].value.as_str()), (2, "1024"));
     }
 
     #[test]

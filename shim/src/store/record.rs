@@ -151,6 +151,8 @@ pub(crate) struct MountRecord {
     pub host_path: String,
     pub readonly: bool,
     pub propagation: i32,
+    #[serde(default)]
+    pub recursive_readonly: bool,
 }
 
 /// The container's process, from the moment its program runs.
