@@ -203,3 +203,17 @@ pub(crate) fn open(process: Process) -> std::io::Result<OwnedFd> {
     let ticks = crate::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
     if ticks == process.start_time_ticks { Ok(pidfd) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rt_7_4_a_pid_that_was_given_to_another_is_not_the_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let ticks = crate::monitor::start_time_ticks(pid).unwrap();
+        assert!(open(Process { pid, start_time_ticks: ticks }).is_ok());
+        let other = open(Process { pid, start_time_ticks: ticks - 1 }).unwrap_err();
+        assert_eq!(other.raw_os_error(), Some(libc::ESRCH));
+    }
+}

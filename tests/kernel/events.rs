@@ -30,7 +30,7 @@ fn a_pods_life_is_told_in_order_with_its_status() -> Result<()> {
     let mut last = 0;
     let mut stopped = None;
     while !expected.is_empty() {
-        let event = events.next()?.context("the stream ended")?;
+        let event = events.receive()?.context("the stream ended")?;
         let kind = event.container_event_type();
         // A program this short may end before its start is told.
         let at = expected.iter().position(|wanted| *wanted == (&event.container_id, kind));
@@ -51,7 +51,7 @@ fn a_pods_life_is_told_in_order_with_its_status() -> Result<()> {
     let stopped = stopped.context("no stop was told")?;
     let [status] = &stopped.containers_statuses[..] else { anyhow::bail!("{stopped:?}") };
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3));
-    assert_eq!(other.next()?.context("the other stream ended")?.container_id, pod.id);
+    assert_eq!(other.receive()?.context("the other stream ended")?.container_id, pod.id);
     node.assert_clean(&ready.before)
 }
 
@@ -64,7 +64,7 @@ fn a_failed_start_is_told_as_a_stop() -> Result<()> {
     let mut events = node.cri().events()?;
     let request = cri::StartContainerRequest { container_id: id.clone() };
     assert!(node.cri().start_container(request).is_err());
-    let event = events.next()?.context("the stream ended")?;
+    let event = events.receive()?.context("the stream ended")?;
     assert_eq!((&event.container_id, event.container_event_type()), (&id, Kind::ContainerStoppedEvent));
     assert_eq!(event.containers_statuses[0].reason, "StartError");
     pod.remove()?;

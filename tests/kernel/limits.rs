@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use gantry_proto::cri;
+use gantry_tests::leakcheck;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 
@@ -34,7 +35,7 @@ fn limits_stand_in_the_cgroup() -> Result<()> {
 }
 
 #[test]
-fn a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
+fn rt_5_3_a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "oom")?;
     let mut config = pod::container_config("oom", &ready.image, &["/workload", "alloc", "200"]);
@@ -120,7 +121,7 @@ fn a_memory_limit_below_what_is_used_is_refused_and_changes_nothing() -> Result<
     let ready = ready()?;
     let node = &ready.node;
     let pod = Pod::run(node, "below")?;
-    let script = "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo held; /workload sleep 600";
+    let script = "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo held; /workload sleep 600; echo ${#x}";
     let mut config = pod::container_config("below", &ready.image, &["/bin/sh", "-c", script]);
     config.linux.get_or_insert_default().resources.get_or_insert_default().memory_limit_in_bytes = 128 << 20;
     let id = pod.start(&config)?;
@@ -156,6 +157,78 @@ fn limits_of_a_created_container_wait_for_its_start_and_an_ended_one_takes_them_
     node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 10 })?;
     update(node, &id, wanted(24 << 20))?;
     assert_eq!(shown(node, &id)?.memory_limit_in_bytes, 24 << 20);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn rt_5_4_files_of_cgroup_v2_are_written_or_refused_by_name() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "unified")?;
+    let mut config = pod::container_config("unified", &ready.image, &["/workload", "sleep", "60"]);
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.unified.insert("memory.oom.group".into(), "1".into());
+    let v2 = leakcheck::mounts()?.iter().all(|mount| mount.kind != "cgroup");
+    match pod.create(&config) {
+        Ok(id) if v2 => {
+            node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+            assert_eq!(node.cgroup_value(&id, "memory.oom.group", "memory.oom.group")?, "1");
+        }
+        Err(error) if !v2 => assert!(error.message().contains("memory.oom.group"), "{error:?}"),
+        other => anyhow::bail!("{other:?} with v2 {v2}"),
+    }
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let parent = format!("/{}/given/pod", node.roots().tag());
+    let mut config = pod::sandbox_config(node, "given");
+    let linux = config.linux.get_or_insert_default();
+    linux.cgroup_parent.clone_from(&parent);
+    linux.resources.get_or_insert_default().memory_limit_in_bytes = 64 << 20;
+    let pod = Pod::run_config(node, config)?;
+    let id = pod.start(&pod::container_config("given", &ready.image, &["/workload", "sleep", "60"]))?;
+    let folders = leakcheck::tagged_cgroups(node.roots().tag())?;
+    let own = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&format!("{parent}/{id}")));
+    assert!(own.count() > 0, "{folders:?}");
+    let limit = |folder: &std::path::PathBuf| {
+        ["memory.limit_in_bytes", "memory.max"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(folder.join(file)).ok())
+    };
+    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&parent)).collect();
+    assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
+    pod.remove()?;
+    for folder in given {
+        std::fs::remove_dir(folder).context("the caller's cgroup is gone, or not empty")?;
+        std::fs::remove_dir(folder.parent().context("no parent")?)?;
+    }
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_pod_cgroup_of_ours_has_the_pods_limits_with_its_overhead() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let mut config = pod::sandbox_config(node, "whole");
+    let linux = config.linux.get_or_insert_default();
+    linux.resources.get_or_insert_default().memory_limit_in_bytes = 64 << 20;
+    linux.overhead.get_or_insert_default().memory_limit_in_bytes = 16 << 20;
+    let pod = Pod::run_config(node, config)?;
+    let limit = || node.cgroup_value(&pod.id, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(limit()?, (80 << 20).to_string());
+    let resources = cri::LinuxContainerResources { memory_limit_in_bytes: 96 << 20, ..Default::default() };
+    node.cri().update_pod_sandbox_resources(cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id.clone(),
+        overhead: None,
+        resources: Some(resources),
+    })?;
+    assert_eq!(limit()?, (96 << 20).to_string());
     pod.remove()?;
     node.assert_clean(&ready.before)
 }

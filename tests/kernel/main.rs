@@ -10,6 +10,8 @@ mod isolation;
 mod layers;
 mod lifecycle;
 mod limits;
+mod monitor;
+mod mounts;
 mod network;
 mod reboot;
 mod restart;

@@ -63,7 +63,7 @@ impl Events<'_> {
     ///
     /// # Errors
     /// The runtime's status, or `DeadlineExceeded` when nothing comes for 20 s.
-    pub fn next(&mut self) -> Result<Option<cri::ContainerEventResponse>, Status> {
+    pub fn receive(&mut self) -> Result<Option<cri::ContainerEventResponse>, Status> {
         let stream = &mut self.stream;
         self.cri.tokio.block_on(async {
             tokio::time::timeout(Duration::from_secs(20), stream.message())

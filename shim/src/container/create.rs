@@ -84,6 +84,7 @@ fn make(
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
     let checked = spec::container::check(config, &node.config.unset_seccomp())?;
+    spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     let accounts = Accounts {
         passwd: topmost(node.images.layers_dir(), &layers, "etc/passwd")?,

@@ -139,8 +139,12 @@ async fn end_pause(sandbox: &Sandbox) -> Result<(), Error> {
             return Err(Error::Process { id: sandbox.id.clone(), pid: process.pid, source: error.into() });
         }
     }
-    match tokio::time::timeout(PAUSE_END, sandbox.lost()).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() }),
+    // Every arm is cancel-safe: they wait for what stays true.
+    tokio::select! {
+        () = sandbox.lost() => Ok(()),
+        () = container::stop::unreported(&pidfd) => Ok(()),
+        () = tokio::time::sleep(PAUSE_END) => {
+            Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() })
+        }
     }
 }

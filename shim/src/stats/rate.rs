@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use crate::store::lock;
 
-/// Readings closer together than this share a rate: two clients asking at once would see noise.
+/// Readings closer together than this share a rate: the kernel's totals move by ticks.
 const MIN_INTERVAL: i64 = 500_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl Rate {
             return None;
         };
         let elapsed = at.saturating_sub(before.at);
-        if before.rate.is_some() && (0..MIN_INTERVAL).contains(&elapsed) {
+        if (0..MIN_INTERVAL).contains(&elapsed) {
             return before.rate;
         }
         let rate = match (u64::try_from(elapsed), total.checked_sub(before.total)) {
