@@ -82,8 +82,6 @@ fn rt_2_6_the_monitor_is_in_a_leaf_of_its_own_outside_the_pods_cgroup() -> Resul
         assert!(line.ends_with(&own), "{line}");
     }
     assert!(with_pods.count() > 0, "{text}");
-    let score = std::fs::read_to_string(proc::folder(monitor.pid).join("oom_score_adj"))?;
-    assert_eq!(score.trim(), "-998");
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }
@@ -120,6 +118,8 @@ fn rt_2_14_a_state_folder_with_a_long_name_is_fine() -> Result<()> {
     let long = ready.node.roots().path("state").join("x".repeat(120));
     ready.node.set_flags(&[format!("--state={}", long.display())]);
     ready.node.restart()?;
+    // Not on disk yet, so known in the old state folder only.
+    ready.node.pull(&ready.image)?;
     let before = ready.node.snapshot()?;
     let pod = Pod::run(&ready.node, "long")?;
     let id = pod.start(&pod::container_config("long", &ready.image, &["/workload", "sleep", "600"]))?;
