@@ -7,6 +7,7 @@
 
 pub(crate) mod show;
 mod stats;
+mod streams;
 mod update;
 
 use std::future::Future;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
+use streams::{Pieces, pieces};
 use tonic::{Request, Response, Status};
 
 use crate::error::Error;
@@ -196,6 +198,42 @@ impl RuntimeService for Service {
         let request = request.into_inner();
         let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
         Ok(Response::new(show::container_status(&container, request.verbose)))
+    }
+
+    async fn stream_pod_sandboxes(
+        &self,
+        request: Request<cri::StreamPodSandboxesRequest>,
+    ) -> Answer<Pieces<cri::StreamPodSandboxesResponse>> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        let items = show::sandboxes(&self.node.store, &filter);
+        Ok(pieces(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
+    }
+
+    async fn stream_containers(
+        &self,
+        request: Request<cri::StreamContainersRequest>,
+    ) -> Answer<Pieces<cri::StreamContainersResponse>> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        let items = show::containers(&self.node.store, &filter);
+        Ok(pieces(items, |containers| cri::StreamContainersResponse { containers }))
+    }
+
+    async fn stream_container_stats(
+        &self,
+        request: Request<cri::StreamContainerStatsRequest>,
+    ) -> Answer<Pieces<cri::StreamContainerStatsResponse>> {
+        let list = cri::ListContainerStatsRequest { filter: request.into_inner().filter };
+        let items = stats::containers(&self.node, list).await?.stats;
+        Ok(pieces(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
+    }
+
+    async fn stream_pod_sandbox_stats(
+        &self,
+        request: Request<cri::StreamPodSandboxStatsRequest>,
+    ) -> Answer<Pieces<cri::StreamPodSandboxStatsResponse>> {
+        let list = cri::ListPodSandboxStatsRequest { filter: request.into_inner().filter };
+        let items = stats::sandboxes(&self.node, list).await?.stats;
+        Ok(pieces(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }))
     }
 
     async fn update_container_resources(

@@ -176,3 +176,24 @@ fn rt_2_2_an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }
+
+#[test]
+fn any_user_may_listen_on_low_ports_and_ping_unless_the_pod_says_otherwise() -> Result<()> {
+    let ready = ready()?;
+    let files = "/proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range";
+    let script = format!("cat {files}");
+    for (name, own, expected) in
+        [("plain", None, "0 0 2147483647"), ("own", Some("1000"), "1000 0 2147483647")]
+    {
+        let mut config = pod::sandbox_config(&ready.node, name);
+        if let Some(start) = own {
+            let linux = config.linux.get_or_insert_default();
+            linux.sysctls.insert("net.ipv4.ip_unprivileged_port_start".into(), start.into());
+        }
+        let pod = Pod::run_config(&ready.node, config)?;
+        let log = log_of(&ready, &pod, name, &["/bin/sh", "-c", &script])?;
+        assert_eq!(log.split_whitespace().collect::<Vec<_>>().join(" "), expected);
+        pod.remove()?;
+    }
+    ready.node.assert_clean(&ready.before)
+}

@@ -92,6 +92,8 @@ fn rt_7_1_a_reboot_frees_addresses_and_uppers_and_shows_old_pods_until_they_are_
     let listed = node.cri().list_container_stats(cri::ListContainerStatsRequest::default())?.stats;
     assert_eq!(listed.len(), 3, "{listed:?}");
 
+    // Whatever was not on disk yet went with the state folder.
+    node.pull(&image)?;
     // The same name in a new attempt gets an address, beside the old pod.
     let mut config = pod::sandbox_config(&node, "old");
     config.metadata.get_or_insert_default().attempt = 1;

@@ -7,12 +7,19 @@ use std::sync::Arc;
 use gantry_proto::cri::LinuxContainerResources;
 use prost::Message;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Resources};
 use crate::error::{Error, chain};
 use crate::node::Node;
 use crate::spec::container::resources;
 use crate::spec::resources::merge;
 use crate::store::{Container, ContainerState, record};
+
+/// The old limits; what had none gets none again.
+fn undoing(old: &LinuxContainerResources) -> Resources {
+    let open = |limit: i64| if limit == 0 { -1 } else { limit };
+    let old = resources(old);
+    Resources { memory_limit: open(old.memory_limit), cpu_quota: open(old.cpu_quota), ..old }
+}
 
 /// Changes limits. When the kernel refuses one, the old ones are set again.
 ///
@@ -33,7 +40,7 @@ pub(crate) async fn update(
         let job = move || {
             let cgroup = Cgroup::new(&layout, &path)?;
             cgroup.update(&limits).inspect_err(|_| {
-                if let Err(error) = cgroup.apply(&resources(&old)) {
+                if let Err(error) = cgroup.apply(&undoing(&old)) {
                     tracing::warn!(cgroup = path, "setting the old limits again: {}", chain(&error));
                 }
             })
