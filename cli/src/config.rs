@@ -17,8 +17,8 @@ const RUNTIME: &str = "runtime";
 ///
 /// # Errors
 /// The file and the key that is wrong. A wrong command line ends the process, as clap has it.
-pub(crate) fn parse(line: Vec<OsString>) -> Result<Cli> {
-    let cli = Cli::parse_from(&line);
+pub(crate) fn parse(line: &[OsString]) -> Result<Cli> {
+    let cli = Cli::parse_from(line);
     let Command::Runtime(args) = &cli.command else { return Ok(cli) };
     let Some(file) = &args.config else { return Ok(cli) };
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -121,7 +121,7 @@ mod tests {
         let mut line: Vec<OsString> =
             vec!["gantry".into(), "-v".into(), RUNTIME.into(), "--config".into(), file.into()];
         line.extend(flags.iter().map(Into::into));
-        let parsed = parse(line);
+        let parsed = parse(&line);
         std::fs::remove_dir_all(&folder)?;
         parsed
     }

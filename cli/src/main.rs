@@ -23,7 +23,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::Command;
 
 fn main() -> ExitCode {
-    let cli = match config::parse(std::env::args_os().collect()) {
+    let cli = match config::parse(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(cli) => cli,
         Err(error) => {
             output::say(&format!("error: {error:#}"));
