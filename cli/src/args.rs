@@ -18,7 +18,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve the container runtime (CRI v1) on a unix socket.
-    Runtime(RuntimeArgs),
+    #[command(args_override_self = true)]
+    Runtime(Box<RuntimeArgs>),
     /// Run the pods of YAML files in the foreground, until they have ended or Ctrl-C.
     ///
     /// Ends with 0 when all pods succeeded or were stopped on request, 1 when one failed,
@@ -80,6 +81,12 @@ pub(crate) struct RuntimeFlags {
     /// Folder of gantry-monitor and gantry-pause; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
+    /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
+    #[arg(long, value_name = "PROFILE", default_value = "unconfined")]
+    pub(crate) unset_seccomp_profile: String,
+    /// Where the id of this boot is read: tests play a reboot with it.
+    #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
+    pub(crate) boot_id_file: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +94,9 @@ pub(crate) struct RuntimeArgs {
     /// Address to serve on.
     #[arg(long, value_name = "unix:///PATH", default_value = "unix:///run/gantry/gantry.sock", value_parser = unix_path)]
     pub(crate) socket: PathBuf,
+    /// The same options from a file: each key is a flag in snake_case, and flags win.
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) flags: RuntimeFlags,
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod client;
+mod config;
 mod doctor;
 mod explain;
 mod images;
@@ -23,13 +24,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command};
+use crate::args::Command;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match config::parse(&std::env::args_os().collect::<Vec<_>>()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            output::say(&format!("error: {error:#}"));
+            return ExitCode::FAILURE;
+        }
+    };
     log_to_stderr(cli.verbose);
     match serve(cli.command) {
         Ok(code) => code,

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::args::{RuntimeArgs, RuntimeFlags};
 
 /// Serves until SIGINT or SIGTERM; pods run on afterwards.
-pub(crate) async fn serve(args: RuntimeArgs) -> Result<()> {
+pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let runtime = Runtime::start(config(args.flags)).await.context("start the runtime")?;
@@ -44,6 +44,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         netns_dir,
         cgroup_root,
         programs_dir,
+        unset_seccomp_profile,
+        boot_id_file,
     } = flags;
     Config {
         root,
@@ -56,5 +58,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         cgroup_root,
         programs_dir,
         default_network: false,
+        unset_seccomp_profile,
+        boot_id_file,
     }
 }

@@ -4,7 +4,9 @@
 
 mod devices;
 mod layout;
+mod limit;
 mod resources;
+pub mod stats;
 
 use std::fs;
 use std::io::{self, Write};
@@ -49,10 +51,29 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A memory limit that the members exceed already.
+    #[error("memory limit of {limit} bytes is below the {usage} bytes in use by {path}: free memory, or set more", path = path.display())]
+    BelowUsage {
+        /// The cgroup.
+        path: PathBuf,
+        /// What was asked for.
+        limit: i64,
+        /// What is used.
+        usage: u64,
+    },
     /// The device filter could not be attached.
     #[error("attach the device filter to {path}", path = path.display())]
     Devices {
         /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An accounting file could not be read.
+    #[error("read {path}", path = path.display())]
+    Read {
+        /// The file.
         path: PathBuf,
         /// Why.
         #[source]
@@ -153,35 +174,15 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Sets limits.
-    ///
-    /// # Errors
-    /// When the kernel refuses a value, with file and value.
-    pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
-        for (controller, file, value) in resources.files(self.layout.is_unified())? {
-            let folder = self.layout.folder_of(controller, &self.path);
-            match folder {
-                Some(folder) => write(folder.join(file), &value)?,
-                None => {
-                    return Err(Error::Write {
-                        path: file.into(),
-                        value,
-                        source: io::Error::new(
-                            io::ErrorKind::Unsupported,
-                            format!("this node has no {controller} controller"),
-                        ),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the members use the standard devices of a container and `extra`, devices of the node.
+    /// Lets the members use the standard devices of a container and `extra`, devices of the node with
+    /// what is permitted on each (letters r, w, m; none for all).
     ///
     /// # Errors
     /// When the filter can't be attached: the container must not start without it.
-    pub fn restrict_devices<'a>(&self, extra: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
+    pub fn restrict_devices<'a>(
+        &self,
+        extra: impl Iterator<Item = (&'a Path, &'a str)>,
+    ) -> Result<(), Error> {
         let rules: Vec<devices::Rule> =
             devices::defaults().into_iter().chain(extra.filter_map(devices::of_node)).collect();
         match &self.layout {

@@ -2,8 +2,10 @@
 
 pub(crate) mod create;
 mod devices;
+mod propagation;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod update;
 
 use crate::store::container::Ended;
 use crate::store::record::StartFailure;

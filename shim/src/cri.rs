@@ -5,7 +5,10 @@
 //! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
-mod show;
+pub(crate) mod show;
+mod stats;
+mod streams;
+mod update;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use std::time::Duration;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
+use streams::{Pieces, pieces};
 use tonic::{Request, Response, Status};
 
 use crate::error::Error;
@@ -70,6 +74,10 @@ fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status>
 
 #[tonic::async_trait]
 impl RuntimeService for Service {
+    async fn get_container_events(&self, _: Request<cri::GetEventsRequest>) -> Answer<crate::feed::Events> {
+        Ok(Response::new(self.node.feed.subscribe()?))
+    }
+
     async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
         Ok(Response::new(cri::VersionResponse {
             version: "0.1.0".into(),
@@ -190,6 +198,84 @@ impl RuntimeService for Service {
         let request = request.into_inner();
         let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
         Ok(Response::new(show::container_status(&container, request.verbose)))
+    }
+
+    async fn stream_pod_sandboxes(
+        &self,
+        request: Request<cri::StreamPodSandboxesRequest>,
+    ) -> Answer<Pieces<cri::StreamPodSandboxesResponse>> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        let items = show::sandboxes(&self.node.store, &filter);
+        Ok(pieces(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
+    }
+
+    async fn stream_containers(
+        &self,
+        request: Request<cri::StreamContainersRequest>,
+    ) -> Answer<Pieces<cri::StreamContainersResponse>> {
+        let filter = request.into_inner().filter.unwrap_or_default();
+        let items = show::containers(&self.node.store, &filter);
+        Ok(pieces(items, |containers| cri::StreamContainersResponse { containers }))
+    }
+
+    async fn stream_container_stats(
+        &self,
+        request: Request<cri::StreamContainerStatsRequest>,
+    ) -> Answer<Pieces<cri::StreamContainerStatsResponse>> {
+        let list = cri::ListContainerStatsRequest { filter: request.into_inner().filter };
+        let items = stats::containers(&self.node, list).await?.stats;
+        Ok(pieces(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
+    }
+
+    async fn stream_pod_sandbox_stats(
+        &self,
+        request: Request<cri::StreamPodSandboxStatsRequest>,
+    ) -> Answer<Pieces<cri::StreamPodSandboxStatsResponse>> {
+        let list = cri::ListPodSandboxStatsRequest { filter: request.into_inner().filter };
+        let items = stats::sandboxes(&self.node, list).await?.stats;
+        Ok(pieces(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }))
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<cri::UpdateContainerResourcesRequest>,
+    ) -> Answer<cri::UpdateContainerResourcesResponse> {
+        Ok(Response::new(update::container(&self.node, request.into_inner()).await?))
+    }
+
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: Request<cri::UpdatePodSandboxResourcesRequest>,
+    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
+        Ok(Response::new(update::sandbox(&self.node, request.into_inner()).await?))
+    }
+
+    async fn container_stats(
+        &self,
+        request: Request<cri::ContainerStatsRequest>,
+    ) -> Answer<cri::ContainerStatsResponse> {
+        Ok(Response::new(stats::container(&self.node, request.into_inner()).await?))
+    }
+
+    async fn list_container_stats(
+        &self,
+        request: Request<cri::ListContainerStatsRequest>,
+    ) -> Answer<cri::ListContainerStatsResponse> {
+        Ok(Response::new(stats::containers(&self.node, request.into_inner()).await?))
+    }
+
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<cri::PodSandboxStatsRequest>,
+    ) -> Answer<cri::PodSandboxStatsResponse> {
+        Ok(Response::new(stats::sandbox(&self.node, request.into_inner()).await?))
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        request: Request<cri::ListPodSandboxStatsRequest>,
+    ) -> Answer<cri::ListPodSandboxStatsResponse> {
+        Ok(Response::new(stats::sandboxes(&self.node, request.into_inner()).await?))
     }
 
     async fn list_containers(

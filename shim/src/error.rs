@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
-use crate::{cgroup, exit, image, monitor_client, spec};
+use crate::{cgroup, exit, image, monitor_client, seccomp, spec};
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,8 @@ pub enum Error {
     Cgroup(#[from] cgroup::Error),
     #[error(transparent)]
     Record(#[from] record::Error),
+    #[error(transparent)]
+    Seccomp(#[from] seccomp::Error),
     #[error(transparent)]
     Exit(#[from] exit::Error),
     #[error(transparent)]
@@ -49,6 +51,8 @@ pub enum Error {
     NoImage(String),
     #[error("sandbox {0} is not ready")]
     SandboxNotReady(String),
+    #[error("no stats of sandbox {0}: it is not ready")]
+    NoPodStats(String),
     #[error("container {id} is {state}, not {wanted}")]
     WrongState { id: String, state: &'static str, wanted: &'static str },
     /// The start failed in the container; the container is EXITED, 128, StartError.
@@ -107,11 +111,13 @@ impl Error {
             Self::Lookup(LookupError::NotFound { .. }) | Self::NoImage(_) => Code::NotFound,
             Self::Lookup(LookupError::Ambiguous { .. })
             | Self::Spec(_)
+            | Self::Seccomp(_)
             | Self::Reference(_)
             | Self::Auth(_) => Code::InvalidArgument,
             Self::Name(_) => Code::AlreadyExists,
             Self::SandboxNotReady(_) | Self::WrongState { .. } => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
+            Self::NoPodStats(_) => Code::Unavailable,
             Self::Unkillable { .. } | Self::MonitorStuck { .. } | Self::StartStuck { .. } => {
                 Code::DeadlineExceeded
             }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::cgroup::Cgroup;
 use crate::exit::ExitRecord;
+use crate::feed;
 use crate::monitor_client::Event;
 use crate::node::Node;
 use crate::recover;
@@ -52,7 +53,7 @@ async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
 fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
     if exited.id == sandbox {
         if let Ok(sandbox) = node.store.sandbox(sandbox) {
-            sandbox.set_state(SandboxState::NotReady);
+            lost(node, &sandbox);
         }
         return;
     }
@@ -62,9 +63,18 @@ fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
     end(node, &container, &exit);
 }
 
+/// Moves a sandbox to NotReady. One that nobody knew of yet goes silently.
+pub(crate) fn lost(node: &Node, sandbox: &Sandbox) {
+    if sandbox.set_state(SandboxState::NotReady) == Some(SandboxState::Ready) {
+        feed::announce(node, feed::Kind::ContainerStoppedEvent, &sandbox.id, &sandbox.id);
+    }
+}
+
 /// Moves a container to Exited; its cgroup goes in the background, after the record is on disk.
 pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecord) {
-    container.set_state(ContainerState::Exited(Ended::from_exit(exit)));
+    if container.set_state(ContainerState::Exited(Ended::from_exit(exit))) {
+        feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
+    }
     let (layout, path) = (node.layout.clone(), container.record().cgroup);
     tokio::task::spawn_blocking(move || {
         // Whatever stays is reported, and removed, by RemoveContainer.
@@ -80,7 +90,7 @@ pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
     kill(&node, vec![sandbox.record().pause_cgroup()]).await;
     end_rest(&node, &sandbox.id).await;
-    sandbox.set_state(SandboxState::NotReady);
+    lost(&node, &sandbox);
 }
 
 async fn kill(node: &Node, paths: Vec<String>) {

@@ -19,6 +19,8 @@ pub mod error;
 #[cfg(feature = "runtime")]
 mod events;
 #[cfg(feature = "runtime")]
+mod feed;
+#[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]
 mod monitor_client;
@@ -31,7 +33,11 @@ pub mod runtime;
 #[cfg(feature = "runtime")]
 mod sandbox;
 #[cfg(feature = "runtime")]
+mod seccomp;
+#[cfg(feature = "runtime")]
 mod spec;
+#[cfg(feature = "runtime")]
+mod stats;
 #[cfg(feature = "runtime")]
 mod store;
 #[cfg(feature = "runtime")]

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::mpsc;
 
 use crate::cgroup::Layout;
+use crate::feed::Feed;
 use crate::image::Images;
 use crate::monitor_client::Event;
 use crate::runtime::Config;
@@ -32,6 +33,8 @@ pub(crate) struct Node {
     pub boot_id: String,
     /// No runtime has started whole on this state folder since the machine did.
     pub(crate) first_start_of_boot: bool,
+    /// To the clients of GetContainerEvents.
+    pub feed: Feed,
     /// To the event task.
     pub events: mpsc::UnboundedSender<Event>,
 }

@@ -2,6 +2,8 @@
 //! of a crash. Owns the decision which is which. Called by `runtime::Runtime::start` before anything
 //! is served.
 
+mod reboot;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -36,7 +38,9 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
         let record = sandbox.record();
         if sandbox.state() == SandboxState::Starting {
             match reconnect(node, &sandbox).await? {
-                true if record.complete => sandbox.set_state(SandboxState::Ready),
+                true if record.complete => {
+                    sandbox.set_state(SandboxState::Ready);
+                }
                 _ => events::monitor_gone(node.clone(), sandbox.clone()).await,
             }
         }
@@ -46,6 +50,7 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
             stop::remove(node, &sandbox).await?;
         }
     }
+    reboot::settle(node).await;
     Ok(())
 }
 
@@ -103,11 +108,11 @@ fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result
     if let Some(exit) = exit {
         return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
     }
-    if record.boot_id != node.boot_id {
-        return Ok(match record.started {
-            Some(_) => ContainerState::Exited(Ended::from_exit(&ExitRecord::unseen(unix_nanos()))),
-            None => ContainerState::Created,
-        });
+    if record.boot_id != node.boot_id && record.started.is_some() {
+        let exit = ExitRecord::unseen(unix_nanos());
+        // Or its end would be another at every start.
+        exit.write(folder)?;
+        return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
     }
     Ok(ContainerState::Created)
 }
@@ -197,4 +202,18 @@ pub(crate) fn open(process: Process) -> std::io::Result<OwnedFd> {
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let ticks = crate::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
     if ticks == process.start_time_ticks { Ok(pidfd) } else { Err(rustix::io::Errno::SRCH.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rt_7_4_a_pid_that_was_given_to_another_is_not_the_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let ticks = crate::monitor::start_time_ticks(pid).unwrap();
+        assert!(open(Process { pid, start_time_ticks: ticks }).is_ok());
+        let other = open(Process { pid, start_time_ticks: ticks - 1 }).unwrap_err();
+        assert_eq!(other.raw_os_error(), Some(libc::ESRCH));
+    }
 }

@@ -21,17 +21,22 @@ use crate::cgroup::Layout;
 use crate::cri::Service;
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
+use crate::seccomp::Wanted;
+use crate::spec::profiles;
 use crate::store::Store;
 use crate::{cgroup, events, image, recover, sandbox};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
 
+/// Another one after each reboot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Holds the boot id of the last whole start; gone with the state folder at a reboot.
 const BOOT_MARKER: &str = "boot";
 
 /// Folders and names; all of them can be moved, so that several nodes live on one machine.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize)]
 #[expect(missing_docs, reason = "named as the flags of `gantry runtime`")]
 pub struct Config {
     pub root: PathBuf,
@@ -46,6 +51,18 @@ pub struct Config {
     pub programs_dir: Option<PathBuf>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
+    /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
+    pub unset_seccomp_profile: String,
+    /// The kernel's, but for tests that play a reboot.
+    pub boot_id_file: PathBuf,
+}
+
+impl Config {
+    /// The profile behind `unset_seccomp_profile`, which `validate` has checked.
+    pub(crate) fn unset_seccomp(&self) -> Wanted {
+        profiles::named("unset_seccomp_profile", &self.unset_seccomp_profile)
+            .unwrap_or(Wanted::RuntimeDefault)
+    }
 }
 
 impl Default for Config {
@@ -61,6 +78,8 @@ impl Default for Config {
             cgroup_root: "/gantry".into(),
             programs_dir: None,
             default_network: false,
+            unset_seccomp_profile: String::new(),
+            boot_id_file: BOOT_ID.into(),
         }
     }
 }
@@ -176,7 +195,7 @@ impl Runtime {
     pub async fn serve_unix(&self, socket: &Path, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let listener = listen(socket).await?;
         let incoming = UnixListenerStream::new(listener);
-        let result = self.router().serve_with_incoming_shutdown(incoming, shutdown).await;
+        let result = self.router().serve_with_incoming_shutdown(incoming, self.closing(shutdown)).await;
         // Gone already is as good; a leftover is replaced at the next start.
         let _ = std::fs::remove_file(socket);
         result.map_err(Error::Serve)
@@ -190,7 +209,14 @@ impl Runtime {
     where
         S: Stream<Item = io::Result<DuplexStream>>,
     {
+        let shutdown = self.closing(shutdown);
         self.router().serve_with_incoming_shutdown(incoming, shutdown).await.map_err(Error::Serve)
+    }
+
+    /// The server lets open answers end first: the event streams would never.
+    async fn closing(&self, shutdown: impl Future<Output = ()>) {
+        shutdown.await;
+        self.node.feed.close();
     }
 }
 
@@ -223,8 +249,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     };
     let layout = Layout::detect()?;
     let images = Images::open(&image::Config { root: config.root.clone(), state: config.state.clone() })?;
-    let boot_id =
-        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(Error::BootId)?.trim().to_owned();
+    let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
     let first_start_of_boot = seen != boot_id;
     let (events, receiver) = mpsc::unbounded_channel();
@@ -236,12 +261,15 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         programs,
         boot_id,
         first_start_of_boot,
+        feed: crate::feed::Feed::default(),
         events,
     };
     Ok((node, lock, receiver))
 }
 
 fn validate(config: &Config) -> Result<(), Error> {
+    profiles::named("unset_seccomp_profile", &config.unset_seccomp_profile)
+        .map_err(crate::error::Error::from)?;
     for (flag, path) in [("--root", &config.root), ("--state", &config.state)] {
         if path.to_string_lossy().contains([',', ':', '\\']) {
             return Err(Error::BadPath { flag, path: path.clone() });

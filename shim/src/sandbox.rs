@@ -6,6 +6,7 @@ pub(crate) mod launch;
 pub(crate) mod network;
 pub(crate) mod run;
 pub(crate) mod stop;
+pub(crate) mod update;
 
 pub(crate) use files::HOST_FILES;
 

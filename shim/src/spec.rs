@@ -5,6 +5,8 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod container;
+pub(crate) mod profiles;
+pub(crate) mod resources;
 pub(crate) mod sandbox;
 pub(crate) mod user;
 
@@ -30,6 +32,8 @@ pub enum Error {
     UnknownGroup { group: String },
     #[error("run_as_group is set without run_as_user or run_as_username")]
     GroupWithoutUser,
+    #[error("path {path:?} is mounted on {point:?} but it is not a {lacks} mount")]
+    Propagation { path: String, point: String, lacks: &'static str },
     #[error("signal {0:?} is unknown: use a name of signal(7) or a number")]
     Signal(String),
 }

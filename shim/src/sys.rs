@@ -7,7 +7,9 @@ pub mod bpf;
 pub mod clone;
 pub mod exec;
 pub mod fd;
+pub mod mount;
 pub mod pidfd;
+pub mod seccomp;
 pub mod signal;
 pub mod task;
 

@@ -66,7 +66,7 @@ fn containers_of_a_pod_share_network_and_ipc_and_not_pids() -> Result<()> {
 }
 
 #[test]
-fn signals_are_as_a_program_expects_them() -> Result<()> {
+fn rt_2_8_signals_are_as_a_program_expects_them() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "signals")?;
     // cat, since Rust's start ignores SIGPIPE by itself.
@@ -160,7 +160,7 @@ fn what_one_container_writes_stays_its_own() -> Result<()> {
 }
 
 #[test]
-fn an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
+fn rt_2_2_an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "exe")?;
     // CVE-2019-5736: /proc/self/exe of a process that is still the runtime's.
@@ -178,17 +178,22 @@ fn an_entrypoint_cannot_be_the_monitor_itself() -> Result<()> {
 }
 
 #[test]
-fn a_seccomp_profile_is_refused_until_there_is_one() -> Result<()> {
+fn any_user_may_listen_on_low_ports_and_ping_unless_the_pod_says_otherwise() -> Result<()> {
     let ready = ready()?;
-    let pod = Pod::run(&ready.node, "seccomp")?;
-    let mut config = pod::container_config("seccomp", &ready.image, &["/workload", "id"]);
-    pod::with_security(&mut config, |context| {
-        let profile_type = gantry_proto::cri::security_profile::ProfileType::RuntimeDefault.into();
-        context.seccomp = Some(gantry_proto::cri::SecurityProfile { profile_type, ..Default::default() });
-    });
-    // A promise that is not kept would be worse than none.
-    let Err(error) = pod.create(&config) else { anyhow::bail!("created as if it were confined") };
-    assert!(error.message().contains("seccomp"), "{error:?}");
-    pod.remove()?;
+    let files = "/proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range";
+    let script = format!("cat {files}");
+    for (name, own, expected) in
+        [("plain", None, "0 0 2147483647"), ("own", Some("1000"), "1000 0 2147483647")]
+    {
+        let mut config = pod::sandbox_config(&ready.node, name);
+        if let Some(start) = own {
+            let linux = config.linux.get_or_insert_default();
+            linux.sysctls.insert("net.ipv4.ip_unprivileged_port_start".into(), start.into());
+        }
+        let pod = Pod::run_config(&ready.node, config)?;
+        let log = log_of(&ready, &pod, name, &["/bin/sh", "-c", &script])?;
+        assert_eq!(log.split_whitespace().collect::<Vec<_>>().join(" "), expected);
+        pod.remove()?;
+    }
     ready.node.assert_clean(&ready.before)
 }

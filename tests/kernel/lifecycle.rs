@@ -173,7 +173,7 @@ fn listings_follow_their_filters() -> Result<()> {
 }
 
 #[test]
-fn the_monitor_is_one_small_process_for_each_pod() -> Result<()> {
+fn rt_2_1_the_monitor_is_one_small_process_for_each_pod() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "small")?;
     for name in ["one", "two"] {

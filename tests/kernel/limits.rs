@@ -1,7 +1,12 @@
 //! Limits: they stand in the cgroup, and the kernel keeps to them.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_proto::cri;
+use gantry_tests::leakcheck;
 use gantry_tests::pod::{self, Pod};
+use gantry_tests::poll::poll;
 
 use crate::images::ready;
 
@@ -30,7 +35,7 @@ fn limits_stand_in_the_cgroup() -> Result<()> {
 }
 
 #[test]
-fn a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
+fn rt_5_3_a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "oom")?;
     let mut config = pod::container_config("oom", &ready.image, &["/workload", "alloc", "200"]);
@@ -55,4 +60,175 @@ fn an_oom_that_the_container_outlives_is_not_its_end() -> Result<()> {
     assert!(pod.log("outlives")?.contains("still here"));
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
+}
+
+fn update(
+    node: &gantry_tests::node::Node,
+    id: &str,
+    linux: cri::LinuxContainerResources,
+) -> Result<(), tonic::Status> {
+    let request = cri::UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(linux),
+        ..Default::default()
+    };
+    node.cri().update_container_resources(request).map(drop)
+}
+
+fn shown(node: &gantry_tests::node::Node, id: &str) -> Result<cri::LinuxContainerResources> {
+    let status = pod::container_status(node, id)?;
+    Ok(status.resources.and_then(|resources| resources.linux).unwrap_or_default())
+}
+
+#[test]
+fn limits_change_under_a_running_container_up_and_down() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "resize")?;
+    let mut config = pod::container_config("resize", &ready.image, &["/workload", "sleep", "60"]);
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.memory_limit_in_bytes = 64 << 20;
+    resources.cpu_quota = 25_000;
+    resources.cpu_period = 100_000;
+    let id = pod.start(&config)?;
+    let memory = || node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max");
+    let cpu = || node.cgroup_value(&id, "cpu.cfs_quota_us", "cpu.max");
+    // Up and down: v1 keeps memory below memory+swap at every moment.
+    for mib in [128, 32, 96] {
+        let limit = mib << 20;
+        let wanted = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+        update(node, &id, wanted)?;
+        assert_eq!(memory()?, limit.to_string());
+        assert_eq!(shown(node, &id)?.memory_limit_in_bytes, limit);
+    }
+    assert!(cpu()?.starts_with("25000"), "{}", cpu()?);
+    // A quota that does not fit the old period, and the other way round.
+    for (quota, period) in [(900_000, 1_000_000), (2_000, 10_000)] {
+        let wanted =
+            cri::LinuxContainerResources { cpu_quota: quota, cpu_period: period, ..Default::default() };
+        update(node, &id, wanted)?;
+        assert!(cpu()?.starts_with(&quota.to_string()), "{}", cpu()?);
+    }
+    let none = cri::LinuxContainerResources { cpu_quota: -1, ..Default::default() };
+    update(node, &id, none)?;
+    assert!(matches!(cpu()?.as_str(), "-1" | "max 10000"), "{}", cpu()?);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_memory_limit_below_what_is_used_is_refused_and_changes_nothing() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "below")?;
+    let script = "x=$(head -c 20000000 /dev/zero | tr '\\0' a); echo held; /workload sleep 600; echo ${#x}";
+    let mut config = pod::container_config("below", &ready.image, &["/bin/sh", "-c", script]);
+    config.linux.get_or_insert_default().resources.get_or_insert_default().memory_limit_in_bytes = 128 << 20;
+    let id = pod.start(&config)?;
+    poll("the memory to be held", Duration::from_secs(60), || match pod.log("below") {
+        Ok(log) if log.contains("held") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    let wanted = cri::LinuxContainerResources {
+        memory_limit_in_bytes: 8 << 20,
+        cpu_shares: 512,
+        ..Default::default()
+    };
+    let error = update(node, &id, wanted).expect_err("a limit below the usage");
+    assert!(error.message().contains("below"), "{error:?}");
+    assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (128 << 20).to_string());
+    assert_eq!(shown(node, &id)?.cpu_shares, 0);
+    let status = pod::container_status(node, &id)?;
+    assert_eq!(status.state(), cri::ContainerState::ContainerRunning);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn limits_of_a_created_container_wait_for_its_start_and_an_ended_one_takes_them_too() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "later")?;
+    let id = pod.create(&pod::container_config("later", &ready.image, &["/workload", "sleep", "60"]))?;
+    let wanted = |limit| cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+    update(node, &id, wanted(48 << 20))?;
+    node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+    assert_eq!(node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?, (48 << 20).to_string());
+    node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 10 })?;
+    update(node, &id, wanted(24 << 20))?;
+    assert_eq!(shown(node, &id)?.memory_limit_in_bytes, 24 << 20);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn rt_5_4_files_of_cgroup_v2_are_written_or_refused_by_name() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "unified")?;
+    let mut config = pod::container_config("unified", &ready.image, &["/workload", "sleep", "60"]);
+    let resources = config.linux.get_or_insert_default().resources.get_or_insert_default();
+    resources.unified.insert("memory.oom.group".into(), "1".into());
+    let v2 = leakcheck::mounts()?.iter().all(|mount| mount.kind != "cgroup");
+    match pod.create(&config) {
+        Ok(id) if v2 => {
+            node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+            assert_eq!(node.cgroup_value(&id, "memory.oom.group", "memory.oom.group")?, "1");
+        }
+        Err(error) if !v2 => assert!(error.message().contains("memory.oom.group"), "{error:?}"),
+        other => anyhow::bail!("{other:?} with v2 {v2}"),
+    }
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let parent = format!("/{}/given/pod", node.roots().tag());
+    let mut config = pod::sandbox_config(node, "given");
+    let linux = config.linux.get_or_insert_default();
+    linux.cgroup_parent.clone_from(&parent);
+    linux.resources.get_or_insert_default().memory_limit_in_bytes = 64 << 20;
+    let pod = Pod::run_config(node, config)?;
+    let id = pod.start(&pod::container_config("given", &ready.image, &["/workload", "sleep", "60"]))?;
+    let folders = leakcheck::tagged_cgroups(node.roots().tag())?;
+    let own = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&format!("{parent}/{id}")));
+    assert!(own.count() > 0, "{folders:?}");
+    let limit = |folder: &std::path::PathBuf| {
+        ["memory.limit_in_bytes", "memory.max"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(folder.join(file)).ok())
+    };
+    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&parent)).collect();
+    assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
+    pod.remove()?;
+    for folder in given {
+        std::fs::remove_dir(folder).context("the caller's cgroup is gone, or not empty")?;
+        std::fs::remove_dir(folder.parent().context("no parent")?)?;
+    }
+    node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_pod_cgroup_of_ours_has_the_pods_limits_with_its_overhead() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let mut config = pod::sandbox_config(node, "whole");
+    let linux = config.linux.get_or_insert_default();
+    linux.resources.get_or_insert_default().memory_limit_in_bytes = 64 << 20;
+    linux.overhead.get_or_insert_default().memory_limit_in_bytes = 16 << 20;
+    let pod = Pod::run_config(node, config)?;
+    let limit = || node.cgroup_value(&pod.id, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(limit()?, (80 << 20).to_string());
+    let resources = cri::LinuxContainerResources { memory_limit_in_bytes: 96 << 20, ..Default::default() };
+    node.cri().update_pod_sandbox_resources(cri::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: pod.id.clone(),
+        overhead: None,
+        resources: Some(resources),
+    })?;
+    assert_eq!(limit()?, (96 << 20).to_string());
+    pod.remove()?;
+    node.assert_clean(&ready.before)
 }

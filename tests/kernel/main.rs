@@ -3,11 +3,17 @@
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
 mod errors;
+mod events;
 mod harness;
 mod images;
 mod isolation;
 mod layers;
 mod lifecycle;
 mod limits;
+mod monitor;
+mod mounts;
 mod network;
+mod reboot;
 mod restart;
+mod seccomp;
+mod stats;

@@ -85,7 +85,7 @@ fn a_pod_outlives_the_runtime_that_started_it() -> Result<()> {
 }
 
 #[test]
-fn an_exit_while_the_runtime_was_down_is_not_lost() -> Result<()> {
+fn rt_2_4_an_exit_while_the_runtime_was_down_is_not_lost() -> Result<()> {
     let Ready { mut node, registry: _registry, image, before } = ready()?;
     let pod = Pod::run(&node, "ends")?;
     let id = pod.start(&pod::container_config("ends", &image, &["/workload", "count", "23", "8"]))?;
@@ -135,7 +135,7 @@ fn a_new_runtime_can_start_more_in_an_old_pod() -> Result<()> {
 }
 
 #[test]
-fn a_killed_monitor_takes_its_containers_with_it() -> Result<()> {
+fn rt_2_3_a_killed_monitor_takes_its_containers_with_it() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;
     let there: Vec<i32> = proc::all()?.iter().map(|process| process.pid).collect();

@@ -51,6 +51,42 @@ impl Cri {
     }
 }
 
+/// A stream of GetContainerEvents.
+#[derive(Debug)]
+pub struct Events<'a> {
+    cri: &'a Cri,
+    stream: tonic::Streaming<cri::ContainerEventResponse>,
+}
+
+impl Events<'_> {
+    /// The next event; None when the stream has ended.
+    ///
+    /// # Errors
+    /// The runtime's status, or `DeadlineExceeded` when nothing comes for 20 s.
+    pub fn receive(&mut self) -> Result<Option<cri::ContainerEventResponse>, Status> {
+        let stream = &mut self.stream;
+        self.cri.tokio.block_on(async {
+            tokio::time::timeout(Duration::from_secs(20), stream.message())
+                .await
+                .unwrap_or_else(|_| Err(Status::deadline_exceeded("no container event came")))
+        })
+    }
+}
+
+impl Cri {
+    /// `GetContainerEvents`.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn events(&self) -> Result<Events<'_>, Status> {
+        let mut client = self.runtime.clone();
+        let answer = self
+            .tokio
+            .block_on(async move { client.get_container_events(cri::GetEventsRequest {}).await })?;
+        Ok(Events { cri: self, stream: answer.into_inner() })
+    }
+}
+
 /// One method for each RPC: a request with a deadline in, its answer out.
 macro_rules! calls {
     ($field:ident: $($name:ident($request:ident) -> $response:ident;)*) => {
@@ -89,6 +125,11 @@ calls! { runtime:
     exec_sync(ExecSyncRequest) -> ExecSyncResponse;
     attach(AttachRequest) -> AttachResponse;
     container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
+    list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
+    pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
+    list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+    update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
+    update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse;
 }
 
 calls! { image:

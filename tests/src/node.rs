@@ -152,6 +152,7 @@ impl Drop for Roots {
 pub struct Node {
     child: Option<Child>,
     cri: Cri,
+    flags: Vec<String>,
     // Last: its drop sweeps what the process leaves.
     roots: Roots,
 }
@@ -171,7 +172,7 @@ impl Node {
     /// As [`Node::start`].
     pub fn start_on(roots: Roots) -> Result<Self> {
         let cri = Cri::new(&roots.path("cri.sock"))?;
-        let mut node = Node { child: None, cri, roots };
+        let mut node = Node { child: None, cri, flags: Vec::new(), roots };
         node.restart()?;
         Ok(node)
     }
@@ -187,6 +188,7 @@ impl Node {
             .arg("runtime")
             .arg(format!("--socket=unix://{}", self.roots.path("cri.sock").display()))
             .args(self.roots.flags()?)
+            .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -201,6 +203,11 @@ impl Node {
             cri.version(cri::VersionRequest::default()).map(Ok).map_err(|status| status.to_string())
         });
         answer.flatten().map(drop).with_context(|| self.log_tail())
+    }
+
+    /// Flags of one's own for the next start.
+    pub fn set_flags(&mut self, flags: &[String]) {
+        self.flags = flags.to_vec();
     }
 
     /// kill -9 of the runtime; its pods run on.

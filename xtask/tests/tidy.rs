@@ -44,10 +44,15 @@ const PURE: &[&str] = &[
     "agent/src/timeline/svg.rs",
     "cni/src/bridge/plan.rs",
     "cni/src/host_local/alloc.rs",
+    "shim/src/seccomp/bpf.rs",
+    "shim/src/seccomp/syscalls.rs",
     "shim/src/spec/capabilities.rs",
     "shim/src/spec/container.rs",
+    "shim/src/spec/profiles.rs",
+    "shim/src/spec/resources.rs",
     "shim/src/spec/sandbox.rs",
     "shim/src/spec/user.rs",
+    "shim/src/stats/rate.rs",
 ];
 
 /// What a pure file may not name.

@@ -37,8 +37,8 @@ pub(super) fn defaults() -> Vec<Rule> {
     rules
 }
 
-/// All access to one device of the node; None when the path is no device.
-pub(super) fn of_node(path: &Path) -> Option<Rule> {
+/// Access to one device of the node, all of it when no letter is given; None when the path is no device.
+pub(super) fn of_node((path, permissions): (&Path, &str)) -> Option<Rule> {
     let found = rustix::fs::stat(path).ok()?;
     let block = match FileType::from_raw_mode(found.st_mode) {
         FileType::BlockDevice => true,
@@ -46,7 +46,20 @@ pub(super) fn of_node(path: &Path) -> Option<Rule> {
         _ => return None,
     };
     let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
-    Some(Rule { block, major: Some(major), minor: Some(minor), access: ALL })
+    Some(Rule { block, major: Some(major), minor: Some(minor), access: access(permissions) })
+}
+
+fn access(permissions: &str) -> u8 {
+    if permissions.is_empty() {
+        return ALL;
+    }
+    let bit = |letter| match letter {
+        'r' => READ,
+        'w' => WRITE,
+        'm' => MKNOD,
+        _ => 0,
+    };
+    permissions.chars().fold(0, |set, letter| set | bit(letter))
 }
 
 impl fmt::Display for Rule {
@@ -156,6 +169,18 @@ mod tests {
         assert!(!allows(&program, true, READ, 254, 0), "reading a disk");
         assert!(!allows(&program, true, MKNOD | READ, 254, 0), "making and reading at once");
         assert!(!allows(&program, false, READ, 1, 1), "/dev/mem");
+    }
+
+    #[test]
+    fn letters_limit_a_device_of_the_node() {
+        let rule = of_node((Path::new("/dev/null"), "r")).unwrap();
+        assert_eq!(rule.to_string(), "c 1:3 r");
+        let program = program(&[Rule { major: Some(254), minor: Some(1), ..rule }]);
+        assert!(allows(&program, false, READ, 254, 1));
+        assert!(!allows(&program, false, WRITE, 254, 1));
+        assert!(!allows(&program, false, READ | WRITE, 254, 1));
+        assert_eq!(of_node((Path::new("/dev/null"), "")).unwrap().access, ALL);
+        assert!(of_node((Path::new("/etc"), "rwm")).is_none());
     }
 
     #[test]

@@ -28,9 +28,26 @@ pub struct Resources {
     pub unified: BTreeMap<String, String>,
 }
 
-type FileValue = (&'static str, String, String);
+/// Files whose order of writing matters, or that a node may lack.
+pub(super) const MEMORY_V1: &str = "memory.limit_in_bytes";
+pub(super) const MEMSW_V1: &str = "memory.memsw.limit_in_bytes";
+pub(super) const MEMORY_V2: &str = "memory.max";
+pub(super) const SWAP_V2: &str = "memory.swap.max";
+pub(super) const PERIOD_V1: &str = "cpu.cfs_period_us";
+pub(super) const QUOTA_V1: &str = "cpu.cfs_quota_us";
+
+/// Controller, file, value.
+pub(super) type FileValue = (&'static str, String, String);
 
 impl Resources {
+    /// Refuses what could not be written on this node.
+    ///
+    /// # Errors
+    /// The name.
+    pub fn check(&self, unified: bool) -> Result<(), Error> {
+        self.files(unified).map(drop)
+    }
+
     /// The writes in order: controller, file, value.
     pub(super) fn files(&self, unified: bool) -> Result<Vec<FileValue>, Error> {
         // They become file names: one with a slash would be any file of the node.
@@ -53,15 +70,11 @@ impl Resources {
                 files.push((controller, file.to_owned(), value.to_string()));
             }
         };
-        add("memory", "memory.limit_in_bytes", self.memory_limit);
-        add(
-            "memory",
-            "memory.memsw.limit_in_bytes",
-            if self.memory_swap_limit > 0 { self.memory_swap_limit } else { 0 },
-        );
+        add("memory", MEMORY_V1, self.memory_limit);
+        add("memory", MEMSW_V1, self.swap_and_memory());
         add("cpu", "cpu.shares", self.cpu_shares);
-        add("cpu", "cpu.cfs_period_us", self.cpu_period);
-        add("cpu", "cpu.cfs_quota_us", self.cpu_quota);
+        add("cpu", PERIOD_V1, self.cpu_period);
+        add("cpu", QUOTA_V1, self.cpu_quota);
         for (size, limit) in &self.hugepages {
             files.push(("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), limit.to_string()));
         }
@@ -72,11 +85,17 @@ impl Resources {
     fn v2(&self) -> Vec<FileValue> {
         let mut files = Vec::new();
         if self.memory_limit != 0 {
-            files.push(("memory", "memory.max".to_owned(), max_or(self.memory_limit)));
+            files.push(("memory", MEMORY_V2.to_owned(), max_or(self.memory_limit)));
         }
-        if self.memory_swap_limit > 0 && self.memory_limit > 0 {
-            let swap = self.memory_swap_limit.saturating_sub(self.memory_limit).max(0);
-            files.push(("memory", "memory.swap.max".to_owned(), swap.to_string()));
+        match (self.swap_and_memory(), self.memory_limit) {
+            (0, _) => {}
+            (..0, _) => files.push(("memory", SWAP_V2.to_owned(), "max".to_owned())),
+            (both, memory @ 1..) => {
+                let swap = both.saturating_sub(memory).max(0);
+                files.push(("memory", SWAP_V2.to_owned(), swap.to_string()));
+            }
+            // A sum without its other part says nothing about swap.
+            (1.., _) => {}
         }
         if let Some(weight) = weight(self.cpu_shares) {
             files.push(("cpu", "cpu.weight".to_owned(), weight.to_string()));
@@ -94,6 +113,11 @@ impl Resources {
             files.push(("unified", file.clone(), value.clone()));
         }
         files
+    }
+
+    /// Limit of memory and swap together. A memory limit alone means no swap, as containerd has it.
+    fn swap_and_memory(&self) -> i64 {
+        if self.memory_swap_limit == 0 { self.memory_limit } else { self.memory_swap_limit }
     }
 
     fn cpuset(&self, files: &mut Vec<FileValue>) {
@@ -164,12 +188,29 @@ mod tests {
             names(false),
             [
                 "memory.limit_in_bytes=67108864",
+                "memory.memsw.limit_in_bytes=67108864",
                 "cpu.shares=1024",
                 "cpu.cfs_period_us=100000",
                 "cpu.cfs_quota_us=50000"
             ]
         );
-        assert_eq!(names(true), ["memory.max=67108864", "cpu.weight=100", "cpu.max=50000 100000"]);
+        assert_eq!(
+            names(true),
+            ["memory.max=67108864", "memory.swap.max=0", "cpu.weight=100", "cpu.max=50000 100000"]
+        );
+    }
+
+    #[test]
+    fn swap_is_off_under_a_memory_limit_unless_asked_for() {
+        let swap = |memory_limit, memory_swap_limit| -> Option<String> {
+            let limits = Resources { memory_limit, memory_swap_limit, ..Resources::default() };
+            limits.files(true).unwrap().into_iter().find(|(_, file, _)| file == SWAP_V2).map(|file| file.2)
+        };
+        assert_eq!(swap(100, 0).as_deref(), Some("0"));
+        assert_eq!(swap(100, 150).as_deref(), Some("50"));
+        assert_eq!(swap(100, -1).as_deref(), Some("max"));
+        assert_eq!(swap(-1, 0).as_deref(), Some("max"));
+        assert_eq!(swap(0, 0), None);
     }
 
     #[test]

@@ -13,12 +13,14 @@ use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{START_FILE, devices, reserved};
+use super::{START_FILE, devices, propagation, reserved};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::feed;
 use crate::image::Image;
 use crate::node::{Node, new_id};
 use crate::sandbox::HOST_FILES;
+use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
 use crate::spec::user::{Accounts, User};
@@ -69,6 +71,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let id = record.id.clone();
     node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
     reservation.keep();
+    feed::announce(&node, feed::Kind::ContainerCreatedEvent, &id, &sandbox.id);
     Ok(id)
 }
 
@@ -80,7 +83,8 @@ fn make(
     id: &str,
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
-    let checked = spec::container::check(config)?;
+    let checked = spec::container::check(config, &node.config.unset_seccomp())?;
+    spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     let accounts = Accounts {
         passwd: topmost(node.images.layers_dir(), &layers, "etc/passwd")?,
@@ -91,6 +95,9 @@ fn make(
     if start.privileged {
         start.devices = devices::all_of_node()?;
     }
+    let bounding = start.capabilities.map_or(0, |sets| sets.bounding);
+    let filter = seccomp::filter(&checked.seccomp, bounding)?;
+    (start.seccomp_filter, start.seccomp_flags) = (filter.program, filter.flags);
     let stop_signal = spec::container::stop_signal(config, &image.config)?;
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
@@ -170,6 +177,7 @@ fn resolve_mounts(
         }
         mount.source = fs::canonicalize(source).map_err(wrap)?.display().to_string();
     }
+    propagation::check(&start.mounts)?;
     let own = HOST_FILES
         .iter()
         .filter(|(_, destination)| !config.mounts.iter().any(|mount| mount.container_path == *destination))
@@ -177,7 +185,7 @@ fn resolve_mounts(
             source: sandbox.join(name).display().to_string(),
             destination: (*destination).to_owned(),
             readonly,
-            propagation: 0,
+            ..Mount::default()
         });
     start.mounts.extend(own);
     // Outer before inner, whatever order they were given in.
@@ -201,6 +209,7 @@ fn new_record(
         host_path: mount.host_path.clone(),
         readonly: mount.readonly,
         propagation: mount.propagation,
+        recursive_readonly: mount.recursive_read_only,
     });
     ContainerRecord {
         version: VERSION,

@@ -31,7 +31,7 @@ fn collect(folder: &Path, devices: &mut Vec<Device>) -> Result<(), Error> {
             collect(&path, devices)?;
         } else if (kind.is_char_device() || kind.is_block_device()) && name != "console" {
             let path = path.display().to_string();
-            devices.push(Device { host_path: path.clone(), container_path: path });
+            devices.push(Device { host_path: path.clone(), container_path: path, ..Device::default() });
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ use prost::Message;
 use super::{START_FILE, start_error};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
+use crate::feed;
 use crate::node::Node;
 use crate::recover;
 use crate::spec::container::resources;
@@ -79,6 +80,7 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
                 return Err(Error::SandboxNotReady(sandbox.id.clone()));
             }
             tracing::info!(container = container.id, pid = process.pid, "container started");
+            feed::announce(&node, feed::Kind::ContainerStartedEvent, &container.id, &container.sandbox_id);
             Ok(())
         }
         Err(error) => Err(fail(&node, &container, &error).await),
@@ -97,7 +99,9 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
     cgroup.create()?;
     cgroup.apply(&resources(&record.linux_resources()))?;
     if !start.privileged {
-        cgroup.restrict_devices(start.devices.iter().map(|device| Path::new(&device.host_path)))?;
+        let extra = start.devices.iter();
+        let extra = extra.map(|device| (Path::new(&device.host_path), device.permissions.as_str()));
+        cgroup.restrict_devices(extra)?;
     }
     Ok(start)
 }
@@ -108,7 +112,9 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
     if let Err(error) = container.update(|record| record.start_failure = Some(failure.clone())) {
         tracing::warn!(container = container.id, "{}", chain(&error));
     }
-    container.set_state(ContainerState::Exited(start_error(&failure)));
+    if container.set_state(ContainerState::Exited(start_error(&failure))) {
+        feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
+    }
     let (layout, path) = (node.layout.clone(), container.record().cgroup);
     let removed = tokio::task::spawn_blocking(move || Cgroup::new(&layout, &path)?.remove()).await;
     if let Ok(Err(error)) = removed {

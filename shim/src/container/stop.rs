@@ -8,14 +8,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::feed;
 use crate::node::Node;
 use crate::store::{Container, ContainerState};
 use crate::sys;
 
 /// How long a container has to be gone after SIGKILL, output drained and exit recorded.
 const KILL_END: Duration = Duration::from_secs(10);
+
+/// How long a monitor may take from an end to its report: it drains the output for two seconds.
+const REPORT: Duration = Duration::from_secs(3);
+
+/// How often a dying process is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 
 const SIGKILL: i32 = 9;
 
@@ -41,10 +50,33 @@ pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), E
 pub(crate) async fn kill(container: &Container) -> Result<(), Error> {
     let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
     send(container, &pidfd, SIGKILL)?;
-    match tokio::time::timeout(KILL_END, container.ended()).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(Error::Unkillable { id: container.id.clone(), seconds: KILL_END.as_secs() }),
+    // Both arms are cancel-safe: they wait for what stays true.
+    tokio::select! {
+        () = container.ended() => Ok(()),
+        () = unreported(&pidfd) => {
+            tracing::warn!(container = container.id, "it is dead, and its monitor does not say so");
+            Ok(())
+        }
+        () = tokio::time::sleep(KILL_END) => {
+            Err(Error::Unkillable { id: container.id.clone(), seconds: KILL_END.as_secs() })
+        }
     }
+}
+
+/// Waits until the process is dead and its monitor has had the time to tell: one that hangs on a bad
+/// disk holds up no stop (runtime-traps 2.5).
+pub(crate) async fn unreported(pidfd: &OwnedFd) {
+    while !is_dead(pidfd) {
+        tokio::time::sleep(LOOK).await;
+    }
+    tokio::time::sleep(REPORT).await;
+}
+
+/// A pidfd is readable once its process has ended (pidfd_open(2)).
+fn is_dead(pidfd: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut wanted, Some(&now)), Ok(count) if count > 0)
 }
 
 fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error> {
@@ -78,5 +110,6 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     })
     .await??;
     node.store.forget_container(&container.id);
+    feed::announce(node, feed::Kind::ContainerDeletedEvent, &container.id, &container.sandbox_id);
     Ok(())
 }

@@ -18,11 +18,11 @@ fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
     json.map(|json| ("timeline".to_owned(), json)).into_iter().collect()
 }
 
-fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
+pub(crate) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
     let network = network::conflist(node);
     let runtime = cri::RuntimeCondition {
         r#type: "RuntimeReady".into(),
@@ -36,7 +36,8 @@ pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
         message: network.err().map(|error| chain(&error)).unwrap_or_default(),
     };
     let info = if verbose {
-        BTreeMap::from([("config".to_owned(), format!("{:?}", node.config))])
+        // JSON, as crictl expects of every value here.
+        serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json)).into_iter().collect()
     } else {
         BTreeMap::new()
     };
@@ -46,7 +47,7 @@ pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
         runtime_handlers: vec![cri::RuntimeHandler {
             name: String::new(),
             features: Some(cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: false,
+                recursive_read_only_mounts: true,
                 user_namespaces: false,
             }),
         }],
@@ -57,7 +58,7 @@ pub(super) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
     }
 }
 
-fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {
+pub(crate) fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {
     cri::PodSandboxMetadata { name: pod.name, uid: pod.uid, namespace: pod.namespace, attempt: pod.attempt }
 }
 
@@ -68,7 +69,7 @@ fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
     }
 }
 
-pub(super) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
+pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cri::PodSandbox> {
     let wanted = filter.state.as_ref().map(cri::PodSandboxStateValue::state);
     let shown = store.sandboxes().into_iter().filter(|sandbox| sandbox.state() != SandboxState::Starting);
     shown
@@ -88,10 +89,11 @@ pub(super) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cr
         .collect()
 }
 
-pub(super) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandboxStatusResponse {
+pub(crate) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandboxStatusResponse {
     let record = sandbox.record();
-    let addresses =
-        record.network.as_ref().and_then(|network| network.result.as_ref()).map(network::addresses);
+    // Of a stopped pod the addresses may be another's by now.
+    let network = record.network.as_ref().filter(|_| !record.stopped);
+    let addresses = network.and_then(|network| network.result.as_ref()).map(network::addresses);
     let mut addresses = addresses.unwrap_or_default().into_iter();
     let options = cri::NamespaceOption {
         network: record.namespaces.network,
@@ -130,7 +132,7 @@ fn container_state(state: &ContainerState) -> cri::ContainerState {
     }
 }
 
-fn container_metadata(record: &ContainerRecord) -> cri::ContainerMetadata {
+pub(crate) fn container_metadata(record: &ContainerRecord) -> cri::ContainerMetadata {
     cri::ContainerMetadata { name: record.name.clone(), attempt: record.attempt }
 }
 
@@ -138,7 +140,7 @@ fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
     cri::ImageSpec { image: record.image.clone(), ..cri::ImageSpec::default() }
 }
 
-pub(super) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
+pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
     let wanted = filter.state.as_ref().map(cri::ContainerStateValue::state);
     store
         .containers()
@@ -165,7 +167,7 @@ pub(super) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
         .collect()
 }
 
-pub(super) fn container_status(container: &Container, verbose: bool) -> cri::ContainerStatusResponse {
+pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::ContainerStatusResponse {
     let (record, state) = (container.record(), container.state());
     let mut status = cri::ContainerStatus {
         id: record.id.clone(),
@@ -206,6 +208,7 @@ fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
         host_path: record.host_path.clone(),
         readonly: record.readonly,
         propagation: record.propagation,
+        recursive_read_only: record.recursive_readonly,
         ..cri::Mount::default()
     }
 }
@@ -226,7 +229,7 @@ fn stop_signal(number: i32) -> i32 {
     cri::Signal::from_str_name(&name).unwrap_or(cri::Signal::RuntimeDefault).into()
 }
 
-pub(super) fn image(image: &Image) -> cri::Image {
+pub(crate) fn image(image: &Image) -> cri::Image {
     let (uid, username) = match image.config.user.split(':').next().unwrap_or_default() {
         // No user named: root, which CRI writes as uid 0.
         "" => (Some(0), String::new()),
@@ -247,7 +250,7 @@ pub(super) fn image(image: &Image) -> cri::Image {
     }
 }
 
-pub(super) fn image_status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
+pub(crate) fn image_status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
     let Some(found) = images.find(name) else { return cri::ImageStatusResponse::default() };
     cri::ImageStatusResponse { image: Some(image(&found)), info: info(verbose, &images.last_pull(&found.id)) }
 }

@@ -77,11 +77,17 @@ pub fn run(
     reset::open_files()?;
     identity::limits(&start.rlimits)?;
     make_cwd(&start.cwd)?;
+    if !start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
     identity::assume(start)?;
     enter_cwd(&start.cwd)?;
     // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
+    if start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
     ready()?;
     exec(start)
 }
@@ -106,6 +112,7 @@ fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepErr
     let (Some(root), Some(cgroup)) = (&start.rootfs, &start.cgroup) else {
         return refuse(libc::EINVAL, "the request has no root file system or no cgroup");
     };
+    let sources = mounts::sources(&start.mounts)?;
     rootfs::detach_from_host()?;
     let shm = shared_memory(start, joined)?;
     // The network namespace first: a sysfs shows the one its mounter is in.
@@ -122,7 +129,9 @@ fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepErr
     let top = rootfs::mount(root)?;
     mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
     dev::build(top.as_fd(), &shm, &start.devices)?;
-    start.mounts.iter().try_for_each(|mount| mounts::bind(top.as_fd(), mount))?;
+    for (mount, source) in start.mounts.iter().zip(&sources) {
+        mounts::bind(top.as_fd(), mount, source)?;
+    }
     rootfs::pivot(&top)
 }
 

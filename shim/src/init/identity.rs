@@ -8,6 +8,7 @@ use rustix::process::{Gid, Resource, Uid};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
 use super::{Step, StepError, refuse};
+use crate::sys;
 
 /// Writes oom_score_adj. Without CAP_SYS_RESOURCE it can't go below where it stands: then it stays,
 /// which makes the container a likelier victim, never a less likely one.
@@ -62,6 +63,16 @@ fn resource(number: u32) -> Option<Resource> {
         libc::RLIMIT_RTTIME => Resource::Rttime,
         _ => return None,
     })
+}
+
+/// Installs the request's filter. Without no_new_privs this takes CAP_SYS_ADMIN, so it goes before the
+/// change of user; with it, it goes last, so that the filter need not allow the set-up (runtime-traps
+/// 2.12).
+pub(super) fn filter(program: &[u8], flags: u32) -> Result<(), StepError> {
+    if program.is_empty() {
+        return Ok(());
+    }
+    sys::seccomp::install(program, flags).step(|| "install the seccomp filter".into())
 }
 
 /// Becomes the container's user with exactly the capabilities of the request. The bounding set goes

@@ -15,6 +15,7 @@ use rustix::mount::{
 };
 
 use super::{Step, StepError, refuse};
+use crate::sys;
 
 const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
@@ -165,16 +166,21 @@ fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFla
     Ok(())
 }
 
-/// One mount of the request: the source's tree, as it is now, on the destination.
-pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount) -> Result<(), StepError> {
-    let source = copy_tree(&mount.source, true)?;
-    let kind = rustix::fs::fstat(&source).step(|| format!("look at the mount source {}", mount.source))?;
+/// The trees of the request's sources. Taken before the container's mount namespace lets go of the
+/// host's: a copy made then is still a peer of a shared mount, made later only its slave.
+pub(super) fn sources(mounts: &[Mount]) -> Result<Vec<OwnedFd>, StepError> {
+    mounts.iter().map(|mount| copy_tree(&mount.source, true)).collect()
+}
+
+/// One mount of the request: the source's tree on the destination.
+pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<(), StepError> {
+    let kind = rustix::fs::fstat(source).step(|| format!("look at the mount source {}", mount.source))?;
     let directory = rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir();
     let place = target(root, &mount.destination, directory, ResolveFlags::empty())?;
     attach(source.as_fd(), place.as_fd(), &mount.destination)?;
     // By its own descriptor, never by looking the destination up again: a link put there meanwhile,
     // in a volume that others write to, would get the flags instead (as in CVE-2021-30465).
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&source));
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(source));
     let propagation = match mount.propagation() {
         Propagation::Private => MountPropagationFlags::PRIVATE,
         Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
@@ -182,7 +188,10 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount) -> Result<(), StepError>
     };
     rustix::mount::mount_change(path.as_str(), propagation | MountPropagationFlags::REC)
         .step(|| format!("set the propagation of {}", mount.destination))?;
-    if mount.readonly {
+    if mount.recursive_readonly {
+        sys::mount::make_tree_read_only(source.as_fd())
+            .step(|| format!("make {} and all below it read-only", mount.destination))?;
+    } else if mount.readonly {
         remount_read_only(&path).step(|| format!("make {} read-only", mount.destination))?;
     }
     Ok(())

@@ -71,6 +71,7 @@ pub fn run(
     })?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
+    identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
     ready()?;
     sys::exec::exec_fd(program.as_fd(), &[c"pause".into()], &[]).step(|| "exec pause".into())
 }

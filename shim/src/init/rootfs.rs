@@ -62,9 +62,8 @@ fn options(rootfs: &Rootfs) -> String {
 pub(super) fn pivot(root: &OwnedFd) -> Result<(), StepError> {
     rustix::process::fchdir(root).step(|| "enter the root file system".into())?;
     rustix::process::pivot_root(".", ".").step(|| "pivot into the root file system".into())?;
-    // A slave still sends unmounts nowhere, but must not pass the detach on to later peers either.
-    rustix::mount::mount_change(".", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .step(|| "make the old root a slave".into())?;
+    // The old root is a slave since `detach_from_host`, so this reaches nobody else. A change of "." itself
+    // would be one of the new root: only umount looks for what is mounted on top.
     rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "let go of the old root".into())?;
     rustix::process::chdir("/").step(|| "enter the new root".into())
 }

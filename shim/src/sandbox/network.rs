@@ -13,7 +13,7 @@ use crate::store::record::{Network, SandboxRecord};
 use crate::timeline::{Recorder, Span};
 
 /// Interface name inside the pod, as every CRI runtime uses.
-const IFNAME: &str = "eth0";
+pub(crate) const IFNAME: &str = "eth0";
 
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
 /// the network add-on.
@@ -81,7 +81,7 @@ pub(super) async fn add(
 
 /// DEL with the conflist of ADD, then the namespace. Idempotent; the namespace goes even when a
 /// plugin fails, and the plugin's error is kept.
-pub(super) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Result<(), Error> {
+pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Result<(), Error> {
     let (node, id) = (node.clone(), id.to_owned());
     let job = move || {
         let attachment =

@@ -9,9 +9,12 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
 
 use super::{files, launch, network, stop};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::error::{Error, chain};
+use crate::feed;
 use crate::node::{Node, new_id};
+use crate::seccomp;
+use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
 use crate::store::record::{self, Network, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
@@ -29,7 +32,7 @@ const SHM_SIZE: u64 = 64 << 20;
 /// The failed step; nothing is left behind, or the error says what is.
 pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> Result<String, Error> {
     let config = request.config.unwrap_or_default();
-    let spec = SandboxSpec::new(config, &request.runtime_handler)?;
+    let spec = SandboxSpec::new(config, &request.runtime_handler, &node.config.unset_seccomp())?;
     if let Some(id) = finished_before(&node, &spec) {
         return Ok(id);
     }
@@ -132,8 +135,8 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         let (client, process) = launch::start(node, &sandbox.id).await?;
         sandbox.set_monitor(Some(client));
         sandbox.update(|record| record.monitor = Some(process))?;
-        let (layout, path) = (node.layout.clone(), sandbox.record().pause_cgroup());
-        let job = move || Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.create().map(|()| cgroup));
+        let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
+        let job = move || cgroups(&layout, &record, &limits);
         Ok::<Cgroup, Error>(tokio::task::spawn_blocking(job).await??)
     };
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
@@ -143,7 +146,21 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     start_pause(node, sandbox, spec, &cgroup).await?;
     sandbox.update(|record| record.complete = true)?;
     sandbox.set_state(SandboxState::Ready);
+    for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
+        feed::announce(node, kind, &sandbox.id, &sandbox.id);
+    }
     Ok(())
+}
+
+/// Pause's cgroup, below the pod's. A pod cgroup that the caller named is the caller's to limit, one
+/// that we made is ours.
+fn cgroups(layout: &Layout, record: &SandboxRecord, limits: &Resources) -> Result<Cgroup, cgroup::Error> {
+    let pause = Cgroup::new(layout, &record.pause_cgroup())?;
+    pause.create()?;
+    if record.owns_cgroup_parent {
+        Cgroup::new(layout, &record.cgroup_parent)?.apply(limits)?;
+    }
+    Ok(pause)
 }
 
 fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
@@ -168,6 +185,8 @@ async fn start_pause(
     let _stage = sandbox.spans.stage("pause");
     let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
     let netns = sandbox.record().network.map(|network| network.netns.display().to_string());
+    // Pause has no capabilities.
+    let filter = seccomp::filter(&spec.seccomp, 0)?;
     let start = StartSandbox {
         id: sandbox.id.clone(),
         hostname: spec.hostname.clone(),
@@ -183,6 +202,8 @@ async fn start_pause(
         oom_score_adj: PAUSE_OOM_SCORE,
         shm_size: SHM_SIZE,
         host_network: spec.host_network,
+        seccomp_filter: filter.program,
+        seccomp_flags: filter.flags,
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };

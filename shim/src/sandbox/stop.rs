@@ -14,6 +14,7 @@ use crate::cgroup::Cgroup;
 use crate::container;
 use crate::error::{Error, chain};
 use crate::events;
+use crate::feed;
 use crate::node::Node;
 use crate::recover;
 use crate::store::{Sandbox, SandboxState};
@@ -72,6 +73,10 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
         result => result.map_err(|source| Error::Files { what: "remove", path: folder, source }),
     })
     .await??;
+    if sandbox.record().complete {
+        // While it can still be found: the event shows its last status.
+        feed::announce(node, feed::Kind::ContainerDeletedEvent, &sandbox.id, &sandbox.id);
+    }
     node.store.forget_sandbox(&sandbox.id);
     Ok(())
 }
@@ -95,7 +100,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             Err(_) => tracing::warn!(sandbox = sandbox.id, "the monitor does not answer, killing it"),
         }
     }
-    sandbox.set_state(SandboxState::NotReady);
+    events::lost(node, sandbox);
     if let Some(network) = record.network.clone() {
         errors.note(network::remove(node, &sandbox.id, network).await);
     }
@@ -134,8 +139,12 @@ async fn end_pause(sandbox: &Sandbox) -> Result<(), Error> {
             return Err(Error::Process { id: sandbox.id.clone(), pid: process.pid, source: error.into() });
         }
     }
-    match tokio::time::timeout(PAUSE_END, sandbox.lost()).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() }),
+    // Every arm is cancel-safe: they wait for what stays true.
+    tokio::select! {
+        () = sandbox.lost() => Ok(()),
+        () = container::stop::unreported(&pidfd) => Ok(()),
+        () = tokio::time::sleep(PAUSE_END) => {
+            Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() })
+        }
     }
 }

@@ -71,7 +71,7 @@ const DEFAULT: [&str; 14] = [
 /// Every capability that has a name here.
 const ALL: u64 = (1 << NAMES.len()) - 1;
 
-fn bit(name: &str) -> Result<u64, Error> {
+pub(crate) fn bit(name: &str) -> Result<u64, Error> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
     if plain == "ALL" {

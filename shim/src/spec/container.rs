@@ -6,76 +6,76 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
 
-use super::{Error, capabilities, pid_mode, shared, unsupported};
+use super::{Error, capabilities, pid_mode, profiles, shared, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
+use crate::seccomp::Wanted;
 use crate::store::record::SandboxRecord;
 
 /// The request's security context after the checks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Checked {
     security: cri::LinuxContainerSecurityContext,
     /// As the request gave them, for status.
     pub linux_resources: cri::LinuxContainerResources,
+    /// Profile to compile.
+    pub seccomp: Wanted,
 }
 
-/// Refuses what is not honoured yet.
+/// Refuses what is not honoured yet. `unset_seccomp` is the profile of containers that name none.
 ///
 /// # Errors
 /// The field, by name.
-pub(crate) fn check(config: &cri::ContainerConfig) -> Result<Checked, Error> {
+pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
     unsupported(config.stdin || config.stdin_once, "stdin")?;
     unsupported(config.tty, "tty")?;
     unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
     unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
-    seccomp(&security)?;
-    let profile = security
-        .apparmor
-        .as_ref()
-        .is_some_and(|profile| profile.profile_type() != cri::security_profile::ProfileType::Unconfined);
-    unsupported(profile, "security_context.apparmor")?;
-    old_profiles(&security)?;
+    let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         unsupported(mount.image.is_some(), "mounts.image")?;
         unsupported(!mount.image_sub_path.is_empty(), "mounts.image_sub_path")?;
-        unsupported(mount.recursive_read_only, "mounts.recursive_read_only")?;
-        // Mounts made inside would have to reach the host, whose namespace the container has left by then.
-        let bidirectional = mount.propagation() == cri::MountPropagation::PropagationBidirectional;
-        unsupported(bidirectional, "mounts.propagation BIDIRECTIONAL")?;
+        recursive_read_only(mount)?;
         unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
         absolute("mounts.container_path", &mount.container_path)?;
         absolute("mounts.host_path", &mount.host_path)?;
     }
     for device in &config.devices {
-        let mut permissions: Vec<char> = device.permissions.chars().collect();
-        permissions.sort_unstable();
-        unsupported(!matches!(permissions[..], [] | ['m', 'r', 'w']), "devices.permissions other than rwm")?;
+        if device.permissions.contains(|letter| !matches!(letter, 'r' | 'w' | 'm')) {
+            return Err(Error::Invalid {
+                field: "devices.permissions",
+                value: device.permissions.clone(),
+                expected: "any of r, w and m",
+            });
+        }
     }
     if !config.working_dir.is_empty() {
         absolute("working_dir", &config.working_dir)?;
     }
     let linux_resources = linux.resources.unwrap_or_default();
-    Ok(Checked { security, linux_resources })
+    Ok(Checked { security, linux_resources, seccomp })
 }
 
 #[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
-fn old_profiles(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
-    let confined = |profile: &str| !matches!(profile, "" | "unconfined");
-    unsupported(confined(&security.seccomp_profile_path), "security_context.seccomp_profile_path")?;
-    unsupported(confined(&security.apparmor_profile), "security_context.apparmor_profile")
+fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
+    profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
+    let old = &security.seccomp_profile_path;
+    profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
 
-/// Unconfined is what there is so far: anything else would promise protection that is not given.
-fn seccomp(security: &cri::LinuxContainerSecurityContext) -> Result<(), Error> {
-    let confined = |profile: &cri::SecurityProfile| {
-        profile.profile_type() != cri::security_profile::ProfileType::Unconfined
-    };
-    unsupported(
-        !security.privileged && security.seccomp.as_ref().is_some_and(confined),
-        "security_context.seccomp",
-    )
+/// What the CRI says of the field, and containerd checks.
+fn recursive_read_only(mount: &cri::Mount) -> Result<(), Error> {
+    let private = mount.propagation() == cri::MountPropagation::PropagationPrivate;
+    if !mount.recursive_read_only || (mount.readonly && private) {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        field: "mounts.recursive_read_only",
+        value: mount.container_path.clone(),
+        expected: "set with readonly and propagation PRIVATE only",
+    })
 }
 
 fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
@@ -183,6 +183,7 @@ impl Checked {
                 .map(|device| Device {
                     host_path: device.host_path.clone(),
                     container_path: device.container_path.clone(),
+                    permissions: device.permissions.clone(),
                 })
                 .collect(),
             mounts: config.mounts.iter().map(mount).collect(),
@@ -207,6 +208,7 @@ fn mount(from: &cri::Mount) -> Mount {
         source: from.host_path.clone(),
         destination: from.container_path.clone(),
         readonly: from.readonly,
+        recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),
     }
 }

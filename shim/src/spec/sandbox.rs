@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Sysctl};
 
-use super::{Error, pid_mode, shared, unsupported};
+use super::resources::with_overhead;
+use super::{Error, pid_mode, profiles, shared, unsupported};
+use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
 
 /// What a sandbox needs, resolved.
@@ -24,14 +26,22 @@ pub(crate) struct SandboxSpec {
     pub cgroup_parent: String,
     pub sysctls: Vec<Sysctl>,
     pub dns: Option<cri::DnsConfig>,
+    /// Of pause.
+    pub seccomp: Wanted,
+    /// Of the pod as a whole, for a cgroup of our own.
+    pub limits: cri::LinuxContainerResources,
 }
 
 impl SandboxSpec {
-    /// Checks and resolves a request.
+    /// Checks and resolves a request. `unset_seccomp` is the profile of pods that name none.
     ///
     /// # Errors
     /// What is missing, invalid or not supported yet, by field.
-    pub(crate) fn new(config: cri::PodSandboxConfig, handler: &str) -> Result<Self, Error> {
+    pub(crate) fn new(
+        config: cri::PodSandboxConfig,
+        handler: &str,
+        unset_seccomp: &Wanted,
+    ) -> Result<Self, Error> {
         if !handler.is_empty() {
             return Err(Error::Invalid {
                 field: "runtime_handler",
@@ -52,6 +62,7 @@ impl SandboxSpec {
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
         unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
+        let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
         let userns =
             options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod);
@@ -88,9 +99,22 @@ impl SandboxSpec {
             cgroup_parent: linux.cgroup_parent,
             sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host)?,
             dns: config.dns_config,
+            seccomp,
+            limits: with_overhead(&linux.resources.unwrap_or_default(), &linux.overhead.unwrap_or_default()),
         })
     }
 }
+
+#[expect(deprecated, reason = "clients still set the old field, and containerd honours it")]
+fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
+    profiles::apparmor(security.apparmor.as_ref(), "")?;
+    let old = &security.seccomp_profile_path;
+    profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
+}
+
+/// Ports below 1024 and pings for every user: in a network of the pod's own they guard nothing.
+const UNPRIVILEGED: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// Only what belongs to a namespace of the pod: anything else would change the node.
 fn sysctls(
@@ -114,6 +138,12 @@ fn sysctls(
         }
         sysctls.push(Sysctl { name, value });
     }
+    // containerd 2's defaults (enable_unprivileged_ports, enable_unprivileged_icmp).
+    for (name, value) in UNPRIVILEGED.iter().filter(|_| !host_network) {
+        if !sysctls.iter().any(|sysctl| sysctl.name == *name) {
+            sysctls.push(Sysctl { name: (*name).to_owned(), value: (*value).to_owned() });
+        }
+    }
     sysctls.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(sysctls)
 }
@@ -136,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_plain_pod_has_its_own_network_and_shares_ipc() {
-        let spec = SandboxSpec::new(config(), "").unwrap();
+        let spec = SandboxSpec::new(config(), "", &Wanted::Unconfined).unwrap();
         assert!(!spec.host_network);
         assert_eq!((spec.pid, spec.ipc), (NamespaceMode::Sandbox, NamespaceMode::Sandbox));
     }
@@ -146,17 +176,27 @@ mod tests {
         let mut port = config();
         port.port_mappings.push(cri::PortMapping { host_port: 80, ..cri::PortMapping::default() });
         assert_eq!(
-            SandboxSpec::new(port, "").unwrap_err(),
+            SandboxSpec::new(port, "", &Wanted::Unconfined).unwrap_err(),
             Error::Unsupported { field: "port_mappings.host_port" }
         );
         assert!(matches!(
-            SandboxSpec::new(config(), "kata"),
+            SandboxSpec::new(config(), "kata", &Wanted::Unconfined),
             Err(Error::Invalid { field: "runtime_handler", .. })
         ));
         assert_eq!(
-            SandboxSpec::new(cri::PodSandboxConfig::default(), "").unwrap_err(),
+            SandboxSpec::new(cri::PodSandboxConfig::default(), "", &Wanted::Unconfined).unwrap_err(),
             Error::Missing("config.metadata")
         );
+    }
+
+    #[test]
+    fn a_pod_network_has_no_privileged_ports_unless_asked_for() {
+        let own = sysctls([], false, false).unwrap();
+        assert_eq!(own.len(), 2, "{own:?}");
+        assert!(sysctls([], true, false).unwrap().is_empty());
+        let wanted = ("net/ipv4/ip_unprivileged_port_start".to_owned(), "1024".to_owned());
+        let own = sysctls([wanted], false, false).unwrap();
+        assert_eq!((own.len(), own[0].value.as_str()), (2, "1024"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::lock;
 use super::record::{self, ContainerRecord};
+use crate::stats::{Rate, Writable};
 use crate::timeline::Recorder;
 
 /// How a container ended.
@@ -50,6 +51,10 @@ pub(crate) struct Container {
     pub operation: tokio::sync::Mutex<()>,
     /// Spans of its making.
     pub spans: Recorder,
+    /// CPU use per second.
+    pub rate: Rate,
+    /// Of its writable layer.
+    pub writable: Writable,
     record: Mutex<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
@@ -64,6 +69,8 @@ impl Container {
             folder,
             operation: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
+            rate: Rate::default(),
+            writable: Writable::default(),
             record: Mutex::new(record),
             state: watch::Sender::new(state),
         }
@@ -91,8 +98,9 @@ impl Container {
         self.state.borrow().clone()
     }
 
-    /// Moves forward only: the news of an exit may overtake the answer to the start.
-    pub(crate) fn set_state(&self, state: ContainerState) {
+    /// Moves forward only: the news of an exit may overtake the answer to the start. Tells whether it
+    /// moved.
+    pub(crate) fn set_state(&self, state: ContainerState) -> bool {
         self.state.send_if_modified(|current| {
             let moves = matches!(
                 (&*current, &state),
@@ -103,7 +111,7 @@ impl Container {
                 *current = state;
             }
             moves
-        });
+        })
     }
 
     /// Waits for the end.

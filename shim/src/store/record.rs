@@ -151,6 +151,8 @@ pub(crate) struct MountRecord {
     pub host_path: String,
     pub readonly: bool,
     pub propagation: i32,
+    #[serde(default)]
+    pub recursive_readonly: bool,
 }
 
 /// The container's process, from the moment its program runs.
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_version_is_refused_by_number_and_a_missing_record_is_none() {
+    fn rt_7_3_an_unknown_version_is_refused_by_number_and_a_missing_record_is_none() {
         let folder = tempfile::tempdir().unwrap();
         assert!(read::<ContainerRecord>(folder.path()).unwrap().is_none());
         fs::write(folder.path().join(FILE), r#"{"version": 7, "id": "x"}"#).unwrap();

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::lock;
 use super::record::{self, SandboxRecord};
 use crate::monitor_client::MonitorClient;
+use crate::stats::Rate;
 use crate::timeline::Recorder;
 
 /// ```text
@@ -36,6 +37,8 @@ pub(crate) struct Sandbox {
     pub operation: tokio::sync::Mutex<()>,
     /// Spans of its making.
     pub spans: Recorder,
+    /// CPU use per second.
+    pub rate: Rate,
     record: Mutex<SandboxRecord>,
     state: watch::Sender<SandboxState>,
     monitor: Mutex<Option<MonitorClient>>,
@@ -50,6 +53,7 @@ impl Sandbox {
             folder,
             operation: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
+            rate: Rate::default(),
             record: Mutex::new(record),
             state: watch::Sender::new(state),
             monitor: Mutex::new(None),
@@ -78,15 +82,17 @@ impl Sandbox {
         *self.state.borrow()
     }
 
-    /// Moves to `state`; NotReady is final.
-    pub(crate) fn set_state(&self, state: SandboxState) {
+    /// Moves to `state`; NotReady is final. Tells which state it left, if it moved.
+    pub(crate) fn set_state(&self, state: SandboxState) -> Option<SandboxState> {
+        let mut left = None;
         self.state.send_if_modified(|current| {
             let moves = *current != SandboxState::NotReady && *current != state;
             if moves {
-                *current = state;
+                left = Some(std::mem::replace(current, state));
             }
             moves
         });
+        left
     }
 
     /// Waits until the state is NotReady.

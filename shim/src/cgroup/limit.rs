@@ -1,0 +1,97 @@
+//! Writing limits, in an order that the kernel accepts whatever stands there now. Owns the order;
+//! `resources` owns the values. Called through `Cgroup`.
+
+use std::fs;
+use std::io;
+
+use super::resources::{FileValue, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
+use super::{Cgroup, Error, Resources, write};
+
+/// An absent limit of v1, rounded to pages, and -1 both mean more than any other.
+const ENDLESS: i64 = 1 << 62;
+
+impl Cgroup {
+    /// Sets limits.
+    ///
+    /// # Errors
+    /// When the kernel refuses a value, with file and value.
+    pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
+        let mut files = resources.files(self.layout.is_unified())?;
+        // A node without swap accounting can't limit swap, and containerd lets it be.
+        files.retain(|(controller, file, _)| {
+            !matches!(file.as_str(), MEMSW_V1 | SWAP_V2) || self.has(controller, file)
+        });
+        self.put_memory_in_order(&mut files);
+        let mut rest = files.iter().peekable();
+        while let Some(file) = rest.next() {
+            let written = self.set(file);
+            match rest.next_if(|next| file.1 == PERIOD_V1 && next.1 == QUOTA_V1) {
+                // The old quota does not fit the new period: the new one may.
+                Some(quota) if is_invalid(&written) => {
+                    self.set(quota)?;
+                    self.set(file)?;
+                }
+                Some(quota) => {
+                    written?;
+                    self.set(quota)?;
+                }
+                None => written?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets limits of a cgroup that has members. A memory limit below what they use is refused before
+    /// anything is written: on v2 the kernel would kill them instead.
+    ///
+    /// # Errors
+    /// As [`Cgroup::apply`], or [`Error::BelowUsage`].
+    pub fn update(&self, resources: &Resources) -> Result<(), Error> {
+        if resources.memory_limit > 0
+            && let Some(usage) = self.memory_usage()?
+            && u64::try_from(resources.memory_limit).is_ok_and(|limit| limit < usage)
+        {
+            return Err(Error::BelowUsage { path: self.path(), limit: resources.memory_limit, usage });
+        }
+        self.apply(resources)
+    }
+
+    fn has(&self, controller: &str, file: &str) -> bool {
+        self.layout.folder_of(controller, &self.path).is_some_and(|folder| folder.join(file).exists())
+    }
+
+    /// v1 keeps memory ≤ memory+swap at every moment: the sum goes first when it grows.
+    fn put_memory_in_order(&self, files: &mut [FileValue]) {
+        let place = |name: &str| files.iter().position(|(_, file, _)| file == name);
+        let (Some(memory), Some(both)) = (place(MEMORY_V1), place(MEMSW_V1)) else { return };
+        let endless = |limit: i64| if limit < 0 { ENDLESS } else { limit.min(ENDLESS) };
+        let current = self
+            .layout
+            .folder_of("memory", &self.path)
+            .and_then(|folder| fs::read_to_string(folder.join(MEMSW_V1)).ok())
+            .and_then(|text| text.trim().parse::<i64>().ok())
+            .unwrap_or(ENDLESS);
+        let wanted = files.get(both).and_then(|(_, _, value)| value.parse::<i64>().ok()).unwrap_or(0);
+        if endless(wanted) > endless(current) {
+            files.swap(memory, both);
+        }
+    }
+
+    fn set(&self, (controller, file, value): &FileValue) -> Result<(), Error> {
+        match self.layout.folder_of(controller, &self.path) {
+            Some(folder) => write(folder.join(file), value),
+            None => Err(Error::Write {
+                path: file.into(),
+                value: value.clone(),
+                source: io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!("this node has no {controller} controller"),
+                ),
+            }),
+        }
+    }
+}
+
+fn is_invalid(written: &Result<(), Error>) -> bool {
+    matches!(written, Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::EINVAL))
+}

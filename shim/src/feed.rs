@@ -1,0 +1,138 @@
+//! Container events for the clients of GetContainerEvents: which object changed how, with the pod's
+//! whole status at that moment, as containerd sends them. Owns the bounded queue; a client that does
+//! not keep up is dropped with an error and lists anew. Called by whatever changes a state, and by the
+//! RPC handler.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use futures_util::stream;
+use gantry_proto::cri;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_stream::Stream;
+use tonic::Status;
+
+use crate::cri::show;
+use crate::node::Node;
+use crate::store::lock;
+use crate::timeline::unix_nanos;
+
+pub(crate) use cri::ContainerEventType as Kind;
+
+/// Events a client may be behind: a few starts of every pod of a full node.
+const CAPACITY: usize = 4096;
+
+/// What the RPC answers with.
+pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<cri::ContainerEventResponse, Status>> + Send>>;
+
+type Sender = broadcast::Sender<Arc<cri::ContainerEventResponse>>;
+
+/// The queue of all clients; none once the runtime stops serving.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    sender: Mutex<Option<Sender>>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self::with_capacity(CAPACITY)
+    }
+}
+
+impl Feed {
+    fn with_capacity(capacity: usize) -> Self {
+        Self { sender: Mutex::new(Some(broadcast::Sender::new(capacity))) }
+    }
+
+    fn has_clients(&self) -> bool {
+        lock(&self.sender).as_ref().is_some_and(|sender| sender.receiver_count() > 0)
+    }
+
+    fn send(&self, event: cri::ContainerEventResponse) {
+        if let Some(sender) = &*lock(&self.sender) {
+            // Without clients nobody wants it: whoever comes lists first.
+            let _ = sender.send(Arc::new(event));
+        }
+    }
+
+    /// Ends every stream: the server waits for open answers when it stops.
+    pub(crate) fn close(&self) {
+        lock(&self.sender).take();
+    }
+
+    /// Everything from now on. Ends with an error when the client fell behind.
+    ///
+    /// # Errors
+    /// When the runtime is stopping.
+    pub(crate) fn subscribe(&self) -> Result<Events, Status> {
+        let receiver = lock(&self.sender).as_ref().map(broadcast::Sender::subscribe);
+        let receiver = receiver.ok_or_else(|| Status::unavailable("the runtime is stopping"))?;
+        Ok(Box::pin(stream::unfold(Some(receiver), |receiver| async {
+            let mut receiver = receiver?;
+            match receiver.recv().await {
+                Ok(event) => Some((Ok(Arc::unwrap_or_clone(event)), Some(receiver))),
+                Err(RecvError::Lagged(missed)) => Some((Err(behind(missed)), None)),
+                Err(RecvError::Closed) => None,
+            }
+        })))
+    }
+}
+
+fn behind(missed: u64) -> Status {
+    Status::resource_exhausted(format!(
+        "{missed} container events were missed: read faster, subscribe again, then list containers"
+    ))
+}
+
+/// Tells the clients that `id` (a container, or the sandbox itself) changed.
+pub(crate) fn announce(node: &Node, kind: Kind, id: &str, sandbox: &str) {
+    if !node.feed.has_clients() {
+        return;
+    }
+    let status = node.store.sandbox(sandbox).ok();
+    let containers = node.store.containers_of(sandbox);
+    node.feed.send(cri::ContainerEventResponse {
+        container_id: id.to_owned(),
+        container_event_type: kind.into(),
+        created_at: unix_nanos(),
+        pod_sandbox_status: status.and_then(|sandbox| show::sandbox_status(&sandbox, false).status),
+        containers_statuses: containers
+            .iter()
+            .filter_map(|container| show::container_status(container, false).status)
+            .collect(),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    fn event(number: i64) -> cri::ContainerEventResponse {
+        cri::ContainerEventResponse { created_at: number, ..cri::ContainerEventResponse::default() }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_falls_behind_is_dropped_with_an_error_and_the_others_are_not() {
+        let feed = Feed::with_capacity(4);
+        let (mut slow, mut quick) = (feed.subscribe().unwrap(), feed.subscribe().unwrap());
+        for number in 0..6 {
+            feed.send(event(number));
+            assert_eq!(quick.next().await.unwrap().unwrap().created_at, number);
+        }
+        let error = slow.next().await.unwrap().unwrap_err();
+        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
+        assert!(slow.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_stops_ends_its_streams() {
+        let feed = Feed::default();
+        let mut events = feed.subscribe().unwrap();
+        feed.close();
+        assert!(events.next().await.is_none());
+        assert!(feed.subscribe().is_err());
+    }
+}

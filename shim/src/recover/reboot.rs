@@ -1,0 +1,70 @@
+//! What an earlier boot left: nothing of it runs, and nobody has told the network (runtime-traps 7.1).
+//! Owns what is freed at once; records stay until the caller of CRI removes them. Called by
+//! `recover::run`.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::{Error, chain};
+use crate::node::Node;
+use crate::sandbox::network;
+use crate::store::{Container, Sandbox};
+
+/// Folders that only a container's processes needed.
+const WRITTEN: [&str; 4] = ["upper", "work", "root", "empty"];
+
+/// Frees addresses of pods and starts to delete what their containers wrote.
+pub(super) async fn settle(node: &Arc<Node>) {
+    for sandbox in node.store.sandboxes() {
+        let record = sandbox.record();
+        if record.boot_id == node.boot_id || !record.complete {
+            continue;
+        }
+        if let Err(error) = release(node, &sandbox).await {
+            // StopPodSandbox tries again, and tells its caller.
+            tracing::warn!(sandbox = sandbox.id, "after a reboot: {}", chain(&error));
+        }
+    }
+    for container in node.store.containers() {
+        if container.record().boot_id != node.boot_id {
+            tokio::spawn(collect(container));
+        }
+    }
+}
+
+/// CNI DEL with the conflist of ADD. The namespace went with the boot: plugins are told so by an empty
+/// path, and free what they hold outside of it.
+async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    let Some(mut attached) = sandbox.record().network else { return Ok(()) };
+    let path = attached.netns.clone();
+    if gantry_cni::netns::open(&path).is_err() {
+        attached.netns = PathBuf::new();
+    }
+    network::remove(node, &sandbox.id, attached).await?;
+    tokio::task::spawn_blocking(move || gantry_cni::netns::remove(&path)).await?.map_err(Error::Netns)?;
+    sandbox.update(|record| record.network = None)?;
+    tracing::info!(sandbox = sandbox.id, "freed the network of a pod of an earlier boot");
+    Ok(())
+}
+
+/// An upper is never mounted twice (runtime-traps P5, 7.5).
+async fn collect(container: Arc<Container>) {
+    // RemoveContainer deletes the same.
+    let _operation = container.operation.lock().await;
+    let folder = container.folder.clone();
+    let job = move || {
+        for path in WRITTEN.map(|name| folder.join(name)) {
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(folder = %path.display(), "after a reboot: {error}");
+                }
+                _ => {}
+            }
+        }
+    };
+    if tokio::task::spawn_blocking(job).await.is_err() {
+        tracing::error!(container = container.id, "deleting what an earlier boot left ended early");
+    }
+}

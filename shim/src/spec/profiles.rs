@@ -1,0 +1,129 @@
+//! The security profiles of a request: which seccomp profile is meant, and what is asked of AppArmor and
+//! SELinux. PURE. The rules are containerd's (sputil). Called by `spec::container` and `spec::sandbox`.
+
+use gantry_proto::cri;
+use gantry_proto::cri::security_profile::ProfileType;
+
+use super::{Error, unsupported};
+use crate::seccomp::Wanted;
+
+const SECCOMP: &str = "security_context.seccomp";
+
+/// The seccomp profile of a container or sandbox. `old` is the field that clients set before there
+/// was `new`, `unset` what the node's configuration says for those that set neither.
+///
+/// # Errors
+/// A profile that is none.
+pub(crate) fn seccomp(
+    new: Option<&cri::SecurityProfile>,
+    old: &str,
+    privileged: bool,
+    unset: &Wanted,
+) -> Result<Wanted, Error> {
+    // A privileged container has no profile, whatever it asks for.
+    if privileged {
+        return Ok(Wanted::Unconfined);
+    }
+    let Some(profile) = new else {
+        return if old.is_empty() {
+            Ok(unset.clone())
+        } else {
+            named("security_context.seccomp_profile_path", old)
+        };
+    };
+    let kind = ProfileType::try_from(profile.profile_type).map_err(|_| Error::Invalid {
+        field: SECCOMP,
+        value: profile.profile_type.to_string(),
+        expected: "a known profile_type",
+    })?;
+    if kind != ProfileType::Localhost && !profile.localhost_ref.is_empty() {
+        return Err(Error::Invalid {
+            field: "security_context.seccomp.localhost_ref",
+            value: profile.localhost_ref.clone(),
+            expected: "set with profile_type Localhost only",
+        });
+    }
+    match kind {
+        ProfileType::Unconfined => Ok(Wanted::Unconfined),
+        ProfileType::RuntimeDefault => Ok(Wanted::RuntimeDefault),
+        ProfileType::Localhost => file(
+            "security_context.seccomp.localhost_ref",
+            profile.localhost_ref.strip_prefix("localhost/").unwrap_or(&profile.localhost_ref),
+        ),
+    }
+}
+
+/// A profile by the names of the old field, which the configuration uses, too.
+///
+/// # Errors
+/// Any other name.
+pub(crate) fn named(field: &'static str, name: &str) -> Result<Wanted, Error> {
+    match name {
+        "" | "unconfined" => Ok(Wanted::Unconfined),
+        "runtime/default" | "docker/default" => Ok(Wanted::RuntimeDefault),
+        _ => match name.strip_prefix("localhost/") {
+            Some(path) => file(field, path),
+            None => Err(Error::Invalid {
+                field,
+                value: name.to_owned(),
+                expected: "runtime/default, unconfined or localhost//path",
+            }),
+        },
+    }
+}
+
+fn file(field: &'static str, path: &str) -> Result<Wanted, Error> {
+    if path.starts_with('/') && !path.contains('\0') {
+        Ok(Wanted::Localhost(path.into()))
+    } else {
+        Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path" })
+    }
+}
+
+/// No AppArmor profile is applied: one that is asked for by name is refused, as containerd does on a
+/// node without AppArmor; none asked for, and Unconfined, are fine.
+///
+/// # Errors
+/// The field.
+pub(crate) fn apparmor(new: Option<&cri::SecurityProfile>, old: &str) -> Result<(), Error> {
+    let confined = new.is_some_and(|profile| profile.profile_type() != ProfileType::Unconfined);
+    unsupported(confined, "security_context.apparmor")?;
+    unsupported(!matches!(old, "" | "unconfined"), "security_context.apparmor_profile")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(kind: ProfileType, path: &str) -> cri::SecurityProfile {
+        cri::SecurityProfile { profile_type: kind.into(), localhost_ref: path.into() }
+    }
+
+    #[test]
+    fn none_means_what_the_node_says_and_the_zero_value_is_the_default_profile() {
+        let seccomp = |new: Option<cri::SecurityProfile>, old: &str, privileged| {
+            seccomp(new.as_ref(), old, privileged, &Wanted::Unconfined).unwrap()
+        };
+        assert_eq!(seccomp(None, "", false), Wanted::Unconfined);
+        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", false), Wanted::RuntimeDefault);
+        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", true), Wanted::Unconfined);
+        assert_eq!(seccomp(None, "docker/default", false), Wanted::RuntimeDefault);
+        assert_eq!(seccomp(None, "localhost//a/b.json", false), Wanted::Localhost("/a/b.json".into()));
+        let path = profile(ProfileType::Localhost, "/a/b.json");
+        assert_eq!(seccomp(Some(path), "unconfined", false), Wanted::Localhost("/a/b.json".into()));
+    }
+
+    #[test]
+    fn half_a_profile_is_refused() {
+        for (kind, path) in [
+            (ProfileType::Localhost, ""),
+            (ProfileType::Localhost, "relative.json"),
+            (ProfileType::RuntimeDefault, "/a/b.json"),
+        ] {
+            assert!(seccomp(Some(&profile(kind, path)), "", false, &Wanted::Unconfined).is_err(), "{path:?}");
+        }
+        assert!(named("x", "strict").is_err());
+        assert!(apparmor(Some(&profile(ProfileType::Localhost, "p")), "").is_err());
+        assert!(apparmor(Some(&profile(ProfileType::Unconfined, "")), "").is_ok());
+    }
+}
