@@ -157,6 +157,13 @@ impl FakeRuntime {
         state.tell_all();
     }
 
+    /// From now on no event arrives, though the streams stay open.
+    pub fn lose_events(&self) {
+        let mut state = self.lock();
+        let lost = std::mem::take(&mut state.readers);
+        state.lost_readers.extend(lost);
+    }
+
     /// The sandbox's pause process dies.
     pub fn break_sandboxes(&self) {
         let mut state = self.lock();

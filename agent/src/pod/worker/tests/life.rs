@@ -90,7 +90,7 @@ async fn after_a_reboot_only_what_is_not_done_runs_again() {
     world.kill_agent().await;
     world.runtime.reboot();
     let handle = world.start(pod);
-    until(&handle, "again", |s| s.containers.get(1).unwrap().restart_count == 1 && s.reason == "Running")
+    until(&handle, "again", |s| s.containers.get(1).unwrap().restart_count == 1 && s.reason == "NotReady")
         .await;
     for (name, times) in [("init", 2), ("done", 1), ("web", 2)] {
         assert_eq!(world.runtime.count(&format!("create {name}/")), times, "{name}");
