@@ -30,6 +30,7 @@ pub(super) struct State {
     pub(super) readers: Vec<mpsc::Sender<PodUid>>,
     pub(super) lost_readers: Vec<mpsc::Sender<PodUid>>,
     pub(super) failures: BTreeMap<Call, Vec<Failure>>,
+    pub(super) lost_answers: BTreeMap<Call, Failure>,
     pub(super) latency: Duration,
     pub(super) log: Vec<String>,
 }
@@ -65,6 +66,7 @@ impl Default for State {
             readers: Vec::new(),
             lost_readers: Vec::new(),
             failures: BTreeMap::new(),
+            lost_answers: BTreeMap::new(),
             latency: Duration::ZERO,
             log: Vec::new(),
         }
