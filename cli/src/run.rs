@@ -18,6 +18,7 @@ use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::node::NodeInfo;
+use gantry_agent::operator::Sources;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::Pod;
@@ -26,8 +27,9 @@ use gantry_agent::probe::net::NetProbe;
 use gantry_agent::runtime::cri::{self, CriRuntime};
 use gantry_agent::volumes::without::WithoutVolumes;
 use gantry_agent::{manifest, node};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
+use tonic::transport::Channel;
 
 use crate::args::RunArgs;
 use crate::in_process::InProcess;
@@ -72,9 +74,9 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         probe_io: Arc::new(NetProbe::new()?),
         checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"))),
         node: Arc::new(node_info(facts.memory_capacity)?),
-        runtime: Arc::new(CriRuntime::new(channel, facts)),
+        runtime: Arc::new(CriRuntime::new(channel.clone(), facts)),
     };
-    let code = live(pods, deps, socket, &mut signals).await?;
+    let code = live(pods, deps, channel, socket, &mut signals).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
@@ -96,14 +98,29 @@ fn node_info(memory: i64) -> Result<NodeInfo> {
 }
 
 /// From the first pod to the last.
-async fn live(pods: Vec<Pod>, deps: Deps, socket: Socket, signals: &mut Signals) -> Result<ExitCode> {
+async fn live(
+    pods: Vec<Pod>,
+    deps: Deps,
+    runtime: Channel,
+    socket: Socket,
+    signals: &mut Signals,
+) -> Result<ExitCode> {
+    let (node, clock) = (deps.node.clone(), deps.clock.clone());
     let agent = Agent::start(pods, deps);
+    let sources = Sources {
+        pods: agent.watch_pods(),
+        node,
+        clock,
+        runtime: Some(runtime),
+        // Nothing to tell: this ends with its pods anyway.
+        shutdown: Arc::new(Notify::new()),
+    };
     let (stop_serving, stopped) = oneshot::channel::<()>();
     let stopped = async {
         // Dropped or sent: either way it is time.
         let _ = stopped.await;
     };
-    let operator = tokio::spawn(socket.serve(agent.pods(), stopped));
+    let operator = tokio::spawn(socket.serve(sources, stopped));
     let several = agent.pods().len() > 1;
     let mut narrators = JoinSet::new();
     for handle in agent.pods().iter() {
