@@ -98,7 +98,8 @@ impl Store {
         Ok(Store { dir: dir.into(), _lock: file })
     }
 
-    /// All leases of the network.
+    /// All leases of the network. A file without an owner is none: leases are written under the lock, so whoever was
+    /// writing this one died of it, and the address is free.
     pub(crate) fn leases(&self) -> Result<Vec<Leased>, Error> {
         let mut leases = Vec::new();
         for entry in self.dir.read_dir().map_err(Error::List)? {
@@ -108,7 +109,10 @@ impl Store {
             };
             let path = entry.path();
             let bytes = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
-            leases.push(Leased { address, owner: String::from_utf8_lossy(&bytes).into_owned() });
+            let owner = String::from_utf8_lossy(&bytes).into_owned();
+            if owner.contains(|letter: char| letter.is_ascii_alphanumeric()) {
+                leases.push(Leased { address, owner });
+            }
         }
         Ok(leases)
     }
