@@ -48,7 +48,7 @@ impl Roots {
         let tag = format!("gantry-test-{random}-{number}");
         let bridge = format!("gt{number}");
         Roots { run: folder.clone(), folder, tag, bridge, temporary: Some(temporary) }
-            .made(serde_json::json!({ "subnet": format!("10.99.{}.0/24", number % 256) }))
+            .made(&serde_json::json!({ "subnet": format!("10.99.{}.0/24", number % 256) }))
     }
 
     /// Roots that outlive this process, and a reboot too as far as `folder` is on a disk and `run`
@@ -64,13 +64,13 @@ impl Roots {
         // The first one is the gateway's.
         let last = 1 + Self::KEPT_ADDRESSES;
         let range = serde_json::json!({ "subnet": "10.99.0.0/24", "rangeEnd": format!("10.99.0.{last}") });
-        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(range)
+        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(&range)
     }
 
     /// How many pods may have an address on [`Roots::kept`].
     pub const KEPT_ADDRESSES: usize = 5;
 
-    fn made(self, range: serde_json::Value) -> Result<Self> {
+    fn made(self, range: &serde_json::Value) -> Result<Self> {
         place::require_own_namespaces()?;
         let roots = self;
         for name in ["cni", "net.d", "logs", "netns", "leases", "cache"] {
