@@ -2,12 +2,15 @@
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
 //! the programs in `bin/` (monitor, pause), which build it without `runtime`.
 
+pub mod descriptors;
 pub mod exit;
 pub mod init;
 pub mod monitor;
 pub mod sys;
 pub mod wire;
 
+#[cfg(feature = "runtime")]
+mod attach;
 #[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
@@ -18,6 +21,8 @@ mod cri;
 pub mod error;
 #[cfg(feature = "runtime")]
 mod events;
+#[cfg(feature = "runtime")]
+mod exec;
 #[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]
@@ -34,5 +39,7 @@ mod sandbox;
 mod spec;
 #[cfg(feature = "runtime")]
 mod store;
+#[cfg(feature = "runtime")]
+pub mod streaming;
 #[cfg(feature = "runtime")]
 pub mod timeline;

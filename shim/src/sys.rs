@@ -8,6 +8,8 @@ pub mod clone;
 pub mod exec;
 pub mod fd;
 pub mod pidfd;
+#[cfg(feature = "runtime")]
+pub mod poll;
 pub mod signal;
 pub mod task;
 

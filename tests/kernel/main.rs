@@ -3,6 +3,7 @@
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
 mod errors;
+mod exec;
 mod harness;
 mod images;
 mod isolation;

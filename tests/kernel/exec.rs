@@ -1,0 +1,172 @@
+//! ExecSync: a further process in a container, as confined as the container itself, with its code, its
+//! output and its time limit.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gantry_proto::cri;
+use gantry_tests::pod::{self, Pod};
+use gantry_tests::poll::poll;
+use gantry_tests::proc;
+
+use crate::images::{Ready, facts, ready};
+
+/// ExecSync of a command; the request's own time limit, or none.
+fn exec(ready: &Ready, id: &str, cmd: &[&str], timeout: i64) -> Result<cri::ExecSyncResponse, tonic::Status> {
+    let request = cri::ExecSyncRequest {
+        container_id: id.to_owned(),
+        cmd: cmd.iter().map(|&word| word.to_owned()).collect(),
+        timeout,
+    };
+    ready.node.cri().exec_sync(request)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn an_exec_is_a_process_of_its_container() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "exec")?;
+    let mut config = pod::container_config("own", &ready.image, &["/workload", "sleep", "60"]);
+    config.envs = vec![cri::KeyValue { key: "OWN".into(), value: b"yes".to_vec() }];
+    pod::with_security(&mut config, |security| {
+        security.run_as_user = Some(cri::Int64Value { value: 1234 });
+        security.supplemental_groups = vec![55];
+        security.no_new_privs = true;
+    });
+    let id = pod.start(&config)?;
+
+    let answer = exec(&ready, &id, &["/workload", "id"], 10)?;
+    assert_eq!(answer.exit_code, 0, "{}", text(&answer.stderr));
+    let inside = facts(&text(&answer.stdout));
+    assert_eq!(inside["Uid"], "1234 1234 1234 1234");
+    assert_eq!(inside["NoNewPrivs"], "1");
+    assert_eq!(inside["Groups"], "0 55");
+    assert_eq!(inside["Umask"], "0022");
+    assert_eq!(inside["SigBlk"], "0000000000000000");
+    assert_eq!(inside["CapEff"], "0000000000000000");
+    assert_eq!(inside["cwd"], "/srv");
+    assert_eq!(inside["oom_score_adj"], "1000");
+    assert_eq!(inside["fds"], "0 1 2", "no descriptor of the monitor's");
+    assert!(inside["limit Max"].is_empty() || !inside["limit Max"].contains("1048576"), "{inside:?}");
+    // Every namespace is that of the container's first process.
+    let first = exec(
+        &ready,
+        &id,
+        &[
+            "/bin/sh",
+            "-c",
+            "for n in mnt net pid uts ipc cgroup user; do \
+        echo ns.$n $(readlink /proc/1/ns/$n); done",
+        ],
+        10,
+    )?;
+    // As user 1234 nothing of process 1 can be read when it is undumpable; it is the user's own.
+    for (name, value) in facts(&text(&first.stdout)) {
+        assert_eq!(inside.get(&name), Some(&value), "{name}");
+    }
+    let env = text(&exec(&ready, &id, &["/workload", "env"], 10)?.stdout);
+    for line in ["OWN=yes", "FROM_IMAGE=yes", "HOSTNAME=exec"] {
+        assert!(env.lines().any(|found| found == line), "{line} is not in:\n{env}");
+    }
+    // Found by PATH, both streams, and the program's own code.
+    let answer = exec(&ready, &id, &["sh", "-c", "echo out; echo err >&2; exit 3"], 10)?;
+    assert_eq!(
+        (answer.exit_code, text(&answer.stdout), text(&answer.stderr)),
+        (3, "out\n".into(), "err\n".into())
+    );
+    let answer = exec(&ready, &id, &["sh", "-c", "kill -9 $$"], 10)?;
+    assert_eq!(answer.exit_code, 137);
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn rt_2_11_an_exec_out_of_time_takes_its_group_along_and_not_the_container() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "late")?;
+    let id = pod.start(&pod::container_config("late", &ready.image, &["/workload", "sleep", "600"]))?;
+    let error = exec(&ready, &id, &["sh", "-c", "sleep 4321 & sleep 4321"], 1).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::DeadlineExceeded, "{error:?}");
+    let wording = "failed to exec in container: timeout 1s exceeded: context deadline exceeded";
+    assert_eq!(error.message(), wording);
+    // Process 1 of this image does not reap what is left to it: a zombie is as gone as it gets.
+    let script =
+        "for s in /proc/[0-9]*/status; do grep -q '^State:.Z' $s || grep '^Name:.sleep' $s; done; true";
+    poll("the exec's processes to be gone", Duration::from_secs(10), || {
+        let left = exec(&ready, &id, &["sh", "-c", script], 10).map_err(|e| e.to_string())?;
+        if left.stdout.is_empty() { Ok(()) } else { Err(text(&left.stdout)) }
+    })?;
+    let status = pod::container_status(&ready.node, &id)?;
+    assert_eq!(status.state, i32::from(cri::ContainerState::ContainerRunning));
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn rt_2_11_output_held_by_a_straggler_is_waited_for_a_while_only() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "held")?;
+    let id = pod.start(&pod::container_config("held", &ready.image, &["/workload", "sleep", "600"]))?;
+    let start = Instant::now();
+    let answer = exec(&ready, &id, &["sh", "-c", "echo before; sleep 300 & exit 4"], 60)?;
+    assert_eq!((answer.exit_code, text(&answer.stdout)), (4, "before\n".into()));
+    assert!(start.elapsed() < Duration::from_secs(60), "it waited for the straggler");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn what_cannot_be_run_is_named() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "errors")?;
+    let id = pod.start(&pod::container_config("errors", &ready.image, &["/workload", "sleep", "600"]))?;
+    let error = exec(&ready, &id, &["/no/such"], 10).unwrap_err();
+    assert!(error.message().contains("exec \"/no/such\": no such file or directory"), "{error:?}");
+    let error = exec(&ready, &id, &["nothing-in-path"], 10).unwrap_err();
+    assert!(error.message().contains("executable file not found in $PATH"), "{error:?}");
+    assert_eq!(exec(&ready, &id, &[], 10).unwrap_err().code(), tonic::Code::InvalidArgument);
+    assert_eq!(exec(&ready, "nobody", &["x"], 10).unwrap_err().code(), tonic::Code::NotFound);
+    let ended = pod.start(&pod::container_config("ended", &ready.image, &["/workload", "exit", "0"]))?;
+    pod::await_exit(&ready.node, &ended)?;
+    let error = exec(&ready, &ended, &["/workload", "id"], 10).unwrap_err();
+    assert_eq!(error.message(), "failed to exec in container: container is in CONTAINER_EXITED state");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn execs_run_at_the_same_time_and_leave_nothing() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "many")?;
+    let id = pod.start(&pod::container_config("many", &ready.image, &["/workload", "sleep", "600"]))?;
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..20)
+            .map(|number| {
+                let (ready, id) = (&ready, &id);
+                scope.spawn(move || {
+                    let script = format!("echo {number}; exit {number}");
+                    exec(ready, id, &["sh", "-c", &script], 30)
+                })
+            })
+            .collect();
+        for (number, run) in runs.into_iter().enumerate() {
+            let answer = run.join().unwrap()?;
+            assert_eq!(answer.exit_code, i32::try_from(number)?);
+            assert_eq!(text(&answer.stdout).trim(), number.to_string());
+        }
+        anyhow::Ok(())
+    })?;
+    let monitor = proc::all()?.into_iter().find(|process| process.name.starts_with("gantry-monitor"));
+    let monitor = monitor.ok_or_else(|| anyhow::anyhow!("no monitor"))?;
+    let before = std::fs::read_dir(proc::folder(monitor.pid).join("fd"))?.count();
+    for _ in 0..10 {
+        exec(&ready, &id, &["/bin/true"], 30)?;
+    }
+    assert_eq!(std::fs::read_dir(proc::folder(monitor.pid).join("fd"))?.count(), before, "descriptors leak");
+    assert_eq!(proc::children(monitor.pid)?.len(), 2, "pause and the container");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
