@@ -7,6 +7,8 @@ mod in_process;
 mod logs;
 mod output;
 mod ps;
+#[allow(dead_code, unused_imports, reason = "for `gantry exec`, `attach` and `port-forward`")]
+mod remote;
 mod run;
 mod runtime;
 mod stop;

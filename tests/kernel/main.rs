@@ -2,14 +2,18 @@
 //! small VM. Each test starts its own node and ends with a leak check. Never run by a plain
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
+mod attach;
 mod errors;
 mod exec;
+mod exec_stream;
 mod harness;
 mod images;
 mod isolation;
 mod layers;
 mod lifecycle;
 mod limits;
+mod log_reopen;
 mod network;
+mod port_forward;
 mod restart;
 mod standalone;

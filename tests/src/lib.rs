@@ -14,3 +14,5 @@ pub mod poll;
 pub mod proc;
 pub mod registry;
 pub mod standalone;
+pub mod stream_client;
+pub mod websocket;

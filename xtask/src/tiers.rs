@@ -50,11 +50,18 @@ impl Tier {
                 "xtask",
                 "--no-fail-fast",
             ])),
-            Tier::Kernel => kernel::on_host(&build::build(false)?, filter),
-            Tier::Vm => vm::tests(&build::build(false)?, filter),
+            Tier::Kernel => kernel::on_host(&with_go()?, filter),
+            Tier::Vm => vm::tests(&with_go()?, filter),
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
         }
     }
+}
+
+/// Everything built, the Go programs too.
+fn with_go() -> Result<std::path::PathBuf> {
+    let folder = build::build(false)?;
+    build::in_go(&folder)?;
+    Ok(folder)
 }
 
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use gantry_tests::place;
 
-use crate::build::BESIDE;
+use crate::build::{BESIDE, IN_GO};
 use crate::cpio::Cpio;
 use crate::kernel;
 use crate::sh;
@@ -86,7 +86,7 @@ pub(crate) fn tests(programs: &Path, filter: Option<&str>) -> Result<Counts> {
         script.push_str(&format!("{line} || failed=1\n"));
     }
     script.push_str("exit $failed\n");
-    for program in ["gantry"].iter().chain(&BESIDE) {
+    for program in ["gantry"].iter().chain(&BESIDE).chain(&IN_GO) {
         add_program(&mut cpio, &programs.join(program), &format!("/gantry/{program}"), scratch.path())?;
     }
     let registry = Path::new("/usr/bin/docker-registry");

@@ -56,7 +56,6 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(REQUEST)
-                .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service)
                 .with_upgrades();
             if let Err(error) = connection.await {

@@ -26,6 +26,16 @@ pub fn accept_key(key: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
+/// A client's Sec-WebSocket-Key.
+///
+/// # Errors
+/// When the kernel gives no randomness.
+pub fn new_key() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(base64::engine::general_purpose::STANDARD.encode(bytes))
+}
+
 /// Frame types (RFC 6455 §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in the RFC")]
@@ -168,6 +178,16 @@ pub fn encode(opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> 
         None => bytes.extend_from_slice(payload),
     }
     bytes
+}
+
+/// The bytes of an unfragmented frame of a client.
+///
+/// # Errors
+/// When the kernel gives no randomness for the mask.
+pub fn encode_masked(opcode: Opcode, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let mut mask = [0u8; 4];
+    rustix::rand::getrandom(&mut mask, rustix::rand::GetRandomFlags::empty())?;
+    Ok(encode(opcode, payload, Some(mask)))
 }
 
 /// Reads whole messages.

@@ -57,8 +57,6 @@ fn what_is_not_honoured_is_refused_by_name() {
         Error::Unsupported { field: "security_context.seccomp" }
     );
     assert!(check(&with_seccomp(true)).is_ok());
-    let tty = cri::ContainerConfig { tty: true, ..cri::ContainerConfig::default() };
-    assert_eq!(check(&tty).unwrap_err(), Error::Unsupported { field: "tty" });
     let mut escape = cri::ContainerConfig::default();
     escape.mounts.push(cri::Mount {
         container_path: "/a/../../b".into(),
