@@ -175,3 +175,84 @@ fn execs_run_at_the_same_time_and_leave_nothing() -> Result<()> {
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }
+
+/// The container's folders in every hierarchy that has one.
+fn folders(ready: &Ready, id: &str) -> Result<Vec<std::path::PathBuf>> {
+    let mut folders = gantry_tests::leakcheck::tagged_cgroups(ready.node.roots().tag())?;
+    folders.retain(|folder| folder.ends_with(id));
+    anyhow::ensure!(!folders.is_empty(), "container {id} has no cgroup");
+    Ok(folders)
+}
+
+#[test]
+fn rt_2_11_an_exec_follows_its_container_into_a_cgroup_below_its_own() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "below")?;
+    let id = pod.start(&pod::container_config("below", &ready.image, &["/workload", "sleep", "600"]))?;
+    for folder in folders(&ready, &id)? {
+        // What systemd or a Docker in the container does.
+        let leaf = folder.join("leaf");
+        std::fs::create_dir(&leaf)?;
+        for name in ["cpuset.cpus", "cpuset.mems"] {
+            if let Ok(value) = std::fs::read_to_string(folder.join(name)) {
+                // v2 inherits; v1 takes no process without them.
+                let _ = std::fs::write(leaf.join(name), value);
+            }
+        }
+        let members = std::fs::read_to_string(folder.join("cgroup.procs"))?;
+        for member in members.lines() {
+            std::fs::write(leaf.join("cgroup.procs"), member)?;
+        }
+        if folder.join("cgroup.subtree_control").exists() {
+            // From now on a clone into the container's own folder is EBUSY.
+            std::fs::write(folder.join("cgroup.subtree_control"), "+pids")
+                .or_else(|_| std::fs::write(folder.join("cgroup.subtree_control"), "+memory"))?;
+        }
+    }
+    let answer = exec(&ready, &id, &["/bin/cat", "/proc/self/cgroup"], 10)?;
+    assert_eq!(answer.exit_code, 0, "{}", text(&answer.stderr));
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_frozen_container_holds_up_its_exec_and_nothing_else() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "frozen")?;
+    let id = pod.start(&pod::container_config("frozen", &ready.image, &["/workload", "sleep", "600"]))?;
+    let awake = pod.start(&pod::container_config("awake", &ready.image, &["/workload", "sleep", "600"]))?;
+    let freeze = |frozen: bool| -> Result<()> {
+        for folder in folders(&ready, &id)? {
+            for (name, values) in [("freezer.state", ["THAWED", "FROZEN"]), ("cgroup.freeze", ["0", "1"])] {
+                if folder.join(name).exists() {
+                    std::fs::write(folder.join(name), values[usize::from(frozen)])?;
+                }
+            }
+        }
+        Ok(())
+    };
+    let monitor = proc::all()?.into_iter().find(|process| process.name.starts_with("gantry-monitor"));
+    let monitor = monitor.ok_or_else(|| anyhow::anyhow!("no monitor"))?.pid;
+    // User and system time: fields 14 and 15 of proc_pid_stat(5), counted after the name.
+    let busy = || -> Result<u64> {
+        let stat = std::fs::read_to_string(proc::folder(monitor).join("stat"))?;
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        Ok(fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
+    };
+    freeze(true)?;
+    let before = busy()?;
+    // Its set-up never ends: the monitor must not wait for it, nor turn in circles.
+    let error = exec(&ready, &id, &["/bin/true"], 1).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::DeadlineExceeded, "{error:?}");
+    assert_eq!(exec(&ready, &awake, &["/bin/true"], 10)?.exit_code, 0);
+    let spent = busy()? - before;
+    assert!(spent < 50, "the monitor was busy for {spent} ticks");
+    freeze(false)?;
+    assert_eq!(exec(&ready, &id, &["/bin/true"], 10)?.exit_code, 0);
+    poll("the killed exec to be gone", Duration::from_secs(10), || {
+        let children = proc::children(monitor).map_err(|error| error.to_string())?;
+        if children.len() == 3 { Ok(()) } else { Err(format!("{children:?}")) }
+    })?;
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}

@@ -17,3 +17,4 @@ mod network;
 mod port_forward;
 mod restart;
 mod standalone;
+mod upgrade;

@@ -195,7 +195,7 @@ fn spdy(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refusal> 
     let wanted = values(headers, PROTOCOL);
     if wanted.is_empty() {
         let text = if headers.contains_key(PROTOCOL) {
-            format!("unable to upgrade: header X-Stream-Protocol-Version contains no valid protocols")
+            "unable to upgrade: header X-Stream-Protocol-Version contains no valid protocols".to_owned()
         } else {
             format!(
                 "unable to upgrade: header X-Stream-Protocol-Version does not exist in request with {} headers",
