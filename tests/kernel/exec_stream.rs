@@ -174,6 +174,23 @@ fn a_url_is_good_once_and_a_request_that_makes_no_sense_gets_none() -> Result<()
 }
 
 #[test]
+fn an_output_nobody_wants_goes_to_the_nodes_null_device_and_leaves_it_roots() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "null")?;
+    let mut config = pod::container_config("null", &ready.image, &["/workload", "sleep", "600"]);
+    pod::with_security(&mut config, |security| {
+        security.run_as_user = Some(cri::Int64Value { value: 1234 });
+    });
+    let id = pod.start(&config)?;
+    let url = url(&ready, &id, &["sh", "-c", "echo out; echo err >&2"], |request| request.stderr = false)?;
+    let output = stream_client::run(&["command", &url], b"")?;
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"out\n"[..]), "{output:?}");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/dev/null")?), 0);
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
 fn a_command_that_cannot_run_says_why_in_the_error_channel() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "why")?;

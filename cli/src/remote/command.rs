@@ -212,7 +212,7 @@ async fn print<W: Write>(bytes: Vec<u8>, to: impl FnOnce() -> W + Send + 'static
         let mut to = to();
         to.write_all(&bytes).and_then(|()| to.flush())
     };
-    Ok(tokio::task::spawn_blocking(write).await?.context("write the output")?)
+    tokio::task::spawn_blocking(write).await?.context("write the output")
 }
 
 #[derive(Deserialize)]

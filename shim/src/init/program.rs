@@ -8,6 +8,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::StartContainer;
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -70,12 +71,14 @@ pub(super) fn become_program(
 }
 
 fn connect([stdin, stdout, stderr]: [&OwnedFd; 3], uid: u32) -> Result<(), StepError> {
-    // A program may reopen /dev/stdout as the container's user: the pipes must be that user's.
-    for pipe in [stdout, stderr] {
-        match rustix::fs::fchown(pipe, Some(rustix::fs::Uid::from_raw(uid)), None) {
-            // The null device of an output nobody wants, on a read-only /dev.
-            Err(Errno::ROFS) => {}
-            result => result.step(|| format!("give the output to user {uid}"))?,
+    // A program may reopen /dev/stdout as the container's user: pipes and terminal must be that user's.
+    // The null device of an output that nobody wants is the node's.
+    for output in [stdout, stderr] {
+        let found = rustix::fs::fstat(output).step(|| "look at the output".into())?;
+        let own = FileType::from_raw_mode(found.st_mode) == FileType::Fifo || rustix::termios::isatty(output);
+        if own {
+            rustix::fs::fchown(output, Some(rustix::fs::Uid::from_raw(uid)), None)
+                .step(|| format!("give the output to user {uid}"))?;
         }
     }
     rustix::stdio::dup2_stdin(stdin).step(|| "connect stdin".into())?;
