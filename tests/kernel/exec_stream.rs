@@ -155,9 +155,11 @@ fn a_url_is_good_once_and_a_request_that_makes_no_sense_gets_none() -> Result<()
     WebSocket::connect(&once, "v4.channel.k8s.io")?.rest()?;
     let again = WebSocket::connect(&once, "v4.channel.k8s.io").unwrap_err();
     assert!(again.to_string().contains("404"), "{again}");
-    for change in [(|request| request.tty = true) as fn(&mut cri::ExecRequest), |request| {
-        (request.stdout, request.stderr) = (false, false)
-    }] {
+    let no_output = |request: &mut cri::ExecRequest| {
+        (request.stdout, request.stderr) = (false, false);
+    };
+    let all_on_a_terminal = |request: &mut cri::ExecRequest| request.tty = true;
+    for change in [no_output as fn(&mut cri::ExecRequest), all_on_a_terminal] {
         let mut request = cri::ExecRequest {
             container_id: id.clone(),
             cmd: vec!["true".into()],

@@ -101,8 +101,8 @@ fn the_old_websocket_channels_carry_the_port_first() -> Result<()> {
     let pod = web(&ready, "channels")?;
     let address = format!("{}?port=8080", url(&ready, &pod)?);
     let mut socket = WebSocket::connect(&address, "v4.channel.k8s.io")?;
-    assert_eq!(socket.next()?.unwrap(), [&[0u8][..], &8080u16.to_le_bytes()].concat());
-    assert_eq!(socket.next()?.unwrap(), [&[1u8][..], &8080u16.to_le_bytes()].concat());
+    assert_eq!(socket.receive()?.unwrap(), [&[0u8][..], &8080u16.to_le_bytes()].concat());
+    assert_eq!(socket.receive()?.unwrap(), [&[1u8][..], &8080u16.to_le_bytes()].concat());
     socket.send(false, b"\0GET / HTTP/1.0\r\n\r\n")?;
     let answer: Vec<u8> = socket
         .rest()?

@@ -65,7 +65,7 @@ impl WebSocket {
     ///
     /// # Errors
     /// When the connection is gone without one.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>> {
+    pub fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         let mut head = [0u8; 2];
         self.reader.read_exact(&mut head)?;
         let length = match head[1] {
@@ -96,7 +96,7 @@ impl WebSocket {
     /// When the connection is gone without one.
     pub fn rest(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut messages = Vec::new();
-        while let Some(message) = self.next()? {
+        while let Some(message) = self.receive()? {
             messages.push(message);
         }
         Ok(messages)

@@ -273,17 +273,17 @@ mod tests {
     #[tokio::test]
     async fn a_session_ends_with_the_servers_status_and_not_without() {
         for (last, expected) in [(Some(&br#"{"status":"Success"}"#[..]), Some(0)), (None, None)] {
-            let (ours, mut theirs) = tokio::io::duplex(4096);
+            let (ours, theirs) = tokio::io::duplex(4096);
             let server = tokio::spawn(async move {
-                theirs.write_all(&encode(Opcode::Binary, &[STDOUT], None)).await.unwrap();
-                theirs.write_all(&encode(Opcode::Ping, b"p", None)).await.unwrap();
+                let (reader, mut writer) = tokio::io::split(theirs);
+                writer.write_all(&encode(Opcode::Ping, b"p", None)).await.unwrap();
+                let answer = Reader::new(reader, true).next().await.unwrap().unwrap();
                 if let Some(status) = last {
                     let message = [&[ERROR][..], status].concat();
-                    theirs.write_all(&encode(Opcode::Binary, &message, None)).await.unwrap();
+                    writer.write_all(&encode(Opcode::Binary, &message, None)).await.unwrap();
                 }
-                theirs.write_all(&encode(Opcode::Close, &[], None)).await.unwrap();
-                let (reader, _writer) = tokio::io::split(theirs);
-                Reader::new(reader, true).next().await.unwrap().unwrap().0
+                writer.write_all(&encode(Opcode::Close, &[], None)).await.unwrap();
+                answer.0
             });
             let code = converse(ours, true, Streams { stdin: false, tty: false }).await;
             assert_eq!(code.ok(), expected);
