@@ -85,7 +85,7 @@ fn a_terminal_has_the_clients_size_and_follows_it() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "tty")?;
     let id = sleeper(&ready, &pod)?;
-    let script = "until [ \"$(stty size)\" = '24 80' ]; do sleep 0.02; done; echo first $TERM; \
+    let script = "until [ \"$(stty size)\" = '24 80' ]; do sleep 0.02; done; echo first $TERM next size; \
         until [ \"$(stty size)\" = '40 100' ]; do sleep 0.02; done; echo second; tty; read line; echo \"<$line>\"; \
         test -t 0 && test -t 1 && test -t 2 && exit 7";
     for (transport, protocol) in

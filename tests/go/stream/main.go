@@ -4,7 +4,8 @@
 //	stream-client command [-transport spdy|ws] [-protocol P,P] [-stdin] [-tty] [-stderr] [-size WxH,WxH] URL
 //	stream-client forward [-transport spdy|tunnel] PORT URL
 //
-// `command` ends with the remote command's exit code, or 200 when it could not be run. `forward` prints
+// `command` ends with the remote command's exit code, or 200 when it could not be run; sizes after the
+// first are sent when the command writes "next size". `forward` prints
 // the local port, and ends with its stdin.
 package main
 
@@ -18,7 +19,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -48,10 +48,35 @@ func fatal(err error) {
 	os.Exit(failed)
 }
 
-// sizes hands out window sizes, the next one half a second after the last.
+// askForNext is what the command writes when it wants the next window size.
+const askForNext = "next size"
+
+// sizes hands out window sizes: the first at once, the next ones when the command asks.
 type sizes struct {
-	left []remotecommand.TerminalSize
-	sent bool
+	left  []remotecommand.TerminalSize
+	sent  bool
+	asked chan struct{}
+}
+
+// watcher passes the command's output on, and hears it ask.
+type watcher struct {
+	io.Writer
+	seen  string
+	asked chan struct{}
+}
+
+func (w *watcher) Write(bytes []byte) (int, error) {
+	w.seen += string(bytes)
+	for {
+		before, after, found := strings.Cut(w.seen, askForNext)
+		if !found {
+			w.seen = before[max(0, len(before)-len(askForNext)):]
+			break
+		}
+		w.seen = after
+		w.asked <- struct{}{}
+	}
+	return w.Writer.Write(bytes)
 }
 
 func (s *sizes) Next() *remotecommand.TerminalSize {
@@ -60,7 +85,7 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 		select {}
 	}
 	if s.sent {
-		time.Sleep(500 * time.Millisecond)
+		<-s.asked
 	}
 	s.sent = true
 	size := s.left[0]
@@ -68,11 +93,11 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 	return &size
 }
 
-func parseSizes(text string) remotecommand.TerminalSizeQueue {
+func parseSizes(text string, asked chan struct{}) remotecommand.TerminalSizeQueue {
 	if text == "" {
 		return nil
 	}
-	queue := &sizes{}
+	queue := &sizes{asked: asked}
 	for _, pair := range strings.Split(text, ",") {
 		var size remotecommand.TerminalSize
 		if _, err := fmt.Sscanf(pair, "%dx%d", &size.Width, &size.Height); err != nil {
@@ -127,7 +152,12 @@ func command(args []string) {
 	size := flags.String("size", "", "window sizes to send, WxH,WxH")
 	_ = flags.Parse(args)
 
-	options := remotecommand.StreamOptions{Stdout: os.Stdout, Tty: *tty, TerminalSizeQueue: parseSizes(*size)}
+	asked := make(chan struct{}, 16)
+	options := remotecommand.StreamOptions{
+		Stdout:            &watcher{Writer: os.Stdout, asked: asked},
+		Tty:               *tty,
+		TerminalSizeQueue: parseSizes(*size, asked),
+	}
 	if *stdin {
 		options.Stdin = os.Stdin
 	}
