@@ -12,6 +12,8 @@ mod logs;
 mod output;
 mod ps;
 mod pull;
+#[allow(dead_code, unused_imports, reason = "for `gantry exec`, `attach` and `port-forward`")]
+mod remote;
 mod run;
 mod runtime;
 mod runtime_client;

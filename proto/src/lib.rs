@@ -29,8 +29,9 @@ pub mod cri {
 pub mod monitor {
     include!(concat!(env!("OUT_DIR"), "/gantry.monitor.v1.rs"));
 
-    /// Version spoken by this build; a monitor answers Hello with its own.
-    pub const PROTOCOL_VERSION: u32 = 1;
+    /// Version spoken by this build; a monitor answers Hello with its own. A runtime speaks every
+    /// version from 1 on, because monitors outlive it by months.
+    pub const PROTOCOL_VERSION: u32 = 2;
 }
 
 /// The `gantry` command's requests to an agent, `gantry.operator.v1`.

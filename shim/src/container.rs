@@ -7,6 +7,13 @@ pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod update;
 
+use std::fs;
+use std::io;
+
+use gantry_proto::monitor::StartContainer;
+use prost::Message;
+
+use crate::error::Error;
 use crate::store::container::Ended;
 use crate::store::record::StartFailure;
 use crate::store::{Container, ContainerState};
@@ -14,6 +21,17 @@ use crate::store::{Container, ContainerState};
 /// File with the monitor's request, written at create: a start must not depend on anything that
 /// could have changed since.
 const START_FILE: &str = "start.pb";
+
+/// The monitor's request as create wrote it.
+///
+/// # Errors
+/// When the file is damaged or gone.
+pub(crate) fn planned(container: &Container) -> Result<StartContainer, Error> {
+    let path = container.folder.join(START_FILE);
+    let wrap = |source| Error::Files { what: "read", path: path.clone(), source };
+    let bytes = fs::read(&path).map_err(wrap)?;
+    StartContainer::decode(bytes.as_slice()).map_err(|error| wrap(io::Error::other(error)))
+}
 
 /// The name that may exist once.
 #[must_use]
@@ -40,6 +58,16 @@ impl ContainerState {
 }
 
 impl Container {
+    /// The state's name in CRI, for messages that clients know.
+    #[must_use]
+    pub(crate) fn cri_state(&self) -> &'static str {
+        match self.state() {
+            ContainerState::Created => "CONTAINER_CREATED",
+            ContainerState::Running(_) => "CONTAINER_RUNNING",
+            ContainerState::Exited(_) => "CONTAINER_EXITED",
+        }
+    }
+
     /// Whether no process of it can run any more.
     #[must_use]
     pub(crate) fn is_final(&self) -> bool {

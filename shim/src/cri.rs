@@ -25,17 +25,18 @@ use crate::image::{Auth, Reference};
 use crate::node::Node;
 use crate::store::LookupError;
 use crate::timeline::Recorder;
-use crate::{container, sandbox};
+use crate::{attach, container, exec, sandbox, streaming};
 
 /// Both services on one node.
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     node: Arc<Node>,
+    streaming: Arc<streaming::Server>,
 }
 
 impl Service {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node }
+    pub(crate) fn new(node: Arc<Node>, streaming: Arc<streaming::Server>) -> Self {
+        Self { node, streaming }
     }
 }
 
@@ -286,6 +287,34 @@ impl RuntimeService for Service {
         Ok(Response::new(cri::ListContainersResponse {
             containers: show::containers(&self.node.store, &filter),
         }))
+    }
+
+    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
+        Ok(Response::new(self.streaming.exec(&self.node, request.into_inner())?))
+    }
+
+    async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
+        Ok(Response::new(self.streaming.attach(&self.node, request.into_inner())?))
+    }
+
+    async fn port_forward(
+        &self,
+        request: Request<cri::PortForwardRequest>,
+    ) -> Answer<cri::PortForwardResponse> {
+        Ok(Response::new(self.streaming.port_forward(&self.node, request.into_inner())?))
+    }
+
+    async fn reopen_container_log(
+        &self,
+        request: Request<cri::ReopenContainerLogRequest>,
+    ) -> Answer<cri::ReopenContainerLogResponse> {
+        let container = self.node.store.container(&request.into_inner().container_id).map_err(Error::from)?;
+        detached(attach::reopen_log(self.node.clone(), container)).await?;
+        Ok(Response::new(cri::ReopenContainerLogResponse {}))
+    }
+
+    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
+        Ok(Response::new(detached(exec::sync(self.node.clone(), request.into_inner())).await?))
     }
 }
 

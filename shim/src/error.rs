@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
+use crate::streaming::token;
 use crate::{cgroup, exit, image, monitor_client, seccomp, spec};
 
 /// A failed operation.
@@ -41,6 +42,8 @@ pub enum Error {
     #[error("read the CNI network configuration")]
     Conflist(#[source] gantry_cni::chain::ConflistError),
     #[error(transparent)]
+    Token(#[from] token::Error),
+    #[error(transparent)]
     Reference(#[from] image::ReferenceError),
     #[error(transparent)]
     Auth(#[from] image::AuthError),
@@ -55,6 +58,20 @@ pub enum Error {
     NoPodStats(String),
     #[error("container {id} is {state}, not {wanted}")]
     WrongState { id: String, state: &'static str, wanted: &'static str },
+    /// As containerd words it: clients look for it.
+    #[error("container is in {0} state")]
+    NotRunning(&'static str),
+    #[error("failed to exec in container")]
+    Exec(#[source] Box<Error>),
+    /// As containerd words it; Go's own text for a deadline.
+    #[error("timeout {0} exceeded: context deadline exceeded")]
+    ExecTimeout(String),
+    #[error("container {0} writes faster than this client reads, and does not wait for it: attach again")]
+    AttachTooSlow(String),
+    #[error("{0}")]
+    BadStreams(&'static str),
+    #[error("{0}")]
+    Streams(&'static str, #[source] io::Error),
     /// The start failed in the container; the container is EXITED, 128, StartError.
     #[error("failed to start container {id}: {message}")]
     Start { id: String, message: String },
@@ -113,6 +130,7 @@ impl Error {
             | Self::Spec(_)
             | Self::Seccomp(_)
             | Self::Reference(_)
+            | Self::BadStreams(_)
             | Self::Auth(_) => Code::InvalidArgument,
             Self::Name(_) => Code::AlreadyExists,
             Self::SandboxNotReady(_) | Self::WrongState { .. } => Code::FailedPrecondition,
@@ -129,7 +147,9 @@ impl Error {
                 image::Class::Corrupt => Code::DataLoss,
                 image::Class::Io => Code::Unknown,
             },
-            Self::Undo { failure, .. } => failure.code(),
+            Self::Token(token::Error::TooMany) => Code::ResourceExhausted,
+            Self::ExecTimeout(_) => Code::DeadlineExceeded,
+            Self::Undo { failure, .. } | Self::Exec(failure) => failure.code(),
             _ => Code::Unknown,
         }
     }

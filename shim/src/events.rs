@@ -122,6 +122,19 @@ pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
     }
 }
 
+/// Follows a container by its pidfd alone, and records its end.
+pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pidfd: Arc<OwnedFd>) {
+    match pidfd.try_clone().and_then(sys::poll::watch) {
+        Ok(watched) => {
+            // Readable once the process has ended; an error of the wait itself is no other answer.
+            let _ = watched.readable().await;
+        }
+        Err(error) => tracing::warn!(container = container.id, "wait for its end: {error}"),
+    }
+    let exit = last_words(&container, Some(&pidfd)).await;
+    end(&node, &container, &exit);
+}
+
 async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
     match ExitRecord::read(&container.folder) {
         Ok(Some(exit)) => return exit,

@@ -2,11 +2,14 @@
 //! order of the set-up; never sees tokio or a second thread. Called by the monitor, which builds
 //! everything it can before the clone.
 
+pub mod console;
 pub mod container;
 mod dev;
+pub mod exec;
 mod identity;
 mod mounts;
 pub mod pause;
+pub mod program;
 mod reset;
 mod rootfs;
 
@@ -21,6 +24,15 @@ pub struct StepError {
     /// What the kernel said.
     #[source]
     pub source: io::Error,
+}
+
+/// How far a child's set-up is, for the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// About to do what may take long, in words.
+    Step(&'a str),
+    /// All is set up; exec comes next.
+    Ready,
 }
 
 /// Names the step a kernel error belongs to.

@@ -2,12 +2,15 @@
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
 //! the programs in `bin/` (monitor, pause), which build it without `runtime`.
 
+pub mod descriptors;
 pub mod exit;
 pub mod init;
 pub mod monitor;
 pub mod sys;
 pub mod wire;
 
+#[cfg(feature = "runtime")]
+mod attach;
 #[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
@@ -18,6 +21,8 @@ mod cri;
 pub mod error;
 #[cfg(feature = "runtime")]
 mod events;
+#[cfg(feature = "runtime")]
+mod exec;
 #[cfg(feature = "runtime")]
 mod feed;
 #[cfg(feature = "runtime")]
@@ -40,5 +45,7 @@ mod spec;
 mod stats;
 #[cfg(feature = "runtime")]
 mod store;
+#[cfg(feature = "runtime")]
+pub mod streaming;
 #[cfg(feature = "runtime")]
 pub mod timeline;

@@ -6,10 +6,14 @@
 //! Descriptor 0 is the runtime's first connection, 1 the listener for later ones, 2 the monitor's
 //! own log.
 
+mod attach;
 mod child;
+mod children;
 mod connection;
 mod event_loop;
+mod exec;
 mod log;
+mod report;
 mod spawn;
 
 pub use event_loop::run;

@@ -1,18 +1,20 @@
-//! The runtime's end of a monitor's socket. Owns the connection and the requests under way; never
-//! decides anything. Called by the sandbox and container operations; exits and the loss of the
-//! monitor go to the event task.
+//! The runtime's end of a monitor's socket. Owns the connection, its protocol version and the requests
+//! under way; never decides anything. Called by the sandbox and container operations and by exec and
+//! attach; exits and the loss of the monitor go to the event task.
 
-use std::collections::BTreeMap;
+mod drive;
+
 use std::io;
+use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::{
-    Exited, Failure, Frame, Hello, PROTOCOL_VERSION, Request, Started, Welcome, frame, reply, request,
+    Exited, Failure, Hello, PROTOCOL_VERSION, Request, Started, Welcome, reply, request,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::wire;
+use drive::drive;
 
 /// What a monitor tells unasked.
 #[derive(Debug)]
@@ -55,13 +57,31 @@ pub enum Error {
         /// The sandbox.
         sandbox: String,
     },
-    /// Another protocol.
-    #[error("the monitor of sandbox {sandbox} speaks protocol {theirs}, this gantry {PROTOCOL_VERSION}")]
+    /// A protocol of the future.
+    #[error(
+        "the monitor of sandbox {sandbox} speaks protocol {theirs}, this gantry up to {PROTOCOL_VERSION}: \
+         run the version that started the pod, or remove the pod"
+    )]
     Version {
         /// The sandbox.
         sandbox: String,
         /// Its version.
         theirs: u32,
+    },
+    /// A protocol of the past, which lacks what is asked.
+    #[error(
+        "the monitor of sandbox {sandbox} speaks protocol {theirs}, and {what} needs {needed}: the pod was \
+         started by an older gantry; recreate it"
+    )]
+    TooOld {
+        /// The sandbox.
+        sandbox: String,
+        /// Its version.
+        theirs: u32,
+        /// The request.
+        what: &'static str,
+        /// The first version that knows it.
+        needed: u32,
     },
 }
 
@@ -75,13 +95,46 @@ fn describe(failure: &Failure) -> String {
     format!("{}: {cause}", failure.step)
 }
 
-type Answer = oneshot::Sender<reply::Result>;
+/// What a monitor tells of an exec or attach, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The exec has ended with this code, or 128 + signal.
+    Ended(i32),
+    /// The attach was dropped: its reader fell behind.
+    Detached,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Call {
+    op: request::Op,
+    /// Sent along.
+    descriptors: Vec<OwnedFd>,
+    answer: oneshot::Sender<reply::Result>,
+    /// Who wants to hear of the exec or attach with this id.
+    told: Option<(String, oneshot::Sender<Told>)>,
+}
 
 /// A handle; clones share the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct MonitorClient {
     sandbox: String,
-    requests: mpsc::Sender<(request::Op, Answer)>,
+    version: u32,
+    requests: mpsc::Sender<Call>,
+}
+
+/// What an operation is called, and the first protocol version that knows it. A field that an old
+/// monitor would pass over in silence counts like a request it does not know.
+fn needs(op: &request::Op) -> (&'static str, u32) {
+    match op {
+        request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
+        request::Op::StartContainer(start) if start.tty || start.stdin => ("a terminal or stdin", 2),
+        request::Op::StartContainer(start) if !start.seccomp_filter.is_empty() => ("a seccomp filter", 2),
+        request::Op::StartContainer(_) => ("a container", 1),
+        request::Op::Exec(_) | request::Op::SignalExec(_) => ("exec", 2),
+        request::Op::Attach(_) => ("attach", 2),
+        request::Op::ReopenLog(_) => ("a new log file", 2),
+    }
 }
 
 impl MonitorClient {
@@ -95,11 +148,13 @@ impl MonitorClient {
         events: mpsc::UnboundedSender<Event>,
     ) -> Result<(Self, Welcome), Error> {
         let (requests, receiver) = mpsc::channel(16);
-        let client = Self { sandbox: sandbox.to_owned(), requests };
+        let mut client = Self { sandbox: sandbox.to_owned(), version: 1, requests };
         tokio::spawn(drive(stream, receiver, sandbox.to_owned(), events));
         let hello = request::Op::Hello(Hello { protocol_version: PROTOCOL_VERSION });
         match client.call(hello).await? {
-            reply::Result::Welcome(welcome) if welcome.protocol_version == PROTOCOL_VERSION => {
+            // Every version this project ever had: monitors live for months (docs/adr/0012).
+            reply::Result::Welcome(welcome) if (1..=PROTOCOL_VERSION).contains(&welcome.protocol_version) => {
+                client.version = welcome.protocol_version;
                 Ok((client, welcome))
             }
             reply::Result::Welcome(welcome) => {
@@ -110,7 +165,20 @@ impl MonitorClient {
     }
 
     async fn call(&self, op: request::Op) -> Result<reply::Result, Error> {
+        self.call_with(op, Vec::new(), None).await
+    }
+
+    async fn call_with(
+        &self,
+        op: request::Op,
+        descriptors: Vec<OwnedFd>,
+        told: Option<(String, oneshot::Sender<Told>)>,
+    ) -> Result<reply::Result, Error> {
         let gone = || Error::Gone { sandbox: self.sandbox.clone() };
+        let (what, needed) = needs(&op);
+        if self.version < needed {
+            return Err(Error::TooOld { sandbox: self.sandbox.clone(), theirs: self.version, what, needed });
+        }
         // The monitor would have to drop a connection that sends more.
         let request = Request { id: 0, op: Some(op) };
         let bytes = prost::Message::encoded_len(&request);
@@ -118,11 +186,35 @@ impl MonitorClient {
             return Err(Error::TooLong { bytes });
         };
         let (answer, answered) = oneshot::channel();
-        self.requests.send((op, answer)).await.map_err(|_| gone())?;
+        self.requests.send(Call { op, descriptors, answer, told }).await.map_err(|_| gone())?;
         match answered.await.map_err(|_| gone())? {
             reply::Result::Failure(failure) => Err(Error::Refused(failure)),
             result => Ok(result),
         }
+    }
+
+    /// Starts an exec or an attach named `id`; what is told of it later comes by the receiver, which
+    /// ends without a word when the monitor is gone.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub(crate) async fn open(
+        &self,
+        op: request::Op,
+        id: &str,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<oneshot::Receiver<Told>, Error> {
+        let (sender, receiver) = oneshot::channel();
+        self.call_with(op, descriptors, Some((id.to_owned(), sender))).await?;
+        Ok(receiver)
+    }
+
+    /// A request whose answer is that it is done.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub(crate) async fn tell(&self, op: request::Op) -> Result<(), Error> {
+        self.call(op).await.map(drop)
     }
 
     /// Starts pause or a container; returns once its program runs.
@@ -148,60 +240,5 @@ impl MonitorClient {
     }
 }
 
-/// Owns the socket until either side closes it. Answers that will not come are dropped, which their
-/// callers see as `Gone`.
-async fn drive(
-    mut stream: UnixStream,
-    mut requests: mpsc::Receiver<(request::Op, Answer)>,
-    sandbox: String,
-    events: mpsc::UnboundedSender<Event>,
-) {
-    let mut pending: BTreeMap<u64, Answer> = BTreeMap::new();
-    let (mut buffer, mut next) = (Vec::new(), 1u64);
-    loop {
-        tokio::select! {
-            // Cancel-safe: read_buf appends what it has read, or nothing.
-            read = stream.read_buf(&mut buffer) => {
-                if !matches!(read, Ok(count) if count > 0) || deliver(&mut buffer, &mut pending, &sandbox, &events).is_err() {
-                    break;
-                }
-            }
-            // Cancel-safe per the documentation of recv.
-            asked = requests.recv() => {
-                let Some((op, answer)) = asked else { return };
-                pending.insert(next, answer);
-                let bytes = wire::encode(&Request { id: next, op: Some(op) });
-                next += 1;
-                if stream.write_all(&bytes).await.is_err() {
-                    break;
-                }
-            }
-        }
-    }
-    drop(pending);
-    // The event task ends only with the runtime.
-    let _ = events.send(Event::Gone { sandbox });
-}
-
-fn deliver(
-    buffer: &mut Vec<u8>,
-    pending: &mut BTreeMap<u64, Answer>,
-    sandbox: &str,
-    events: &mpsc::UnboundedSender<Event>,
-) -> Result<(), wire::Error> {
-    while let Some(Frame { frame }) = wire::take(buffer)? {
-        match frame {
-            Some(frame::Frame::Reply(reply)) => {
-                if let (Some(answer), Some(result)) = (pending.remove(&reply.id), reply.result) {
-                    // The asker may have given up; the result stands all the same.
-                    let _ = answer.send(result);
-                }
-            }
-            Some(frame::Frame::Exited(exited)) => {
-                let _ = events.send(Event::Exited { sandbox: sandbox.to_owned(), exited });
-            }
-            None => {}
-        }
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests;

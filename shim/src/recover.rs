@@ -37,11 +37,16 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     for sandbox in node.store.sandboxes() {
         let record = sandbox.record();
         if sandbox.state() == SandboxState::Starting {
-            match reconnect(node, &sandbox).await? {
-                true if record.complete => {
+            match reconnect(node, &sandbox).await {
+                Ok(true) if record.complete => {
                     sandbox.set_state(SandboxState::Ready);
                 }
-                _ => events::monitor_gone(node.clone(), sandbox.clone()).await,
+                Ok(_) => events::monitor_gone(node.clone(), sandbox.clone()).await,
+                Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
+                    tracing::error!("listing the sandbox as not ready: {error}");
+                    hold_without_monitor(node, &sandbox);
+                }
+                Err(error) => return Err(error),
             }
         }
         if !record.complete {
@@ -176,6 +181,23 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
     }
     settle(node, sandbox);
     Ok(welcome.running.iter().any(|running| running.id == sandbox.id))
+}
+
+/// The monitor speaks a protocol of the future: after a downgrade, say. To leave the pod out would let
+/// the kubelet start a twin beside it; to refuse to serve would take every other pod along (runtime-traps
+/// 7.3). So it is listed as not ready, runs on, and can be stopped, by signals and cgroups alone. The
+/// monitor goes on writing logs and exit records.
+fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox) {
+    sandbox.set_state(SandboxState::NotReady);
+    for container in node.store.containers_of(&sandbox.id) {
+        let Some(started) = container.record().started else { continue };
+        if let (ContainerState::Created, Ok(pidfd)) = (container.state(), open(started.process)) {
+            let pidfd = Arc::new(pidfd);
+            container.set_state(ContainerState::Running(pidfd.clone()));
+            tokio::spawn(events::end_by_itself(node.clone(), container, pidfd));
+        }
+    }
+    settle(node, sandbox);
 }
 
 /// Containers that had started and that the monitor holds no more ended between the record scan and

@@ -24,7 +24,7 @@ use crate::node::{Node, ProgramError, Programs};
 use crate::seccomp::Wanted;
 use crate::spec::profiles;
 use crate::store::Store;
-use crate::{cgroup, events, image, recover, sandbox};
+use crate::{cgroup, events, image, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -128,6 +128,8 @@ pub enum Error {
     },
     #[error("{path} is in the way: it is not a socket, or another process serves on it", path = path.display())]
     SocketTaken { path: PathBuf },
+    #[error("listen on 127.0.0.1 for exec, attach and port-forward")]
+    Streaming(#[source] io::Error),
     #[error("serve CRI")]
     Serve(#[source] tonic::transport::Error),
     #[error("a task of the runtime ended early")]
@@ -138,6 +140,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Runtime {
     node: Arc<Node>,
+    streaming: Arc<streaming::Server>,
     /// Held while the runtime lives: two of them on one root would each kill the other's pods.
     _lock: std::fs::File,
 }
@@ -157,7 +160,8 @@ impl Runtime {
         })
         .await??;
         tokio::spawn(events::run(node.clone(), receiver));
-        Ok(Self { node, _lock: lock })
+        let streaming = Arc::new(streaming::Server::start(node.clone()).await.map_err(Error::Streaming)?);
+        Ok(Self { node, streaming, _lock: lock })
     }
 
     /// Takes back what outlives pods by design, when no pod is left: the built-in network's idle bridge
@@ -174,7 +178,7 @@ impl Runtime {
     }
 
     fn router(&self) -> Router {
-        let service = Service::new(self.node.clone());
+        let service = Service::new(self.node.clone(), self.streaming.clone());
         Server::builder()
             .add_service(
                 RuntimeServiceServer::new(service.clone())

@@ -9,6 +9,8 @@ pub mod exec;
 pub mod fd;
 pub mod mount;
 pub mod pidfd;
+#[cfg(feature = "runtime")]
+pub mod poll;
 pub mod seccomp;
 pub mod signal;
 pub mod task;

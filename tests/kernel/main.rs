@@ -2,18 +2,24 @@
 //! small VM. Each test starts its own node and ends with a leak check. Never run by a plain
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
+mod attach;
 mod errors;
 mod events;
+mod exec;
+mod exec_stream;
 mod harness;
 mod images;
 mod isolation;
 mod layers;
 mod lifecycle;
 mod limits;
+mod log_reopen;
 mod monitor;
 mod mounts;
 mod network;
+mod port_forward;
 mod reboot;
 mod restart;
 mod seccomp;
 mod stats;
+mod upgrade;

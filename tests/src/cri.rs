@@ -123,6 +123,9 @@ calls! { runtime:
     container_status(ContainerStatusRequest) -> ContainerStatusResponse;
     list_containers(ListContainersRequest) -> ListContainersResponse;
     exec_sync(ExecSyncRequest) -> ExecSyncResponse;
+    exec(ExecRequest) -> ExecResponse;
+    port_forward(PortForwardRequest) -> PortForwardResponse;
+    reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
     attach(AttachRequest) -> AttachResponse;
     container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;

@@ -16,3 +16,5 @@ pub mod proc;
 pub mod ready;
 pub mod registry;
 pub mod standalone;
+pub mod stream_client;
+pub mod websocket;

@@ -3,6 +3,7 @@
 //! the flags do not reach build scripts. Called by every task that runs something.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -40,6 +41,21 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
     }
     println!("built {} and {} beside it", folder.join("gantry").display(), BESIDE.join(", "));
     Ok(folder)
+}
+
+/// Test programs in Go: the other implementations that ours are held against.
+pub(crate) const IN_GO: [&str; 1] = ["stream-client"];
+
+/// Builds the Go programs into `folder`, static, so that the VM can run them, too.
+pub(crate) fn in_go(folder: &Path) -> Result<()> {
+    let mut command = Command::new("go");
+    command
+        .args(["build", "-trimpath", "-o"])
+        .arg(folder.join("stream-client"))
+        .arg(".")
+        .current_dir(sh::root().join("tests/go/stream"))
+        .env("CGO_ENABLED", "0");
+    sh::run(&mut command)
 }
 
 /// Copies by rename: a monitor that runs from the old file goes on undisturbed.

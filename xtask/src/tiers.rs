@@ -56,7 +56,7 @@ impl Tier {
                 "xtask",
                 "--no-fail-fast",
             ])),
-            Tier::Kernel => kernel::on_host(&kernel::KERNEL, &build::build(false)?, filter),
+            Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
             Tier::Cri => {
                 // Inside there is no network but the tests' own.
@@ -71,7 +71,7 @@ impl Tier {
 
 /// The kernel tier, then the reboots: with a filter only when it asks for them.
 fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
-    let programs = build::build(false)?;
+    let programs = with_go()?;
     let reboots = filter.is_none_or(|filter| filter == "reboot");
     let mut counts = Counts::default();
     if !reboots || filter.is_none() {
@@ -81,6 +81,13 @@ fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
         counts += vm::reboots(&programs)?;
     }
     Ok(counts)
+}
+
+/// Everything built, the Go programs too.
+fn with_go() -> Result<std::path::PathBuf> {
+    let folder = build::build(false)?;
+    build::in_go(&folder)?;
+    Ok(folder)
 }
 
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests

@@ -15,7 +15,7 @@ use gantry_tests::place;
 
 use self::disk::Disk;
 use self::kernel_package::Kernel;
-use crate::build::BESIDE;
+use crate::build::{BESIDE, IN_GO};
 use crate::cpio::Cpio;
 use crate::kernel;
 use crate::sh;
@@ -173,7 +173,7 @@ fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<Str
         add(&binary.path, &format!("/gantry/{}", binary.name))?;
         names.push(binary.name);
     }
-    for program in ["gantry"].iter().chain(&BESIDE) {
+    for program in ["gantry"].iter().chain(&BESIDE).chain(&IN_GO) {
         add(&programs.join(program), &format!("/gantry/{program}"))?;
     }
     for (program, package) in [("/usr/bin/docker-registry", "docker-registry"), ("/usr/sbin/nft", "nftables")]

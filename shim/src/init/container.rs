@@ -2,21 +2,18 @@
 //! uses a privilege that a later one gives up. Called in the cloned child by `monitor::spawn`.
 
 use std::convert::Infallible;
-use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use gantry_proto::monitor::{NamespaceMode, StartContainer};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
-use rustix::process::{DumpableBehavior, Signal};
+use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
-use super::{Step, StepError, dev, identity, mounts, refuse, reset, rootfs};
+use super::program::{self, Streams};
+use super::{Progress, Step, StepError, console, dev, identity, mounts, refuse, rootfs};
 use crate::sys;
-
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
 #[derive(Debug)]
@@ -31,19 +28,7 @@ pub struct Joined<'a> {
     pub mnt: &'a OwnedFd,
 }
 
-/// The container's standard streams; stdin is the null device.
-#[derive(Debug)]
-pub struct Streams<'a> {
-    /// Descriptor 0.
-    pub stdin: &'a OwnedFd,
-    /// Descriptor 1.
-    pub stdout: &'a OwnedFd,
-    /// Descriptor 2.
-    pub stderr: &'a OwnedFd,
-}
-
-/// Turns the child into the container's program; `ready` is called right before exec. Returns only
-/// on failure.
+/// Turns the child into the container's program, telling `note` how far it is. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
@@ -51,7 +36,7 @@ pub fn run(
     start: &StartContainer,
     joined: &Joined<'_>,
     streams: &Streams<'_>,
-    ready: &mut dyn FnMut() -> Result<(), StepError>,
+    note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<Infallible, StepError> {
     // No other process of the pod may look into this one before exec, even in a shared pid namespace.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -61,7 +46,10 @@ pub fn run(
     enter_cgroup(start)?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
-    build_root(start, joined)?;
+    build_root(start, joined, note)?;
+    if start.tty {
+        console::mount_as_console(streams)?;
+    }
     for path in &start.masked_paths {
         mounts::mask(path)?;
     }
@@ -71,25 +59,9 @@ pub fn run(
     if start.rootfs.as_ref().is_some_and(|root| root.readonly) {
         rootfs::seal_root()?;
     }
-    connect(streams, start.uid)?;
-    reset::keyring(&start.id)?;
-    reset::all()?;
-    reset::open_files()?;
-    identity::limits(&start.rlimits)?;
-    make_cwd(&start.cwd)?;
-    if !start.no_new_privs {
-        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
-    }
-    identity::assume(start)?;
-    enter_cwd(&start.cwd)?;
-    // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .step(|| "set the death signal".into())?;
-    if start.no_new_privs {
-        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
-    }
-    ready()?;
-    exec(start)
+    note(Progress::Step("become the container's program"))?;
+    program::make_cwd(&start.cwd)?;
+    program::become_program(start, streams, note)
 }
 
 /// v2 put the child there at clone; v1 has one folder for each hierarchy. The cgroup namespace comes
@@ -108,7 +80,11 @@ fn enter_cgroup(start: &StartContainer) -> Result<(), StepError> {
     }
 }
 
-fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepError> {
+fn build_root(
+    start: &StartContainer,
+    joined: &Joined<'_>,
+    note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
     let (Some(root), Some(cgroup)) = (&start.rootfs, &start.cgroup) else {
         return refuse(libc::EINVAL, "the request has no root file system or no cgroup");
     };
@@ -126,12 +102,16 @@ fn build_root(start: &StartContainer, joined: &Joined<'_>) -> Result<(), StepErr
                 .step(|| format!("join the sandbox's {name} namespace"))?;
         }
     }
+    note(Progress::Step("mount the root file system"))?;
     let top = rootfs::mount(root)?;
     mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
     dev::build(top.as_fd(), &shm, &start.devices)?;
     for (mount, source) in start.mounts.iter().zip(&sources) {
+        // The one step that waits for other machines, when the source is on their disks.
+        note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
         mounts::bind(top.as_fd(), mount, source)?;
     }
+    note(Progress::Step("enter the root file system"))?;
     rootfs::pivot(&top)
 }
 
@@ -151,66 +131,6 @@ fn shared_memory(start: &StartContainer, joined: &Joined<'_>) -> Result<OwnedFd,
     let shm = mounts::copy_tree("/dev/shm", false);
     enter(&own, "the own")?;
     shm
-}
-
-fn connect(streams: &Streams<'_>, uid: u32) -> Result<(), StepError> {
-    // A program may reopen /dev/stdout as the container's user: the pipes must be that user's.
-    for pipe in [streams.stdout, streams.stderr] {
-        rustix::fs::fchown(pipe, Some(rustix::fs::Uid::from_raw(uid)), None)
-            .step(|| format!("give the output to user {uid}"))?;
-    }
-    rustix::stdio::dup2_stdin(streams.stdin).step(|| "connect stdin".into())?;
-    rustix::stdio::dup2_stdout(streams.stdout).step(|| "connect stdout".into())?;
-    rustix::stdio::dup2_stderr(streams.stderr).step(|| "connect stderr".into())
-}
-
-fn make_cwd(cwd: &str) -> Result<(), StepError> {
-    match fs::create_dir_all(cwd) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EROFS | libc::EEXIST)) => Ok(()),
-        result => result.step(|| format!("make the working folder {cwd}")),
-    }
-}
-
-/// Checks that the kernel, too, sees the working folder inside the root: a descriptor of the host's
-/// that slipped through would show as "(unreachable)" (CVE-2024-21626).
-fn enter_cwd(cwd: &str) -> Result<(), StepError> {
-    rustix::process::chdir(cwd).step(|| format!("enter the working folder {cwd}"))?;
-    let seen = rustix::process::getcwd(Vec::new()).step(|| format!("read back the working folder {cwd}"))?;
-    if seen.as_bytes().first() == Some(&b'/') {
-        Ok(())
-    } else {
-        refuse(libc::EPERM, format!("the working folder {cwd} is outside the container"))
-    }
-}
-
-fn exec(start: &StartContainer) -> Result<Infallible, StepError> {
-    let string = |bytes: &[u8]| {
-        CString::new(bytes).step(|| format!("{:?} holds a NUL", String::from_utf8_lossy(bytes)))
-    };
-    let args: Vec<CString> = start.args.iter().map(|arg| string(arg.as_bytes())).collect::<Result<_, _>>()?;
-    let env: Vec<CString> = start.env.iter().map(|pair| string(pair)).collect::<Result<_, _>>()?;
-    let Some(program) = start.args.first() else {
-        return refuse(libc::EINVAL, "no command: neither the request nor the image names one");
-    };
-    let attempt = |path: &str| -> Result<Infallible, std::io::Error> {
-        sys::exec::exec_path(&CString::new(path)?, &args, &env)
-    };
-    if program.contains('/') {
-        return attempt(program).step(|| format!("exec {program:?}"));
-    }
-    let path = start.env.iter().rev().find_map(|pair| pair.strip_prefix(b"PATH="));
-    let path = path.and_then(|path| std::str::from_utf8(path).ok()).unwrap_or(DEFAULT_PATH);
-    let mut last = Errno::NOENT.into();
-    for folder in path.split(':') {
-        let Err(error) = attempt(&format!("{}/{program}", if folder.is_empty() { "." } else { folder }));
-        // Only what says "not this one" goes on to the next folder, as execvp(3) does.
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
-            Some(libc::EACCES) => last = error,
-            _ => return Err(error).step(|| format!("exec {program:?}")),
-        }
-    }
-    Err(last).step(|| format!("exec {program:?}: executable file not found in $PATH"))
 }
 
 /// Attributes of mounts nobody may run programs or make devices on.

@@ -13,13 +13,13 @@ use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::LinkNameSpaceType;
 
 use super::container::{INERT, enter_v1};
-use super::{Step, StepError, identity, mounts, refuse, reset, rootfs};
+use super::{Progress, Step, StepError, identity, mounts, refuse, reset, rootfs};
 use crate::sys;
 
 /// "nobody" of upstream's pause image.
 const USER: u32 = 65535;
 
-/// Turns the child into pause; `ready` is called right before exec. Returns only on failure.
+/// Turns the child into pause, telling `note` right before exec. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
@@ -27,7 +27,7 @@ pub fn run(
     start: &StartSandbox,
     null: &OwnedFd,
     program: &OwnedFd,
-    ready: &mut dyn FnMut() -> Result<(), StepError>,
+    note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<Infallible, StepError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "become undumpable".into())?;
@@ -72,7 +72,7 @@ pub fn run(
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
     identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
-    ready()?;
+    note(Progress::Ready)?;
     sys::exec::exec_fd(program.as_fd(), &[c"pause".into()], &[]).step(|| "exec pause".into())
 }
 

@@ -10,24 +10,43 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use gantry_proto::monitor::{CgroupTarget, Exited};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::log::{Lines, LogFile};
+use super::log::{Lines, LogFile, Source};
+use super::report::Report;
 use crate::exit::ExitRecord;
 
 /// ```text
 /// Starting ──report says ready──▶ Running ──process ended──▶ Draining ──output ended or deadline──▶ (recorded, gone)
-///     └──report says failed, or nothing──▶ (gone, no record: the runtime has the answer)
+///     └──report says failed, or nothing, or deadline──▶ (gone, no record: the runtime has the answer)
 /// ```
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Cloned, setting itself up; an end before the report is read waits in `ended`.
-    Starting { report: OwnedFd, bytes: Vec<u8>, reply_to: (u64, u64), ended: Option<(i32, i64)> },
+    /// A terminal's master waits in the socket `terminal`.
+    Starting {
+        report: Report,
+        terminal: Option<OwnedFd>,
+        reply_to: (u64, u64),
+        ended: Option<(i32, i64)>,
+        deadline: Instant,
+    },
     /// Its program runs.
     Running,
     /// It has ended; what it wrote is still being read.
     Draining { exit_code: i32, finished_at: i64, oom_kills: u64, deadline: Instant },
 }
 
-/// One output pipe.
+/// The way to a child's stdin, kept for attaches.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// The null device, or given away already.
+    None,
+    /// Write end of a pipe; with `once` the first attach takes it along.
+    Pipe { end: OwnedFd, once: bool },
+    /// The terminal, which is also the only output.
+    Terminal,
+}
+
+/// One output: a pipe, or a terminal's master.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) token: u64,
@@ -39,13 +58,15 @@ pub(super) struct Output {
 pub(super) struct Child {
     pub(super) id: String,
     pub(super) pid: i32,
+    pub(super) pidfd: Option<OwnedFd>,
     pub(super) start_time_ticks: u64,
+    pub(super) input: Input,
     pub(super) outputs: Vec<Output>,
     pub(super) phase: Phase,
+    pub(super) log: LogFile,
     record_dir: PathBuf,
     cgroup: CgroupTarget,
     oom_kills_before: u64,
-    log: LogFile,
 }
 
 /// A reaped process.
@@ -78,7 +99,9 @@ impl Child {
         Self {
             id: id.to_owned(),
             pid: 0,
+            pidfd: None,
             start_time_ticks: 0,
+            input: Input::None,
             outputs: Vec::new(),
             phase: Phase::Running,
             record_dir: record_dir.into(),
@@ -94,41 +117,61 @@ impl Child {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Draining { deadline, .. } => Some(deadline),
-            _ => None,
+            Phase::Draining { deadline, .. } | Phase::Starting { deadline, .. } => Some(deadline),
+            Phase::Running => None,
         }
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.deadline().is_some_and(|deadline| self.outputs.is_empty() || deadline <= now)
+        let drained = matches!(self.phase, Phase::Draining { .. }) && self.outputs.is_empty();
+        drained || self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Reads one pipe once, for fairness among many; false when it has ended.
-    pub(super) fn read(&mut self, token: u64) -> bool {
-        let Some(index) = self.outputs.iter().position(|output| output.token == token) else { return false };
-        let Some(output) = self.outputs.get_mut(index) else { return false };
+    /// Reads one output once, for fairness among many, and shows `tee` what came; returns the output
+    /// when it has ended.
+    pub(super) fn read(&mut self, token: u64, tee: &mut dyn FnMut(Source, &[u8])) -> Option<Output> {
+        self.read_once(token, tee).1
+    }
+
+    /// As `read`; the first value says whether there was anything.
+    fn read_once(&mut self, token: u64, tee: &mut dyn FnMut(Source, &[u8])) -> (bool, Option<Output>) {
+        let Some(index) = self.outputs.iter().position(|output| output.token == token) else {
+            return (false, None);
+        };
+        let Some(output) = self.outputs.get_mut(index) else { return (false, None) };
         let mut chunk = [0u8; 64 * 1024];
-        let (bytes, more) = match rustix::io::read(&output.pipe, &mut chunk[..]) {
-            Ok(0) => (output.lines.finish(unix_nanos()), false),
-            Ok(count) => (output.lines.feed(chunk.get(..count).unwrap_or_default(), unix_nanos()), true),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Vec::new(), true),
-            Err(_) => (output.lines.finish(unix_nanos()), false),
+        let (bytes, read, ended) = match rustix::io::read(&output.pipe, &mut chunk[..]) {
+            Ok(0) => (output.lines.finish(unix_nanos()), false, true),
+            Ok(count) => {
+                let bytes = chunk.get(..count).unwrap_or_default();
+                tee(output.lines.source(), bytes);
+                (output.lines.feed(bytes, unix_nanos()), true, false)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Vec::new(), false, false),
+            // A terminal's master gives EIO once nobody has the terminal open.
+            Err(_) => (output.lines.finish(unix_nanos()), false, true),
         };
         self.write(&bytes);
-        if !more {
-            self.outputs.remove(index);
-        }
-        more
+        (read, ended.then(|| self.outputs.remove(index)))
     }
 
-    /// Reads what is there already; bounded, because a straggler may write for ever.
-    pub(super) fn drain(&mut self) {
+    /// Reads what is there already; bounded, because a straggler may write for ever. Returns the
+    /// outputs that have ended.
+    pub(super) fn drain(&mut self, tee: &mut dyn FnMut(Source, &[u8])) -> Vec<Output> {
+        let mut over = Vec::new();
         for _ in 0..64 {
             let tokens: Vec<u64> = self.outputs.iter().map(|output| output.token).collect();
-            if tokens.iter().filter(|token| self.read(**token)).count() == 0 {
+            let mut more = false;
+            for token in tokens {
+                let (read, ended) = self.read_once(token, tee);
+                more |= read;
+                over.extend(ended);
+            }
+            if !more {
                 break;
             }
         }
+        over
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -137,6 +180,14 @@ impl Child {
         }
         if let Some(error) = self.log.append(bytes) {
             complain(format_args!("{}: lines of the log are lost: {error}", self.id));
+        }
+    }
+
+    /// Kills the first process, which is not reaped yet.
+    pub(super) fn kill(&self) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // It has ended: what was wanted.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
 
@@ -182,7 +233,7 @@ impl Child {
 
 /// Descriptor 2 is the monitor's own log, maybe on the disk that is full: a line lost there must not
 /// end the pod, as the panic of `eprintln!` would.
-fn complain(what: std::fmt::Arguments<'_>) {
+pub(super) fn complain(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 

@@ -1,5 +1,7 @@
 //! The monitor's one thread: waits on the listener, the runtimes, SIGCHLD, the children's reports
-//! and their output. Owns every child. Called by the program `gantry-monitor`.
+//! and their output. Owns what is waited for, and the requests; what becomes of pause and containers is
+//! in `monitor::children`, of execs in `monitor::exec`, of attaches in `monitor::attach`. Called by the
+//! program `gantry-monitor`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,44 +11,46 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use gantry_proto::monitor::{
-    Done, Exited, Failure, Frame, PROTOCOL_VERSION, Reply, Request, StartContainer, StartSandbox, Started,
-    Welcome, frame, reply, request,
+    Done, Failure, Frame, PROTOCOL_VERSION, Reply, Request, StartSandbox, Welcome, frame, reply, request,
 };
 use rustix::event::{Timespec, epoll};
 
+use super::attach::Sink;
+use super::child::Child;
 use super::connection::Connection;
-use super::log::{Lines, LogFile, Source};
-use super::spawn::{self, Namespaces, Spawned};
-use super::{Error, Options, child};
+use super::exec::Exec;
+use super::spawn::Namespaces;
+use super::{Error, Options};
 use crate::init::{Step, StepError, refuse};
 use crate::sys;
-
-use child::{Child, Output, Phase};
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 
-/// How long after a container's end its output may still come from processes that are not dying.
-const DRAIN: Duration = Duration::from_secs(2);
-
 /// What a token of the epoll set stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Watched {
+pub(super) enum Watched {
     Connection,
+    /// Of pause or a container.
     Report(String),
     Output(String),
+    ExecReport(String),
+    /// An attach's pipe.
+    Sink,
 }
 
-struct Monitor {
+pub(super) struct Monitor {
     epoll: OwnedFd,
     signals: OwnedFd,
     listener: UnixListener,
-    null: OwnedFd,
+    pub(super) null: OwnedFd,
     next_token: u64,
     watched: BTreeMap<u64, Watched>,
-    connections: BTreeMap<u64, Connection>,
-    children: BTreeMap<String, Child>,
-    sandbox: Option<(StartSandbox, Option<Namespaces>)>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) children: BTreeMap<String, Child>,
+    pub(super) execs: BTreeMap<String, Exec>,
+    pub(super) sinks: BTreeMap<u64, Sink>,
+    pub(super) sandbox: Option<(StartSandbox, Option<Namespaces>)>,
     finished: bool,
 }
 
@@ -102,6 +106,8 @@ impl Monitor {
             watched: BTreeMap::new(),
             connections: BTreeMap::new(),
             children: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            sinks: BTreeMap::new(),
             sandbox: None,
             finished: false,
         };
@@ -115,12 +121,31 @@ impl Monitor {
             .step(|| "watch a descriptor".into())
     }
 
-    fn watch(&mut self, fd: BorrowedFd<'_>, what: Watched) -> Result<u64, StepError> {
+    pub(super) fn watch(&mut self, fd: BorrowedFd<'_>, what: Watched) -> Result<u64, StepError> {
         let token = self.next_token;
         self.next_token += 1;
         self.add(fd, token)?;
         self.watched.insert(token, what);
         Ok(token)
+    }
+
+    /// To be called before `fd` is closed: the set knows the open file, and a copy of it in a child
+    /// whose set-up hangs would go on waking the monitor.
+    pub(super) fn unwatch(&mut self, token: u64, fd: BorrowedFd<'_>) {
+        self.watched.remove(&token);
+        // Not there is as good.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Changes what `fd` is waited for; its end and its errors are always told.
+    pub(super) fn wait_for(
+        &self,
+        token: u64,
+        fd: BorrowedFd<'_>,
+        flags: epoll::EventFlags,
+    ) -> Result<(), StepError> {
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+            .step(|| "watch a descriptor".into())
     }
 
     fn connect(&mut self, stream: UnixStream) -> Result<(), StepError> {
@@ -149,18 +174,22 @@ impl Monitor {
                 SIGNALS => self.reap(),
                 _ => match self.watched.get(&token).cloned() {
                     Some(Watched::Connection) => self.serve(token, event.flags),
-                    Some(Watched::Report(id)) => self.read_report(token, &id),
+                    Some(Watched::Report(id)) => self.read_report(&id),
                     Some(Watched::Output(id)) => self.read_output(token, &id),
+                    Some(Watched::ExecReport(id)) => self.read_exec_report(&id),
+                    Some(Watched::Sink) => self.feed_sink(token),
                     None => {}
                 },
             }
         }
         self.finish_due();
+        self.end_stuck_execs();
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        let due = self.children.values().filter_map(Child::deadline).min()?;
+        let children = self.children.values().filter_map(Child::deadline);
+        let due = children.chain(self.execs.values().filter_map(Exec::deadline)).min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
@@ -196,8 +225,9 @@ impl Monitor {
     }
 
     fn disconnect(&mut self, token: u64) {
-        self.connections.remove(&token);
-        self.watched.remove(&token);
+        if let Some(connection) = self.connections.remove(&token) {
+            self.unwatch(token, connection.stream.as_fd());
+        }
     }
 
     /// Waits for room in the socket only while something is queued.
@@ -207,13 +237,12 @@ impl Monitor {
         if connection.wants_to_write() {
             flags |= epoll::EventFlags::OUT;
         }
-        let data = epoll::EventData::new_u64(token);
-        if epoll::modify(&self.epoll, connection.stream.as_fd(), data, flags).is_err() {
+        if self.wait_for(token, connection.stream.as_fd(), flags).is_err() {
             self.disconnect(token);
         }
     }
 
-    fn send(&mut self, token: u64, frame: frame::Frame) {
+    pub(super) fn send(&mut self, token: u64, frame: frame::Frame) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         if connection.send(&Frame { frame: Some(frame) }).is_err() {
             self.disconnect(token);
@@ -222,27 +251,47 @@ impl Monitor {
         }
     }
 
-    fn reply(&mut self, token: u64, id: u64, result: reply::Result) {
+    pub(super) fn reply(&mut self, token: u64, id: u64, result: reply::Result) {
         self.send(token, frame::Frame::Reply(Reply { id, result: Some(result) }));
     }
 
     fn handle(&mut self, token: u64, request: Request) {
         let id = request.id;
-        let result = match request.op {
+        let descriptors = match self.connections.get_mut(&token) {
+            Some(connection) => connection.take_descriptors(&request),
+            None => Ok(Vec::new()),
+        };
+        let result = descriptors.and_then(|descriptors| self.answer(token, request, descriptors));
+        match result {
+            Ok(None) => {}
+            Ok(Some(result)) => self.reply(token, id, result),
+            Err(error) => self.reply(token, id, reply::Result::Failure(failure(&error))),
+        }
+    }
+
+    /// The answer, or None when it comes later.
+    fn answer(
+        &mut self,
+        token: u64,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Option<reply::Result>, StepError> {
+        let id = request.id;
+        let done = |()| Some(reply::Result::Done(Done {}));
+        match request.op {
             Some(request::Op::Hello(_)) => Ok(Some(reply::Result::Welcome(self.welcome()))),
             Some(request::Op::StartSandbox(start)) => self.start_sandbox(start, (token, id)).map(|()| None),
             Some(request::Op::StartContainer(start)) => {
                 self.start_container(&start, (token, id)).map(|()| None)
             }
-            Some(request::Op::Shutdown(_)) => self.shut_down().map(|()| Some(reply::Result::Done(Done {}))),
+            Some(request::Op::Exec(exec)) => self.start_exec(&exec, (token, id), descriptors).map(|()| None),
+            Some(request::Op::SignalExec(signal)) => self.signal_exec(&signal).map(done),
+            Some(request::Op::Attach(attach)) => self.attach(&attach, token, descriptors).map(done),
+            Some(request::Op::ReopenLog(reopen)) => self.reopen_log(&reopen).map(done),
+            Some(request::Op::Shutdown(_)) => self.shut_down().map(done),
             None => {
                 refuse(libc::EINVAL, "the monitor does not know this request: it is older than the runtime")
             }
-        };
-        match result {
-            Ok(None) => {}
-            Ok(Some(result)) => self.reply(token, id, result),
-            Err(error) => self.reply(token, id, reply::Result::Failure(failure(&error))),
         }
     }
 
@@ -254,166 +303,9 @@ impl Monitor {
         }
     }
 
-    fn start_sandbox(&mut self, start: StartSandbox, reply_to: (u64, u64)) -> Result<(), StepError> {
-        if self.sandbox.is_some() {
-            return refuse(libc::EEXIST, "this monitor has its sandbox already");
-        }
-        let spawned = spawn::pause(&start, &self.null)?;
-        let child = Child::new(
-            &start.id,
-            &start.record_dir,
-            start.cgroup.clone(),
-            LogFile::open("").step(String::new)?,
-        );
-        self.sandbox = Some((start, None));
-        self.follow(child, spawned, reply_to)
-    }
-
-    fn start_container(&mut self, start: &StartContainer, reply_to: (u64, u64)) -> Result<(), StepError> {
-        let Some((_, Some(namespaces))) = &self.sandbox else {
-            return refuse(libc::ESRCH, "the sandbox is not running");
-        };
-        if self.children.contains_key(&start.id) {
-            return refuse(libc::EEXIST, "this container runs already");
-        }
-        let log = LogFile::open(&start.log_path).step(|| format!("open the log {}", start.log_path))?;
-        let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
-        let spawned = spawn::container(start, namespaces, &self.null)?;
-        self.follow(child, spawned, reply_to)
-    }
-
-    /// Takes a fresh clone into the loop: its report first, then its output.
-    fn follow(&mut self, mut child: Child, spawned: Spawned, reply_to: (u64, u64)) -> Result<(), StepError> {
-        child.pid = spawned.pid;
-        child.start_time_ticks = spawned.start_time_ticks;
-        let id = child.id.clone();
-        if let Some((stdout, stderr)) = spawned.output {
-            for (pipe, source) in [(stdout, Source::Stdout), (stderr, Source::Stderr)] {
-                let token = self.watch(pipe.as_fd(), Watched::Output(id.clone()))?;
-                child.outputs.push(Output { token, pipe, lines: Lines::new(source) });
-            }
-        }
-        self.watch(spawned.report.as_fd(), Watched::Report(id.clone()))?;
-        child.phase = Phase::Starting { report: spawned.report, bytes: Vec::new(), reply_to, ended: None };
-        self.children.insert(id, child);
-        Ok(())
-    }
-
-    fn read_report(&mut self, token: u64, id: &str) {
-        let Some(Phase::Starting { report, bytes, .. }) =
-            self.children.get_mut(id).map(|child| &mut child.phase)
-        else {
-            return;
-        };
-        let mut chunk = [0u8; 4096];
-        match rustix::io::read(&*report, &mut chunk[..]) {
-            Ok(0) => {
-                self.watched.remove(&token);
-                self.started_or_not(id);
-            }
-            Ok(count) => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-            Err(_) => {}
-        }
-    }
-
-    fn started_or_not(&mut self, id: &str) {
-        let Some(child) = self.children.get_mut(id) else { return };
-        let Phase::Starting { bytes, reply_to, ended, .. } =
-            std::mem::replace(&mut child.phase, Phase::Running)
-        else {
-            return;
-        };
-        let result = spawn::verdict(&bytes).and_then(|()| match &mut self.sandbox {
-            Some((start, namespaces)) if start.id == id => Namespaces::of(child.pid, start)
-                .map(|held| *namespaces = Some(held))
-                .map_err(|error| failure(&error)),
-            _ => Ok(()),
-        });
-        match result {
-            Ok(()) => {
-                let started = child.started();
-                if !self.connections.contains_key(&reply_to.0) {
-                    // Whoever asked for it is gone and will never learn that it runs.
-                    child.kill_stragglers();
-                }
-                self.reply(reply_to.0, reply_to.1, reply::Result::Started(started));
-                if let Some((exit_code, at)) = ended {
-                    self.ended(id, exit_code, at);
-                }
-            }
-            Err(why) => {
-                self.forget(id);
-                if self.sandbox.as_ref().is_some_and(|(start, _)| start.id == id) {
-                    self.sandbox = None;
-                }
-                self.reply(reply_to.0, reply_to.1, reply::Result::Failure(why));
-            }
-        }
-    }
-
-    fn read_output(&mut self, token: u64, id: &str) {
-        let Some(child) = self.children.get_mut(id) else { return };
-        if !child.read(token) {
-            self.watched.remove(&token);
-        }
-        self.finish_due();
-    }
-
-    /// Collects every process that has ended: ours, and strays that came to us as subreaper.
-    fn reap(&mut self) {
+    pub(super) fn clear_signals(&self) {
         let mut buffer = [0u8; 1024];
         while matches!(rustix::io::read(&self.signals, &mut buffer[..]), Ok(count) if count > 0) {}
-        while let Some(status) = child::reap_one() {
-            let id =
-                self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());
-            if let Some(id) = id {
-                self.ended(&id, status.code, child::unix_nanos());
-            }
-        }
-    }
-
-    fn ended(&mut self, id: &str, exit_code: i32, at: i64) {
-        let Some(child) = self.children.get_mut(id) else { return };
-        if let Phase::Starting { ended, .. } = &mut child.phase {
-            *ended = Some((exit_code, at));
-            return;
-        }
-        child.drain();
-        if !child.outputs.is_empty() {
-            // The first program is gone, somebody still holds its output: a container ends as a whole.
-            child.kill_stragglers();
-        }
-        let oom_kills = child.oom_kills();
-        child.phase =
-            Phase::Draining { exit_code, finished_at: at, oom_kills, deadline: Instant::now() + DRAIN };
-        self.finish_due();
-    }
-
-    /// Records and announces the children whose output has ended, or has had its time.
-    fn finish_due(&mut self) {
-        let now = Instant::now();
-        let due: Vec<String> =
-            self.children.values().filter(|child| child.is_due(now)).map(|child| child.id.clone()).collect();
-        for id in due {
-            let Some(mut child) = self.forget(&id) else { continue };
-            let Some(exited) = child.record() else { continue };
-            self.announce(&exited);
-        }
-    }
-
-    fn forget(&mut self, id: &str) -> Option<Child> {
-        let child = self.children.remove(id)?;
-        for output in &child.outputs {
-            self.watched.remove(&output.token);
-        }
-        Some(child)
-    }
-
-    fn announce(&mut self, exited: &Exited) {
-        let tokens: Vec<u64> = self.connections.keys().copied().collect();
-        for token in tokens {
-            self.send(token, frame::Frame::Exited(exited.clone()));
-        }
     }
 
     fn shut_down(&mut self) -> Result<(), StepError> {
@@ -425,12 +317,6 @@ impl Monitor {
     }
 }
 
-fn failure(error: &StepError) -> Failure {
+pub(super) fn failure(error: &StepError) -> Failure {
     Failure { step: error.what.clone(), errno: error.source.raw_os_error().unwrap_or(0) }
-}
-
-impl Child {
-    fn started(&self) -> Started {
-        Started { id: self.id.clone(), pid: self.pid, start_time_ticks: self.start_time_ticks }
-    }
 }

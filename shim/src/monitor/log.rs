@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A line longer than this is written in parts tagged P, as containerd does.
 const MAX_LINE: usize = 16 * 1024;
@@ -27,6 +27,10 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn new(source: Source) -> Self {
         Self { source, partial: Vec::new() }
+    }
+
+    pub(super) fn source(&self) -> Source {
+        self.source
     }
 
     /// Adds bytes as they were read and returns what is to be written now.
@@ -75,6 +79,7 @@ impl Lines {
 /// An open log; writes go to its end whatever else happens to the file.
 #[derive(Debug)]
 pub(super) struct LogFile {
+    path: PathBuf,
     file: Option<File>,
     complained: bool,
 }
@@ -82,14 +87,17 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Opens, and makes, the file; an empty path is a container without a log.
     pub(super) fn open(path: &str) -> io::Result<Self> {
-        if path.is_empty() {
-            return Ok(Self { file: None, complained: false });
+        let file = if path.is_empty() { None } else { Some(create(Path::new(path))?) };
+        Ok(Self { path: path.into(), file, complained: false })
+    }
+
+    /// Goes on in a new file at the same path, after somebody renamed the old one. When that can't be
+    /// made, the old one stays in use.
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        if self.file.is_some() {
+            self.file = Some(create(&self.path)?);
         }
-        if let Some(folder) = Path::new(path).parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
-        Ok(Self { file: Some(file), complained: false })
+        Ok(())
     }
 
     /// Appends. A full disk loses these lines, not the container: its pipe must go on being read.
@@ -108,6 +116,13 @@ impl LogFile {
             }
         }
     }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
 }
 
 /// RFC 3339 with nanoseconds, UTC. Days to civil date as in Howard Hinnant's "chrono-compatible

@@ -1,20 +1,22 @@
-//! Clones pause and containers, and reads the child's report of its own set-up. Owns the report's
-//! format: `BEFORE_EXEC` when all is ready, else an errno and the step in words; the end of the pipe
-//! without either means that the child was killed. Called by `monitor::event_loop`.
+//! Clones pause, containers and execs. Owns what each is born into; the child's own work is `init`'s,
+//! what it tells of it `monitor::report`'s. Called by `monitor::event_loop` and `monitor::exec`.
 
-use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{Failure, NamespaceMode, StartContainer, StartSandbox};
+use gantry_proto::monitor::{CgroupTarget, Exec, NamespaceMode, StartContainer, StartSandbox};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::thread::LinkNameSpaceType;
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use crate::init::container::{Joined, Streams};
+use super::report::{end_with, noting};
+use crate::init::console::Terminal;
+use crate::init::container::Joined;
+use crate::init::program::Streams;
 use crate::init::{self, Step, StepError, refuse};
+use crate::sys;
 use crate::sys::clone::{CloneArgs, Cloned, clone3};
-use crate::sys::exec::exit_now;
 
 const CLONE_NEWNS: u64 = 0x0002_0000;
 const CLONE_NEWCGROUP: u64 = 0x0200_0000;
@@ -22,18 +24,26 @@ const CLONE_NEWUTS: u64 = 0x0400_0000;
 const CLONE_NEWIPC: u64 = 0x0800_0000;
 const CLONE_NEWPID: u64 = 0x2000_0000;
 
-const BEFORE_EXEC: u8 = 1;
-const FAILED: u8 = 2;
-
 /// A child that sets itself up.
 #[derive(Debug)]
 pub(super) struct Spawned {
     pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
     pub(super) start_time_ticks: u64,
     /// Ends at exec, or with the child.
     pub(super) report: OwnedFd,
-    /// Read ends; none for pause.
-    pub(super) output: Option<(OwnedFd, OwnedFd)>,
+    pub(super) ends: Ends,
+}
+
+/// The monitor's ends of a child's streams.
+#[derive(Debug)]
+pub(super) enum Ends {
+    /// Pause has none, an exec's are the runtime's.
+    None,
+    /// Write end of stdin where it is wanted, read ends of the others.
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    /// The terminal's master comes out here before the report ends.
+    Terminal(OwnedFd),
 }
 
 /// The pod's namespaces, held open: they outlive pause.
@@ -87,13 +97,14 @@ pub(super) fn pause(start: &StartSandbox, null: &OwnedFd) -> Result<Spawned, Ste
     match clone3(&CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) })
         .step(|| "clone pause".into())?
     {
-        Cloned::Parent { pid, pidfd: _ } => {
+        Cloned::Parent { pid, pidfd } => {
             drop(child_end);
-            Ok(Spawned { pid, start_time_ticks: start_time_ticks(pid)?, report, output: None })
+            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
         }
-        Cloned::Child => {
-            end_with(&child_end, || init::pause::run(start, null, &program, &mut || ready(&child_end)))
-        }
+        Cloned::Child => end_with(&child_end, || {
+            keep_only(&[&child_end, null, &program])?;
+            init::pause::run(start, null, &program, &mut noting(&child_end))
+        }),
     }
 }
 
@@ -117,48 +128,175 @@ pub(super) fn container(
         uts: held.uts.as_ref(),
         mnt: &held.mnt,
     };
+    let (ends, theirs) = streams_of(start)?;
+    let (report, child_end) = pipe()?;
+    let birthplace = match (start.pid() == NamespaceMode::Sandbox, &held.pid) {
+        (false, _) => Birthplace::Here,
+        (true, Some(namespace)) => Birthplace::Namespace(namespace),
+        (true, None) => return refuse(libc::EINVAL, "the sandbox has no pid namespace to share"),
+    };
+    let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
+    match clone_in(&birthplace, &args)? {
+        Cloned::Parent { pid, pidfd } => {
+            drop((child_end, theirs));
+            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
+        }
+        Cloned::Child => end_with(&child_end, || {
+            let streams = theirs.streams(null);
+            let mut kept = streams.descriptors();
+            kept.extend([joined.net, joined.ipc, joined.uts].into_iter().flatten());
+            kept.extend([&child_end, joined.mnt]);
+            keep_only(&kept)?;
+            init::container::run(start, &joined, &streams, &mut noting(&child_end))
+        }),
+    }
+}
+
+/// The child's ends of its streams.
+enum Theirs {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
+}
+
+impl Theirs {
+    fn streams<'a>(&'a self, null: &'a OwnedFd) -> Streams<'a> {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => {
+                Streams::Pipes { stdin: stdin.as_ref().unwrap_or(null), stdout, stderr }
+            }
+            Self::Terminal(socket) => Streams::Terminal(Terminal::new(socket)),
+        }
+    }
+}
+
+fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepError> {
+    if start.tty {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .step(|| "make a socket pair".into())?;
+        return Ok((Ends::Terminal(ours), Theirs::Terminal(theirs)));
+    }
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe()?;
     for end in [&stdout, &stderr] {
         rustix::io::ioctl_fionbio(end, true).step(|| "make the output pipes non-blocking".into())?;
     }
+    let (child_stdin, stdin) = start.stdin.then(pipe).transpose()?.unzip();
+    Ok((
+        Ends::Pipes { stdin, stdout, stderr },
+        Theirs::Pipes { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr },
+    ))
+}
+
+/// Clones an exec into the container whose first process `container` is. The descriptors are those that
+/// came with the request.
+pub(super) fn exec(
+    request: &Exec,
+    process: &StartContainer,
+    container: (i32, &OwnedFd),
+    descriptors: Vec<OwnedFd>,
+    null: &OwnedFd,
+) -> Result<Spawned, StepError> {
+    let mut descriptors = descriptors.into_iter();
+    let mut next = |wanted: bool| if wanted { descriptors.next() } else { None };
+    let socket = next(request.tty);
+    let ends = [next(request.stdin), next(request.stdout), next(request.stderr)];
+    let (pid, pidfd) = container;
     let (report, child_end) = pipe()?;
-    let shared = (start.pid() == NamespaceMode::Sandbox).then_some(&held.pid);
-    let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
-    match clone_into_pid_namespace(&args, shared)? {
-        Cloned::Parent { pid, pidfd: _ } => {
-            drop((child_end, child_stdout, child_stderr));
-            let start_time_ticks = start_time_ticks(pid)?;
-            Ok(Spawned { pid, start_time_ticks, report, output: Some((stdout, stderr)) })
+    let cloned = match clone_exec(process.cgroup.as_ref(), pidfd) {
+        // A cgroup with controllers enabled below it takes no process; its first one moved on into a
+        // child of it (runc#2416).
+        Err(error) if error.source.raw_os_error() == Some(libc::EBUSY) => {
+            clone_exec(cgroup_of(pid, process.cgroup.as_ref())?.as_ref(), pidfd)?
         }
-        Cloned::Child => {
-            let streams = Streams { stdin: null, stdout: &child_stdout, stderr: &child_stderr };
-            end_with(&child_end, || init::container::run(start, &joined, &streams, &mut || ready(&child_end)))
+        result => result?,
+    };
+    match cloned {
+        Cloned::Parent { pid, pidfd } => {
+            drop(child_end);
+            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
         }
+        Cloned::Child => end_with(&child_end, || {
+            let [stdin, stdout, stderr] = ends.each_ref().map(|end| end.as_ref().unwrap_or(null));
+            let streams = match &socket {
+                Some(socket) => Streams::Terminal(Terminal::new(socket)),
+                None => Streams::Pipes { stdin, stdout, stderr },
+            };
+            let mut kept = streams.descriptors();
+            kept.extend([&child_end, container.1]);
+            keep_only(&kept)?;
+            init::exec::run(process, container.1, &streams, &mut noting(&child_end))
+        }),
     }
+}
+
+fn clone_exec(cgroup: Option<&CgroupTarget>, container: &OwnedFd) -> Result<Cloned, StepError> {
+    let cgroup = v2_folder(cgroup)?;
+    let args = CloneArgs { namespaces: 0, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
+    clone_in(&Birthplace::Of(container), &args)
+}
+
+/// The cgroup that a container's first process stands in now, at or below the container's own.
+fn cgroup_of(pid: i32, own: Option<&CgroupTarget>) -> Result<Option<CgroupTarget>, StepError> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))
+        .step(|| format!("read the cgroup of process {pid}"))?;
+    Ok(own.map(|own| {
+        let folder = own.folders.first().cloned().unwrap_or_default();
+        let below =
+            text.lines().find_map(|line| line.strip_prefix("0::")).map_or("", |path| below(path, &folder));
+        CgroupTarget { folders: vec![format!("{folder}{below}")], ..own.clone() }
+    }))
+}
+
+/// What follows, in a path of /proc/PID/cgroup, the last part of `folder`: the two have different roots.
+fn below<'a>(path: &'a str, folder: &str) -> &'a str {
+    let Some((_, name)) = folder.rsplit_once('/') else { return "" };
+    match path.split_once(name).map(|(_, rest)| rest) {
+        Some(rest) if rest.starts_with('/') && !rest.split('/').any(|part| part == "..") => rest,
+        _ => "",
+    }
+}
+
+/// The child's first act: it has copies of every pipe, socket and log of the pod.
+fn keep_only(descriptors: &[&OwnedFd]) -> Result<(), StepError> {
+    sys::fd::close_all_but(descriptors).step(|| "close the monitor's descriptors".into())
+}
+
+/// The pid namespace a child is born into.
+enum Birthplace<'a> {
+    /// The monitor's, or with `CLONE_NEWPID` a new one.
+    Here,
+    /// This one.
+    Namespace(&'a OwnedFd),
+    /// That of the process behind this pidfd.
+    Of(&'a OwnedFd),
 }
 
 /// setns(2) for a pid namespace changes where children are born, not the caller: go there, clone,
 /// come back. The child's exit still arrives here (runtime-traps P9).
-fn clone_into_pid_namespace(
-    args: &CloneArgs<'_>,
-    shared: Option<&Option<OwnedFd>>,
-) -> Result<Cloned, StepError> {
-    let target = match shared {
-        None => return clone3(args).step(|| "clone the container".into()),
-        Some(Some(namespace)) => namespace,
-        Some(None) => return refuse(libc::EINVAL, "the sandbox has no pid namespace to share"),
-    };
+fn clone_in(birthplace: &Birthplace<'_>, args: &CloneArgs<'_>) -> Result<Cloned, StepError> {
+    if let Birthplace::Here = birthplace {
+        return clone3(args).step(|| "clone the container".into());
+    }
     let own = rustix::fs::open("/proc/self/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the monitor's pid namespace".into())?;
     let kind = Some(LinkNameSpaceType::ProcessID);
-    rustix::thread::move_into_link_name_space(target.as_fd(), kind)
-        .step(|| "enter the sandbox's pid namespace".into())?;
+    match birthplace {
+        Birthplace::Here => {}
+        Birthplace::Namespace(namespace) => {
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
+                .step(|| "enter the sandbox's pid namespace".into())?;
+        }
+        Birthplace::Of(process) => {
+            rustix::thread::move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::PROCESS_ID)
+                .step(|| "enter the container's pid namespace".into())?;
+        }
+    }
     let cloned = match clone3(args) {
         Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-            refuse(libc::ESRCH, "the sandbox's init is gone, so its pid namespace takes no new process")
+            refuse(libc::ESRCH, "the pid namespace's init is gone, so it takes no new process")
         }
-        result => result.step(|| "clone the container".into()),
+        result => result.step(|| "clone the process".into()),
     };
     if !matches!(cloned, Ok(Cloned::Child)) {
         rustix::thread::move_into_link_name_space(own.as_fd(), kind)
@@ -167,7 +305,7 @@ fn clone_into_pid_namespace(
     cloned
 }
 
-fn v2_folder(cgroup: Option<&gantry_proto::monitor::CgroupTarget>) -> Result<Option<OwnedFd>, StepError> {
+fn v2_folder(cgroup: Option<&CgroupTarget>) -> Result<Option<OwnedFd>, StepError> {
     let Some(folder) = cgroup.filter(|target| target.unified).and_then(|target| target.folders.first())
     else {
         return Ok(None);
@@ -179,41 +317,6 @@ fn v2_folder(cgroup: Option<&gantry_proto::monitor::CgroupTarget>) -> Result<Opt
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), StepError> {
     rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe".into())
-}
-
-fn ready(report: &OwnedFd) -> Result<(), StepError> {
-    rustix::io::write(report, &[BEFORE_EXEC]).map(drop).step(|| "report to the monitor".into())
-}
-
-/// The child's last act when exec did not happen: say which step, then be gone.
-fn end_with(report: &OwnedFd, setup: impl FnOnce() -> Result<Infallible, StepError>) -> ! {
-    let Err(error) = setup();
-    let errno = error.source.raw_os_error().unwrap_or(0);
-    let mut bytes = vec![FAILED];
-    bytes.extend(errno.to_le_bytes());
-    bytes.extend(error.what.as_bytes());
-    // Under PIPE_BUF, so it arrives whole or, with the monitor gone, not at all.
-    bytes.truncate(4096);
-    let _ = rustix::io::write(report, &bytes);
-    exit_now(1)
-}
-
-/// What the report says once the pipe has ended.
-pub(super) fn verdict(report: &[u8]) -> Result<(), Failure> {
-    let mut rest = report;
-    if let [BEFORE_EXEC, after @ ..] = rest {
-        if after.is_empty() {
-            return Ok(());
-        }
-        rest = after;
-    }
-    match rest {
-        [FAILED, a, b, c, d, step @ ..] => Err(Failure {
-            errno: i32::from_le_bytes([*a, *b, *c, *d]),
-            step: String::from_utf8_lossy(step).into_owned(),
-        }),
-        _ => Err(Failure { errno: 0, step: "the container was killed before its program ran".into() }),
-    }
 }
 
 /// Field 22 of /proc/PID/stat (proc_pid_stat(5)): with the pid it names a process for good.
@@ -235,11 +338,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_started_failed_and_killed_apart() {
-        assert!(verdict(&[BEFORE_EXEC]).is_ok());
-        let failed = [&[BEFORE_EXEC, FAILED][..], &2i32.to_le_bytes(), b"exec \"/x\""].concat();
-        assert_eq!(verdict(&failed).unwrap_err(), Failure { errno: 2, step: "exec \"/x\"".into() });
-        assert_eq!(verdict(&[]).unwrap_err().errno, 0);
+    fn rt_2_11_the_part_below_a_containers_cgroup_is_found_whatever_the_roots_are() {
+        for (path, expected) in [
+            ("/gantry/pod/abc", ""),
+            ("/gantry/pod/abc/init.scope", "/init.scope"),
+            ("/../pod/abc/a/b", "/a/b"),
+            ("/somewhere/else", ""),
+            ("/abc/../../x", ""),
+        ] {
+            assert_eq!(below(path, "/sys/fs/cgroup/gantry/pod/abc"), expected, "{path}");
+        }
     }
 
     #[test]

@@ -27,8 +27,6 @@ pub(crate) struct Checked {
 /// # Errors
 /// The field, by name.
 pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
-    unsupported(config.stdin || config.stdin_once, "stdin")?;
-    unsupported(config.tty, "tty")?;
     unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
@@ -177,6 +175,9 @@ impl Checked {
             ipc: shared(options.ipc, "namespace_options.ipc")?.into(),
             net: shared(options.network, "namespace_options.network")?.into(),
             privileged,
+            tty: config.tty,
+            stdin: config.stdin,
+            stdin_once: config.stdin && config.stdin_once,
             devices: config
                 .devices
                 .iter()
@@ -241,6 +242,9 @@ fn environment(
         ("HOME".into(), home.into()),
         ("HOSTNAME".into(), hostname.into()),
     ];
+    if config.tty {
+        env.push(("TERM".into(), b"xterm".into()));
+    }
     let split = image.env.iter().filter_map(|pair| pair.split_once('='));
     let from_image = split.map(|(name, value)| (name.to_owned(), value.as_bytes().to_owned()));
     let from_request = config.envs.iter().map(|pair| (pair.key.clone(), pair.value.clone()));

@@ -2,7 +2,7 @@
 //! Called by the monitor at its start and by the cloned child before exec.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::check;
@@ -17,6 +17,28 @@ pub fn cloexec_from(first: u32) -> io::Result<()> {
     // SAFETY: only sets a flag on descriptors; none is closed while this program runs.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) })
         .map(|_| ())
+}
+
+/// Closes every descriptor from 3 on but `keep`. For the cloned child only, whose copies of the
+/// monitor's pipes, sockets and logs nobody in the container may reach, and which would keep them open
+/// were its set-up to hang.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.9.
+pub fn close_all_but(keep: &[&OwnedFd]) -> io::Result<()> {
+    let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for number in kept.into_iter().map(Some).chain([None]) {
+        let last = number.map_or(libc::c_uint::MAX, |number| number.saturating_sub(1));
+        if first <= last {
+            // SAFETY: the owners of these descriptors are frames of the monitor's copied stack, which
+            // the child never returns to: it ends by exec or `exit_now`.
+            check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+        }
+        first = first.max(number.unwrap_or(0).saturating_add(1));
+    }
+    Ok(())
 }
 
 /// The descriptors 0 and 1 that the monitor is started with: its first connection and its listener.

@@ -39,8 +39,6 @@ fn the_requests_variables_replace_the_images_and_home_is_never_missing() {
 
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
-    let tty = cri::ContainerConfig { tty: true, ..cri::ContainerConfig::default() };
-    assert_eq!(check(&tty, &Wanted::Unconfined).unwrap_err(), Error::Unsupported { field: "tty" });
     let mut escape = cri::ContainerConfig::default();
     escape.mounts.push(cri::Mount {
         container_path: "/a/../../b".into(),

@@ -1,0 +1,380 @@
+//! Execs: further processes in a running container. Owns the pipes and terminals between them and
+//! whoever asked; the process itself is the monitor's child, which writes straight into them. Called
+//! by the RPC handler of ExecSync and by the streaming server.
+
+pub(crate) mod terminal;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gantry_proto::cri;
+use gantry_proto::monitor::{self, SignalExec, StartContainer, request};
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+use crate::container;
+use crate::error::Error;
+use crate::monitor_client::{self, MonitorClient, Told};
+use crate::node::{Node, new_id};
+use crate::spec;
+use crate::store::{Container, ContainerState};
+use terminal::Terminal;
+
+/// Of each stream of an ExecSync; what comes after is read and dropped (CVE-2022-31030).
+const MAX_OUTPUT: usize = 16 << 20;
+
+/// How long output may still come when the program has ended: what it left behind may hold the pipes
+/// for ever (containerd#7832).
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long a killed process has to be gone.
+const KILL_END: Duration = Duration::from_secs(10);
+
+const SIGKILL: i32 = 9;
+
+/// What to run, and which streams are wanted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub cmd: Vec<String>,
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+/// A running exec with its streams; a terminal is all three in one.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub stdin: Option<pipe::Sender>,
+    pub stdout: Option<pipe::Receiver>,
+    pub stderr: Option<pipe::Receiver>,
+    pub terminal: Option<Terminal>,
+    pub process: Process,
+}
+
+/// The process of an exec.
+#[derive(Debug)]
+pub(crate) struct Process {
+    id: String,
+    sandbox: String,
+    client: MonitorClient,
+    told: oneshot::Receiver<Told>,
+}
+
+impl Process {
+    /// Waits for its end: exit code, or 128 + signal.
+    ///
+    /// # Errors
+    /// When the monitor, and with it the pod, is gone.
+    pub(crate) async fn ended(&mut self) -> Result<i32, Error> {
+        match (&mut self.told).await {
+            Ok(Told::Ended(code)) => Ok(code),
+            _ => Err(monitor_client::Error::Gone { sandbox: self.sandbox.clone() }.into()),
+        }
+    }
+
+    /// Kills it and its process group, never the container, and waits a while for its end.
+    async fn kill(&mut self) {
+        kill(&self.client, &self.id).await;
+        if tokio::time::timeout(KILL_END, self.ended()).await.is_err() {
+            tracing::warn!(exec = self.id, "the process of an exec survives SIGKILL");
+        }
+    }
+}
+
+async fn kill(client: &MonitorClient, id: &str) {
+    let signal = SignalExec { id: id.to_owned(), signal: SIGKILL };
+    if let Err(error) = client.tell(request::Op::SignalExec(signal)).await {
+        tracing::warn!(exec = id, "{}", crate::error::chain(&error));
+    }
+}
+
+/// The monitor of a running container.
+///
+/// # Errors
+/// When the container does not run.
+pub(crate) fn monitor_of(node: &Node, container: &Container) -> Result<MonitorClient, Error> {
+    if !matches!(container.state(), ContainerState::Running(_)) {
+        return Err(Error::NotRunning(container.cri_state()));
+    }
+    let sandbox = node.store.sandbox(&container.sandbox_id)?;
+    sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))
+}
+
+/// Starts a process in a container; returns once its program runs.
+///
+/// # Errors
+/// The step that failed.
+pub(crate) async fn spawn(node: &Node, container: &Arc<Container>, wanted: Wanted) -> Result<Exec, Error> {
+    let client = monitor_of(node, container)?;
+    let id = fresh_id()?;
+    prepare(client, id, container, wanted).await?.start().await
+}
+
+/// Everything ready but the process: an ExecSync that is timed out in the middle of its start still
+/// knows what to kill.
+struct Prepared {
+    id: String,
+    sandbox: String,
+    client: MonitorClient,
+    request: monitor::Exec,
+    descriptors: Vec<OwnedFd>,
+    stdin: Option<pipe::Sender>,
+    stdout: Option<pipe::Receiver>,
+    stderr: Option<pipe::Receiver>,
+    console: Option<OwnedFd>,
+}
+
+async fn prepare(
+    client: MonitorClient,
+    id: String,
+    container: &Arc<Container>,
+    wanted: Wanted,
+) -> Result<Prepared, Error> {
+    if wanted.cmd.is_empty() {
+        return Err(spec::Error::Missing("cmd").into());
+    }
+    let owned = container.clone();
+    // The container's own start: an exec is as confined as it.
+    let process = tokio::task::spawn_blocking(move || container::planned(&owned)).await??;
+    let streams = |source: io::Error| Error::Streams("make the streams of the exec", source);
+    let Wanted { cmd, tty, stdin, stdout, stderr } = wanted;
+    let mut prepared = Prepared {
+        id: id.clone(),
+        sandbox: container.sandbox_id.clone(),
+        client,
+        request: monitor::Exec {
+            id,
+            container_id: container.id.clone(),
+            process: Some(in_container(process, cmd, tty)),
+            tty,
+            stdin: stdin && !tty,
+            stdout: stdout && !tty,
+            stderr: stderr && !tty,
+        },
+        descriptors: Vec::new(),
+        stdin: None,
+        stdout: None,
+        stderr: None,
+        console: None,
+    };
+    if tty {
+        let (ours, theirs) = UnixStream::pair().map_err(streams)?;
+        prepared.console = Some(ours.into());
+        prepared.descriptors.push(theirs.into());
+        return Ok(prepared);
+    }
+    let pair = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| streams(error.into()));
+    if stdin {
+        let (theirs, ours) = pair()?;
+        prepared.stdin = Some(pipe::Sender::from_owned_fd(ours).map_err(streams)?);
+        prepared.descriptors.push(theirs);
+    }
+    for (wanted, slot) in [(stdout, &mut prepared.stdout), (stderr, &mut prepared.stderr)] {
+        if wanted {
+            let (ours, theirs) = pair()?;
+            *slot = Some(pipe::Receiver::from_owned_fd(ours).map_err(streams)?);
+            prepared.descriptors.push(theirs);
+        }
+    }
+    Ok(prepared)
+}
+
+impl Prepared {
+    async fn start(self) -> Result<Exec, Error> {
+        let op = request::Op::Exec(self.request);
+        let told = self.client.open(op, &self.id, self.descriptors).await?;
+        let terminal = match self.console {
+            // It was sent before the monitor said that the program runs.
+            Some(socket) => Some(
+                crate::descriptors::receive_one(&socket)
+                    .and_then(Terminal::new)
+                    .map_err(|source| Error::Streams("receive the terminal of the exec", source))?,
+            ),
+            None => None,
+        };
+        let process = Process { id: self.id, sandbox: self.sandbox, client: self.client, told };
+        Ok(Exec { stdin: self.stdin, stdout: self.stdout, stderr: self.stderr, terminal, process })
+    }
+}
+
+pub(crate) fn fresh_id() -> Result<String, Error> {
+    new_id().map_err(|source| Error::Files { what: "get randomness for", path: "an id".into(), source })
+}
+
+/// The exec's process: all of the container's but the program, and what only a start needs.
+fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartContainer {
+    let mut process = StartContainer {
+        args: cmd,
+        tty: false,
+        stdin: false,
+        stdin_once: false,
+        rootfs: None,
+        mounts: Vec::new(),
+        masked_paths: Vec::new(),
+        readonly_paths: Vec::new(),
+        devices: Vec::new(),
+        log_path: String::new(),
+        record_dir: String::new(),
+        ..start
+    };
+    if tty {
+        // As containerd: whatever the image says, the client's terminal is what it is.
+        process.env.retain(|pair| !pair.starts_with(b"TERM="));
+        process.env.push(b"TERM=xterm".to_vec());
+    }
+    process
+}
+
+/// ExecSync: runs a command to its end and returns what it wrote.
+///
+/// # Errors
+/// When it can't be started, or takes longer than the request allows.
+pub(crate) async fn sync(
+    node: Arc<Node>,
+    request: cri::ExecSyncRequest,
+) -> Result<cri::ExecSyncResponse, Error> {
+    let container = node.store.container(&request.container_id)?;
+    let limit = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0);
+    let wanted = Wanted { cmd: request.cmd, stdout: true, stderr: true, ..Wanted::default() };
+    run_to_end(&node, &container, wanted, limit).await.map_err(|error| Error::Exec(Box::new(error)))
+}
+
+async fn run_to_end(
+    node: &Node,
+    container: &Arc<Container>,
+    wanted: Wanted,
+    limit: Option<u64>,
+) -> Result<cri::ExecSyncResponse, Error> {
+    let client = monitor_of(node, container)?;
+    let prepared = prepare(client.clone(), fresh_id()?, container, wanted).await?;
+    let id = prepared.id.clone();
+    let Some(seconds) = limit else { return collect(prepared.start().await?).await };
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(seconds);
+    let over = || Error::ExecTimeout(go_duration(seconds));
+    let Ok(started) = tokio::time::timeout_at(deadline, prepared.start()).await else {
+        // In a frozen container, say, no program is ever reached.
+        kill(&client, &id).await;
+        return Err(over());
+    };
+    let mut exec = started?;
+    let mut output = Output::default();
+    match tokio::time::timeout_at(deadline, output.follow(&mut exec)).await {
+        Ok(code) => Ok(output.response(code?)),
+        Err(_) => {
+            exec.process.kill().await;
+            Err(over())
+        }
+    }
+}
+
+async fn collect(mut exec: Exec) -> Result<cri::ExecSyncResponse, Error> {
+    let mut output = Output::default();
+    let code = output.follow(&mut exec).await?;
+    Ok(output.response(code))
+}
+
+/// What an ExecSync has read.
+#[derive(Debug, Default)]
+struct Output {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl Output {
+    /// Reads until the process has ended and so has its output, or a while after.
+    async fn follow(&mut self, exec: &mut Exec) -> Result<i32, Error> {
+        let Exec { stdout, stderr, process, .. } = exec;
+        let reading = async {
+            tokio::join!(capped(stdout.as_mut(), &mut self.stdout), capped(stderr.as_mut(), &mut self.stderr))
+        };
+        tokio::pin!(reading);
+        let mut read = false;
+        let code = loop {
+            tokio::select! {
+                // Cancel-safe: a oneshot receiver by reference.
+                code = process.ended() => break code?,
+                // Not cancelled, only polled.
+                _ = &mut reading, if !read => read = true,
+            }
+        };
+        if !read {
+            // Whoever holds the output longer is not the program that was asked for.
+            let _ = tokio::time::timeout(DRAIN, reading).await;
+        }
+        Ok(code)
+    }
+
+    fn response(self, exit_code: i32) -> cri::ExecSyncResponse {
+        cri::ExecSyncResponse { stdout: self.stdout, stderr: self.stderr, exit_code }
+    }
+}
+
+async fn capped(pipe: Option<&mut pipe::Receiver>, into: &mut Vec<u8>) {
+    let Some(pipe) = pipe else { return };
+    let mut chunk = vec![0u8; 64 * 1024];
+    // An error is the end of the output, too: there is nobody to tell.
+    while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
+        let room = MAX_OUTPUT.saturating_sub(into.len());
+        into.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
+    }
+}
+
+/// Whole seconds as Go prints a duration.
+fn go_duration(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_gos() {
+        let texts = [1, 60, 90, 3600, 3725].map(go_duration);
+        assert_eq!(texts, ["1s", "1m0s", "1m30s", "1h0m0s", "1h2m5s"]);
+    }
+
+    #[test]
+    fn an_exec_is_the_containers_user_and_not_its_start() {
+        let start = StartContainer {
+            args: vec!["/web".into()],
+            env: vec![b"A=1".to_vec(), b"TERM=dumb".to_vec()],
+            uid: 7,
+            no_new_privs: true,
+            log_path: "/log".into(),
+            tty: true,
+            ..StartContainer::default()
+        };
+        let process = in_container(start, vec!["ls".into()], true);
+        assert_eq!((process.args, process.uid, process.no_new_privs), (vec!["ls".to_owned()], 7, true));
+        assert_eq!(process.env, [b"A=1".to_vec(), b"TERM=xterm".to_vec()]);
+        assert_eq!((process.log_path.as_str(), process.tty), ("", false));
+    }
+
+    #[tokio::test]
+    async fn rt_2_11_output_over_the_cap_is_read_and_dropped() {
+        let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut pipe = pipe::Receiver::from_owned_fd(ours).unwrap();
+        let writer = std::thread::spawn(move || {
+            use std::io::Write;
+            let mut file = std::fs::File::from(theirs);
+            for _ in 0..17 {
+                file.write_all(&vec![b'x'; 1 << 20]).unwrap();
+            }
+        });
+        let mut bytes = Vec::new();
+        capped(Some(&mut pipe), &mut bytes).await;
+        writer.join().unwrap();
+        assert_eq!(bytes.len(), MAX_OUTPUT);
+    }
+}

@@ -1,0 +1,75 @@
+//! A terminal for a container's process: made in the container's own devpts, so that its name means
+//! something in there, its master sent out over a socket. Called in the cloned child by
+//! `init::program`, after the root has become the container's.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::pty::OpenptFlags;
+
+use super::program::Streams;
+use super::{Step, StepError, mounts, refuse};
+use crate::descriptors;
+
+/// What the child needs for its terminal.
+#[derive(Debug)]
+pub struct Terminal<'a> {
+    /// Where the master goes.
+    pub socket: &'a OwnedFd,
+    /// The pair, once made: a container's start mounts it on /dev/console first.
+    pair: std::cell::OnceCell<(OwnedFd, OwnedFd)>,
+}
+
+impl<'a> Terminal<'a> {
+    /// A terminal whose master is to be sent to `socket`.
+    #[must_use]
+    pub fn new(socket: &'a OwnedFd) -> Self {
+        Self { socket, pair: std::cell::OnceCell::new() }
+    }
+
+    fn pair(&self) -> Result<&(OwnedFd, OwnedFd), StepError> {
+        if self.pair.get().is_none() {
+            let made = make()?;
+            // Cannot be set already: this is the only place, in a process of one thread.
+            let _ = self.pair.set(made);
+        }
+        match self.pair.get() {
+            Some(pair) => Ok(pair),
+            None => refuse(libc::EIO, "the terminal is gone"),
+        }
+    }
+}
+
+/// Master and slave. By `TIOCGPTPEER`, not by name: what stands at /dev/pts/N may be anything.
+fn make() -> Result<(OwnedFd, OwnedFd), StepError> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let plain = ResolveFlags::NO_SYMLINKS;
+    let master = rustix::fs::openat2(CWD, "/dev/pts/ptmx", flags, Mode::empty(), plain)
+        .or_else(|_| rustix::fs::openat2(CWD, "/dev/ptmx", flags, Mode::empty(), plain))
+        .step(|| "open /dev/pts/ptmx of the container".into())?;
+    rustix::pty::unlockpt(&master).step(|| "unlock the terminal".into())?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).step(|| "open the terminal".into())?;
+    Ok((master, slave))
+}
+
+/// Sends the master out and returns the slave.
+pub(super) fn open(terminal: &Terminal<'_>) -> Result<OwnedFd, StepError> {
+    let (master, slave) = terminal.pair()?;
+    descriptors::send(terminal.socket.as_fd(), master.as_fd())
+        .step(|| "send the terminal's master".into())?;
+    slave.try_clone().step(|| "copy the terminal".into())
+}
+
+/// The OCI specification's /dev/console of a container with a terminal (config.md, "terminal").
+pub(super) fn mount_as_console(streams: &Streams<'_>) -> Result<(), StepError> {
+    let Streams::Terminal(terminal) = streams else { return Ok(()) };
+    let (master, _) = terminal.pair()?;
+    let name = rustix::pty::ptsname(master, Vec::new()).step(|| "name the terminal".into())?;
+    let name = name.to_string_lossy();
+    let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .step(|| "open the root".into())?;
+    let copy = mounts::copy_tree(&name, false)?;
+    let place = mounts::target(root.as_fd(), "/dev/console", false, ResolveFlags::NO_SYMLINKS)?;
+    mounts::attach(copy.as_fd(), place.as_fd(), "/dev/console")
+}

@@ -1,0 +1,143 @@
+//! The last part of a set-up, which a container's first process and an exec share: streams, reset of
+//! what the monitor's life left, identity, working folder, exec. Each step uses a privilege that a
+//! later one gives up. Called by `init::container` and `init::exec`, inside the container's namespaces.
+
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use gantry_proto::monitor::StartContainer;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::{Progress, Step, StepError, console, identity, refuse, reset};
+use crate::sys;
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where the program's descriptors 0, 1 and 2 come from.
+#[derive(Debug)]
+pub enum Streams<'a> {
+    /// Ends of pipes, or the null device.
+    Pipes {
+        /// Descriptor 0.
+        stdin: &'a OwnedFd,
+        /// Descriptor 1.
+        stdout: &'a OwnedFd,
+        /// Descriptor 2.
+        stderr: &'a OwnedFd,
+    },
+    /// A terminal of the container's own devpts.
+    Terminal(console::Terminal<'a>),
+}
+
+impl<'a> Streams<'a> {
+    /// What must stay open while everything else is closed.
+    pub fn descriptors(&self) -> Vec<&'a OwnedFd> {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => vec![stdin, stdout, stderr],
+            Self::Terminal(terminal) => vec![terminal.socket],
+        }
+    }
+}
+
+/// Becomes the program of `start`; `note` hears of it right before exec. Returns only on failure.
+pub(super) fn become_program(
+    start: &StartContainer,
+    streams: &Streams<'_>,
+    note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
+) -> Result<Infallible, StepError> {
+    match streams {
+        Streams::Pipes { stdin, stdout, stderr } => connect([*stdin, *stdout, *stderr], start.uid)?,
+        Streams::Terminal(terminal) => {
+            let slave = console::open(terminal)?;
+            connect([&slave, &slave, &slave], start.uid)?;
+            rustix::process::ioctl_tiocsctty(&slave).step(|| "take the terminal".into())?;
+        }
+    }
+    reset::keyring(&start.id)?;
+    reset::all()?;
+    reset::open_files()?;
+    identity::limits(&start.rlimits)?;
+    if !start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
+    identity::assume(start)?;
+    enter_cwd(&start.cwd)?;
+    // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .step(|| "set the death signal".into())?;
+    if start.no_new_privs {
+        identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
+    }
+    note(Progress::Ready)?;
+    exec(start)
+}
+
+fn connect([stdin, stdout, stderr]: [&OwnedFd; 3], uid: u32) -> Result<(), StepError> {
+    // A program may reopen /dev/stdout as the container's user: pipes and terminal must be that user's.
+    // The null device of an output that nobody wants is the node's.
+    for output in [stdout, stderr] {
+        let found = rustix::fs::fstat(output).step(|| "look at the output".into())?;
+        let own = FileType::from_raw_mode(found.st_mode) == FileType::Fifo || rustix::termios::isatty(output);
+        if own {
+            rustix::fs::fchown(output, Some(rustix::fs::Uid::from_raw(uid)), None)
+                .step(|| format!("give the output to user {uid}"))?;
+        }
+    }
+    rustix::stdio::dup2_stdin(stdin).step(|| "connect stdin".into())?;
+    rustix::stdio::dup2_stdout(stdout).step(|| "connect stdout".into())?;
+    rustix::stdio::dup2_stderr(stderr).step(|| "connect stderr".into())
+}
+
+/// Makes the working folder, as a container's start does and an exec does not.
+pub(super) fn make_cwd(cwd: &str) -> Result<(), StepError> {
+    match fs::create_dir_all(cwd) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EROFS | libc::EEXIST)) => Ok(()),
+        result => result.step(|| format!("make the working folder {cwd}")),
+    }
+}
+
+/// Checks that the kernel, too, sees the working folder inside the root: a descriptor of the host's
+/// that slipped through would show as "(unreachable)" (CVE-2024-21626).
+fn enter_cwd(cwd: &str) -> Result<(), StepError> {
+    rustix::process::chdir(cwd).step(|| format!("enter the working folder {cwd}"))?;
+    let seen = rustix::process::getcwd(Vec::new()).step(|| format!("read back the working folder {cwd}"))?;
+    if seen.as_bytes().first() == Some(&b'/') {
+        Ok(())
+    } else {
+        refuse(libc::EPERM, format!("the working folder {cwd} is outside the container"))
+    }
+}
+
+fn exec(start: &StartContainer) -> Result<Infallible, StepError> {
+    let string = |bytes: &[u8]| {
+        CString::new(bytes).step(|| format!("{:?} holds a NUL", String::from_utf8_lossy(bytes)))
+    };
+    let args: Vec<CString> = start.args.iter().map(|arg| string(arg.as_bytes())).collect::<Result<_, _>>()?;
+    let env: Vec<CString> = start.env.iter().map(|pair| string(pair)).collect::<Result<_, _>>()?;
+    let Some(program) = start.args.first() else {
+        return refuse(libc::EINVAL, "no command: neither the request nor the image names one");
+    };
+    let attempt = |path: &str| -> Result<Infallible, std::io::Error> {
+        sys::exec::exec_path(&CString::new(path)?, &args, &env)
+    };
+    if program.contains('/') {
+        return attempt(program).step(|| format!("exec {program:?}"));
+    }
+    let path = start.env.iter().rev().find_map(|pair| pair.strip_prefix(b"PATH="));
+    let path = path.and_then(|path| std::str::from_utf8(path).ok()).unwrap_or(DEFAULT_PATH);
+    let mut last = Errno::NOENT.into();
+    for folder in path.split(':') {
+        let Err(error) = attempt(&format!("{}/{program}", if folder.is_empty() { "." } else { folder }));
+        // Only what says "not this one" goes on to the next folder, as execvp(3) does.
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            Some(libc::EACCES) => last = error,
+            _ => return Err(error).step(|| format!("exec {program:?}")),
+        }
+    }
+    Err(last).step(|| format!("exec {program:?}: executable file not found in $PATH"))
+}

@@ -1,0 +1,268 @@
+//! Pause and the containers: from the request to the exit record. Owns their phases; the clone is
+//! `monitor::spawn`'s, one child's output and record `monitor::child`'s. Called by
+//! `monitor::event_loop`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use gantry_proto::monitor::{
+    Exited, Failure, ReopenLog, StartContainer, StartSandbox, Started, frame, reply,
+};
+
+use super::child::{self, Child, Input, Output, Phase};
+use super::event_loop::{Monitor, Watched, failure};
+use super::log::{Lines, LogFile, Source};
+use super::report::Report;
+use super::spawn::{self, Ends, Namespaces, Spawned};
+use crate::descriptors;
+use crate::init::{Step, StepError, refuse};
+
+/// How long after a container's end its output may still come from processes that are not dying.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long a child may take to its program: a mount source on a dead network disk never answers.
+/// Shorter than the runtime waits, so that the step is named.
+pub(super) const SET_UP: Duration = Duration::from_secs(90);
+
+impl Monitor {
+    pub(super) fn start_sandbox(
+        &mut self,
+        start: StartSandbox,
+        reply_to: (u64, u64),
+    ) -> Result<(), StepError> {
+        if self.sandbox.is_some() {
+            return refuse(libc::EEXIST, "this monitor has its sandbox already");
+        }
+        let spawned = spawn::pause(&start, &self.null)?;
+        let child = Child::new(
+            &start.id,
+            &start.record_dir,
+            start.cgroup.clone(),
+            LogFile::open("").step(String::new)?,
+        );
+        self.sandbox = Some((start, None));
+        self.follow(child, spawned, false, reply_to)
+    }
+
+    pub(super) fn start_container(
+        &mut self,
+        start: &StartContainer,
+        reply_to: (u64, u64),
+    ) -> Result<(), StepError> {
+        let Some((_, Some(namespaces))) = &self.sandbox else {
+            return refuse(libc::ESRCH, "the sandbox is not running");
+        };
+        if self.children.contains_key(&start.id) {
+            return refuse(libc::EEXIST, "this container runs already");
+        }
+        let log = LogFile::open(&start.log_path).step(|| format!("open the log {}", start.log_path))?;
+        let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
+        let spawned = spawn::container(start, namespaces, &self.null)?;
+        self.follow(child, spawned, start.stdin_once, reply_to)
+    }
+
+    /// Takes a fresh clone into the loop: its report first, then its output.
+    fn follow(
+        &mut self,
+        mut child: Child,
+        spawned: Spawned,
+        stdin_once: bool,
+        reply_to: (u64, u64),
+    ) -> Result<(), StepError> {
+        child.pid = spawned.pid;
+        child.pidfd = Some(spawned.pidfd);
+        child.start_time_ticks = spawned.start_time_ticks;
+        let id = child.id.clone();
+        let mut terminal = None;
+        match spawned.ends {
+            Ends::None => {}
+            Ends::Pipes { stdin, stdout, stderr } => {
+                child.input = stdin.map_or(Input::None, |end| Input::Pipe { end, once: stdin_once });
+                for (pipe, source) in [(stdout, Source::Stdout), (stderr, Source::Stderr)] {
+                    self.read_from(&mut child, pipe, source)?;
+                }
+            }
+            Ends::Terminal(socket) => terminal = Some(socket),
+        }
+        let token = self.watch(spawned.report.as_fd(), Watched::Report(id.clone()))?;
+        let report = Report::new(spawned.report, token);
+        let deadline = Instant::now() + SET_UP;
+        child.phase = Phase::Starting { report, terminal, reply_to, ended: None, deadline };
+        self.children.insert(id, child);
+        Ok(())
+    }
+
+    fn read_from(&mut self, child: &mut Child, pipe: OwnedFd, source: Source) -> Result<(), StepError> {
+        let token = self.watch(pipe.as_fd(), Watched::Output(child.id.clone()))?;
+        child.outputs.push(Output { token, pipe, lines: Lines::new(source) });
+        Ok(())
+    }
+
+    pub(super) fn read_report(&mut self, id: &str) {
+        let Some(Phase::Starting { report, .. }) = self.children.get_mut(id).map(|child| &mut child.phase)
+        else {
+            return;
+        };
+        if !report.read() {
+            self.started_or_not(id);
+        }
+    }
+
+    fn started_or_not(&mut self, id: &str) {
+        let Some(child) = self.children.get_mut(id) else { return };
+        let Phase::Starting { report, terminal, reply_to, ended, .. } =
+            std::mem::replace(&mut child.phase, Phase::Running)
+        else {
+            return;
+        };
+        self.unwatch(report.token, report.pipe.as_fd());
+        let result =
+            report.verdict().and_then(|()| self.take_up(id, terminal).map_err(|error| failure(&error)));
+        match result {
+            Ok(()) => {
+                let Some(child) = self.children.get_mut(id) else { return };
+                let started = child.started();
+                if !self.connections.contains_key(&reply_to.0) {
+                    // Whoever asked for it is gone and will never learn that it runs.
+                    child.kill_stragglers();
+                }
+                self.reply(reply_to.0, reply_to.1, reply::Result::Started(started));
+                if let Some((exit_code, at)) = ended {
+                    self.ended(id, exit_code, at);
+                }
+            }
+            Err(why) => self.give_up(id, reply_to, why),
+        }
+    }
+
+    /// What the monitor needs of a child once it is set up: pause's namespaces, a terminal's master.
+    fn take_up(&mut self, id: &str, terminal: Option<OwnedFd>) -> Result<(), StepError> {
+        let Some(mut child) = self.children.remove(id) else { return Ok(()) };
+        let taken = self.take_up_of(&mut child, terminal);
+        self.children.insert(id.to_owned(), child);
+        taken
+    }
+
+    fn take_up_of(&mut self, child: &mut Child, terminal: Option<OwnedFd>) -> Result<(), StepError> {
+        if let Some((start, namespaces)) = &mut self.sandbox
+            && start.id == child.id
+        {
+            *namespaces = Some(Namespaces::of(child.pid, start)?);
+        }
+        if let Some(socket) = terminal {
+            let master = descriptors::receive_one(&socket).step(|| "receive the terminal's master".into())?;
+            rustix::io::ioctl_fionbio(&master, true).step(|| "make the terminal non-blocking".into())?;
+            child.input = Input::Terminal;
+            self.read_from(child, master, Source::Stdout)?;
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, id: &str, reply_to: (u64, u64), why: Failure) {
+        if let Some(child) = self.forget(id) {
+            child.kill();
+        }
+        if self.sandbox.as_ref().is_some_and(|(start, _)| start.id == id) {
+            self.sandbox = None;
+        }
+        self.reply(reply_to.0, reply_to.1, reply::Result::Failure(why));
+    }
+
+    pub(super) fn read_output(&mut self, token: u64, id: &str) {
+        let Some(mut child) = self.children.remove(id) else { return };
+        let ended = child.read(token, &mut |source, bytes| self.tee(id, source, bytes));
+        if let Some(output) = ended {
+            self.unwatch(token, output.pipe.as_fd());
+        }
+        self.children.insert(id.to_owned(), child);
+        self.finish_due();
+    }
+
+    /// Collects every process that has ended: ours, and strays that came to us as subreaper.
+    pub(super) fn reap(&mut self) {
+        self.clear_signals();
+        while let Some(status) = child::reap_one() {
+            let id =
+                self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());
+            match id {
+                Some(id) => self.ended(&id, status.code, child::unix_nanos()),
+                None => self.exec_ended(&status),
+            }
+        }
+    }
+
+    fn ended(&mut self, id: &str, exit_code: i32, at: i64) {
+        let Some(child) = self.children.get_mut(id) else { return };
+        if let Phase::Starting { ended, .. } = &mut child.phase {
+            *ended = Some((exit_code, at));
+            return;
+        }
+        let Some(mut child) = self.children.remove(id) else { return };
+        for output in child.drain(&mut |source, bytes| self.tee(id, source, bytes)) {
+            self.unwatch(output.token, output.pipe.as_fd());
+        }
+        if !child.outputs.is_empty() {
+            // The first program is gone, somebody still holds its output: a container ends as a whole.
+            child.kill_stragglers();
+        }
+        let oom_kills = child.oom_kills();
+        child.phase =
+            Phase::Draining { exit_code, finished_at: at, oom_kills, deadline: Instant::now() + DRAIN };
+        self.children.insert(id.to_owned(), child);
+        self.finish_due();
+    }
+
+    /// Records and announces the children whose output has ended, or has had its time; gives up those
+    /// whose set-up hangs.
+    pub(super) fn finish_due(&mut self) {
+        let now = Instant::now();
+        let due: Vec<String> =
+            self.children.values().filter(|child| child.is_due(now)).map(|child| child.id.clone()).collect();
+        for id in due {
+            if let Some(Phase::Starting { report, reply_to, .. }) =
+                self.children.get(&id).map(|child| &child.phase)
+            {
+                let (why, reply_to) = (report.hangs_at(), *reply_to);
+                self.give_up(&id, reply_to, why);
+                continue;
+            }
+            let Some(mut child) = self.forget(&id) else { continue };
+            let Some(exited) = child.record() else { continue };
+            self.announce(&exited);
+        }
+    }
+
+    fn forget(&mut self, id: &str) -> Option<Child> {
+        let child = self.children.remove(id)?;
+        for output in &child.outputs {
+            self.unwatch(output.token, output.pipe.as_fd());
+        }
+        if let Phase::Starting { report, .. } = &child.phase {
+            self.unwatch(report.token, report.pipe.as_fd());
+        }
+        self.close_sinks(id);
+        Some(child)
+    }
+
+    fn announce(&mut self, exited: &Exited) {
+        let tokens: Vec<u64> = self.connections.keys().copied().collect();
+        for token in tokens {
+            self.send(token, frame::Frame::Exited(exited.clone()));
+        }
+    }
+
+    /// Lines that are not whole yet stay in memory, and go to the new file.
+    pub(super) fn reopen_log(&mut self, reopen: &ReopenLog) -> Result<(), StepError> {
+        let id = &reopen.container_id;
+        match self.children.get_mut(id) {
+            Some(child) => child.log.reopen().step(|| format!("open the log of {id} again")),
+            None => refuse(libc::ESRCH, format!("container {id} is not running")),
+        }
+    }
+}
+
+impl Child {
+    pub(super) fn started(&self) -> Started {
+        Started { id: self.id.clone(), pid: self.pid, start_time_ticks: self.start_time_ticks }
+    }
+}

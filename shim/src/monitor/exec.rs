@@ -1,0 +1,165 @@
+//! Execs: further processes in a container, whose streams are the runtime's own. Owns them from clone to
+//! their end, which is told to the runtime that asked and to nobody else. Called by
+//! `monitor::event_loop`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use gantry_proto::monitor::{Exec as Request, ExecEnded, Failure, SignalExec, Started, frame, reply};
+use rustix::process::{Pid, Signal};
+
+use super::child::{Ended, Phase};
+use super::children::SET_UP;
+use super::event_loop::{Monitor, Watched};
+use super::report::Report;
+use super::spawn;
+use crate::init::{Step, StepError, refuse};
+
+/// ```text
+/// Starting ──report says ready──▶ Running ──process ended──▶ (told, gone)
+///     └──report says failed, or nothing, or deadline──▶ (gone: the runtime has the answer)
+/// ```
+#[derive(Debug)]
+enum State {
+    /// Setting itself up; an end before the report is read waits in `ended`.
+    Starting {
+        report: Report,
+        request: u64,
+        ended: Option<i32>,
+        deadline: Instant,
+    },
+    Running,
+}
+
+#[derive(Debug)]
+pub(super) struct Exec {
+    pid: i32,
+    start_time_ticks: u64,
+    /// Who asked.
+    connection: u64,
+    state: State,
+}
+
+impl Exec {
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Starting { deadline, .. } => Some(deadline),
+            State::Running => None,
+        }
+    }
+
+    /// To the process and its group: it is not reaped yet, so the number is still its own.
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        // Until it has its own session there is no such group; when it has ended, no such process.
+        let _ = rustix::process::kill_process_group(pid, signal);
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+impl Monitor {
+    pub(super) fn start_exec(
+        &mut self,
+        request: &Request,
+        reply_to: (u64, u64),
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), StepError> {
+        if self.execs.contains_key(&request.id) {
+            return refuse(libc::EEXIST, "this exec runs already");
+        }
+        let Some(process) = &request.process else {
+            return refuse(libc::EINVAL, "the request has no process");
+        };
+        let container =
+            self.children.get(&request.container_id).filter(|child| matches!(child.phase, Phase::Running));
+        let Some((pid, pidfd)) = container.and_then(|child| Some((child.pid, child.pidfd.as_ref()?))) else {
+            return refuse(libc::ESRCH, format!("container {} is not running", request.container_id));
+        };
+        let spawned = spawn::exec(request, process, (pid, pidfd), descriptors, &self.null)?;
+        let token = self.watch(spawned.report.as_fd(), Watched::ExecReport(request.id.clone()))?;
+        let report = Report::new(spawned.report, token);
+        let deadline = Instant::now() + SET_UP;
+        let exec = Exec {
+            pid: spawned.pid,
+            start_time_ticks: spawned.start_time_ticks,
+            connection: reply_to.0,
+            state: State::Starting { report, request: reply_to.1, ended: None, deadline },
+        };
+        self.execs.insert(request.id.clone(), exec);
+        Ok(())
+    }
+
+    pub(super) fn read_exec_report(&mut self, id: &str) {
+        let Some(exec) = self.execs.get_mut(id) else { return };
+        let State::Starting { report, .. } = &mut exec.state else { return };
+        if report.read() {
+            return;
+        }
+        let State::Starting { report, request, ended, .. } =
+            std::mem::replace(&mut exec.state, State::Running)
+        else {
+            return;
+        };
+        let (connection, pid, start_time_ticks) = (exec.connection, exec.pid, exec.start_time_ticks);
+        self.unwatch(report.token, report.pipe.as_fd());
+        match report.verdict() {
+            Ok(()) => {
+                let started = Started { id: id.to_owned(), pid, start_time_ticks };
+                self.reply(connection, request, reply::Result::Started(started));
+                if let Some(code) = ended {
+                    self.tell_exec_end(id, code);
+                }
+            }
+            Err(why) => self.exec_failed(id, connection, request, why),
+        }
+    }
+
+    fn exec_failed(&mut self, id: &str, connection: u64, request: u64, why: Failure) {
+        self.execs.remove(id);
+        self.reply(connection, request, reply::Result::Failure(why));
+    }
+
+    /// A process that was reaped and is no container's: an exec, or a stray.
+    pub(super) fn exec_ended(&mut self, process: &Ended) {
+        let found = self.execs.iter_mut().find(|(_, exec)| exec.pid == process.pid);
+        let Some((id, exec)) = found else { return };
+        let id = id.clone();
+        match &mut exec.state {
+            State::Starting { ended, .. } => *ended = Some(process.code),
+            State::Running => self.tell_exec_end(&id, process.code),
+        }
+    }
+
+    fn tell_exec_end(&mut self, id: &str, exit_code: i32) {
+        if let Some(exec) = self.execs.remove(id) {
+            let ended = ExecEnded { id: id.to_owned(), exit_code };
+            self.send(exec.connection, frame::Frame::ExecEnded(ended));
+        }
+    }
+
+    /// Gives up the execs whose set-up hangs.
+    pub(super) fn end_stuck_execs(&mut self) {
+        let now = Instant::now();
+        let stuck = |exec: &Exec| exec.deadline().is_some_and(|deadline| deadline <= now);
+        let ids: Vec<String> =
+            self.execs.iter().filter(|(_, exec)| stuck(exec)).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            let Some(exec) = self.execs.remove(&id) else { continue };
+            exec.signal(Signal::KILL);
+            if let State::Starting { report, request, .. } = exec.state {
+                self.unwatch(report.token, report.pipe.as_fd());
+                self.reply(exec.connection, request, reply::Result::Failure(report.hangs_at()));
+            }
+        }
+    }
+
+    pub(super) fn signal_exec(&mut self, request: &SignalExec) -> Result<(), StepError> {
+        let signal = Signal::from_named_raw(request.signal)
+            .ok_or(rustix::io::Errno::INVAL)
+            .step(|| format!("send signal {}", request.signal))?;
+        if let Some(exec) = self.execs.get(&request.id) {
+            exec.signal(signal);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! The protocol window, against monitors made of a socket pair.
+
+use gantry_proto::monitor::{Exec, Frame, Reply, frame};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+/// A monitor that answers the first request with a Welcome of `version`, and hangs up after the next.
+async fn greeted_by(version: u32) -> Result<MonitorClient, Error> {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = Vec::new();
+        let request = loop {
+            theirs.read_buf(&mut buffer).await.unwrap();
+            if let Some(request) = wire::take::<Request>(&mut buffer).unwrap() {
+                break request;
+            }
+        };
+        let welcome = Welcome { protocol_version: version, monitor_pid: 1, running: Vec::new() };
+        let reply = Reply { id: request.id, result: Some(reply::Result::Welcome(welcome)) };
+        let bytes = wire::encode(&Frame { frame: Some(frame::Frame::Reply(reply)) });
+        theirs.write_all(&bytes).await.unwrap();
+        let _ = theirs.read_buf(&mut buffer).await;
+    });
+    let (events, _receiver) = mpsc::unbounded_channel();
+    MonitorClient::connect(ours, "s", events).await.map(|(client, _)| client)
+}
+
+#[tokio::test]
+async fn rt_2_15_every_released_protocol_is_spoken_and_a_newer_one_is_named() {
+    for version in 1..=PROTOCOL_VERSION {
+        assert_eq!(greeted_by(version).await.unwrap().version, version);
+    }
+    for version in [0, PROTOCOL_VERSION + 1] {
+        let error = greeted_by(version).await.unwrap_err();
+        assert!(matches!(error, Error::Version { theirs, .. } if theirs == version), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
+    let old = greeted_by(1).await.unwrap();
+    let error = old.tell(request::Op::Exec(Exec::default())).await.unwrap_err();
+    assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
+    // What it does know is sent: this one hangs up instead of answering.
+    let error = old.tell(request::Op::StartContainer(Default::default())).await.unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+}
