@@ -39,6 +39,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         state,
         cni_conf_dir,
         cni_bin_dir,
+        cni_external,
         cni_cache_dir,
         cni_data_dir,
         netns_dir,
@@ -55,6 +56,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         netns_dir,
         cgroup_root,
         programs_dir,
+        prefer_external_cni: cni_external,
         default_network: false,
     }
 }
