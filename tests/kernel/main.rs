@@ -10,5 +10,6 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod network;
+mod ports;
 mod restart;
 mod standalone;
