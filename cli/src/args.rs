@@ -66,6 +66,9 @@ pub(crate) struct RuntimeFlags {
     /// Network plugins that are not built in.
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     pub(crate) cni_bin_dir: PathBuf,
+    /// Run the programs of that folder even for plugins that are built in.
+    #[arg(long)]
+    pub(crate) cni_external: bool,
     /// Results of network plugins, kept until their pods are gone.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/results")]
     pub(crate) cni_cache_dir: PathBuf,

@@ -31,6 +31,11 @@ use tracing_subscriber::EnvFilter;
 use crate::args::Command;
 
 fn main() -> ExitCode {
+    // A link with a network plugin's name is that plugin (docs/networking.md).
+    if let Some(code) = std::env::args_os().next().and_then(|name| gantry_cni::serve::program(name.as_ref()))
+    {
+        return code;
+    }
     let cli = match config::parse(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(cli) => cli,
         Err(error) => {

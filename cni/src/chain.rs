@@ -1,24 +1,36 @@
-//! A network's chain of plugins: ADD in order, DEL in reverse, and the result that DEL and other tools need later.
+//! A network's chain of plugins: ADD in order, DEL in reverse, CHECK, STATUS and GC, and the result that DEL and other
+//! tools need later.
 //!
-//! Owns the order and the undoing. Never touches a link itself. Called by the runtime, once for each sandbox that does
-//! not use the host's network. Everything is checked before anything is done; DEL goes on past errors and returns them
-//! all; both may be called again after a crash.
+//! Owns the order and the undoing. Never touches a link itself. Called by the runtime: ADD and DEL once for each sandbox
+//! that does not use the host's network, STATUS for `NetworkReady`, GC when it starts. Everything is checked before
+//! anything is done; DEL and GC go on past errors and return them all; both may be called again after a crash. GC must
+//! not run beside ADD and DEL of the same network.
 //! <https://www.cni.dev/docs/spec/#section-3-execution-of-network-configurations>
 
 mod cache;
 mod conflist;
+mod error;
+mod gc;
 mod plugin;
 
+pub use crate::request::ValidAttachment;
+pub use cache::Cached;
 pub use conflist::{Conflist, ConflistError};
+pub use error::{Error, PluginError};
+pub use gc::{cached, gc};
 
-use std::error::Error as StdError;
+pub(crate) use error::{PluginErrorKind, explain};
+pub(crate) use plugin::{Plugin, VERSIONS};
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::bridge::{self, Target};
+use serde_json::Value;
+
 use crate::loopback;
+use crate::request::{Context, Target};
 use crate::result::CniResult;
-use plugin::Plugin;
 
 /// Longest name of a link: `IFNAMSIZ` without the final zero byte.
 const INTERFACE_NAME: usize = 15;
@@ -28,176 +40,40 @@ const INTERFACE_NAME: usize = 15;
 pub struct Attachment<'a> {
     /// The sandbox's id.
     pub container_id: &'a str,
-    /// The path of its network namespace.
+    /// The path of its network namespace; empty for DEL when it is gone.
     pub netns: &'a Path,
     /// The interface's name in the sandbox, usually `eth0`.
     pub ifname: &'a str,
     /// `CNI_ARGS`: `K8S_POD_NAMESPACE` and the like, for plugins that want them, and for the cache.
     pub args: Vec<(String, String)>,
+    /// Capability arguments, `portMappings` and the like. A plugin gets those that its configuration declares.
+    pub capabilities: BTreeMap<String, Value>,
 }
 
-/// Where things lie.
+/// Where things lie, and which programs are run.
 #[derive(Debug, Clone)]
 pub struct Dirs {
     /// Leases, a folder for each network: `/var/lib/cni/networks`.
     pub data_dir: PathBuf,
     /// Cached results: `/var/lib/cni/results`.
     pub cache_dir: PathBuf,
-    /// Programs of other plugins, `/opt/cni/bin`. Named in errors: running them is not supported yet.
+    /// Programs of plugins that are not built in: `/opt/cni/bin`.
     pub bin_dir: PathBuf,
+    /// Run the programs even of plugins that are built in.
+    pub prefer_external: bool,
 }
 
-/// Why an attachment could not be made or removed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A container id, interface name or argument that cannot be used.
-    #[error("{field} {value:?} cannot be used: {rule}")]
-    Attachment {
-        /// Which one.
-        field: &'static str,
-        /// Its value.
-        value: String,
-        /// What it should be like.
-        rule: &'static str,
-    },
-    /// A plugin that is not built in.
-    #[error(
-        "plugin type {plugin:?} of {origin} is not built in (built in are bridge and loopback, with host-local for addresses), and running {program} is not supported yet"
-    )]
-    UnknownPlugin {
-        /// Its type.
-        plugin: String,
-        /// The file that names it.
-        origin: String,
-        /// Where other runtimes would look for it.
-        program: PathBuf,
-    },
-    /// A plugin's configuration is wrong.
-    #[error("plugin {plugin} of {origin} is not configured right")]
-    Config {
-        /// Its type.
-        plugin: String,
-        /// The file that configures it.
-        origin: String,
-        /// What is wrong.
-        #[source]
-        source: PluginError,
-    },
-    /// A plugin failed; those before it were undone, which may have failed too.
-    #[error("cannot add {ifname} of container {container_id} to network {network}: plugin {plugin} failed{}", also(.undo))]
-    Add {
-        /// The network.
-        network: String,
-        /// The sandbox.
-        container_id: String,
-        /// The interface.
-        ifname: String,
-        /// The plugin's type.
-        plugin: &'static str,
-        /// What failed.
-        #[source]
-        source: PluginError,
-        /// What could not be undone.
-        undo: Vec<Error>,
-    },
-    /// The result could not be stored; everything was undone, which may have failed too.
-    #[error("cannot cache the result of network {network} for container {container_id}{}", also(.undo))]
-    Cache {
-        /// The network.
-        network: String,
-        /// The sandbox.
-        container_id: String,
-        /// What failed.
-        #[source]
-        source: PluginError,
-        /// What could not be undone.
-        undo: Vec<Error>,
-    },
-    /// A plugin could not remove its part.
-    #[error("plugin {plugin} cannot remove {ifname} of container {container_id} from network {network}")]
-    Del {
-        /// The network.
-        network: String,
-        /// The sandbox.
-        container_id: String,
-        /// The interface.
-        ifname: String,
-        /// The plugin's type, or `cache`.
-        plugin: &'static str,
-        /// What failed.
-        #[source]
-        source: PluginError,
-    },
-    /// What a network keeps on the host could not be removed.
-    #[error("plugin {plugin} cannot tidy up after network {network}")]
-    Idle {
-        /// The network.
-        network: String,
-        /// The plugin's type.
-        plugin: &'static str,
-        /// What failed.
-        #[source]
-        source: PluginError,
-    },
-    /// Several parts of an attachment could not be removed.
-    #[error("{} parts of an attachment could not be removed: {}", .0.len(), listed(.0))]
-    Several(Vec<Error>),
-}
-
-/// An error of a plugin or of the cache. Its text and sources say what happened; callers do not decide by it.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct PluginError(Box<PluginErrorKind>);
-
-impl From<PluginErrorKind> for PluginError {
-    fn from(kind: PluginErrorKind) -> PluginError {
-        PluginError(Box::new(kind))
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum PluginErrorKind {
-    #[error(transparent)]
-    Bridge(#[from] bridge::Error),
-    #[error(transparent)]
-    BridgeConfig(#[from] bridge::ConfigError),
-    #[error(transparent)]
-    Loopback(#[from] loopback::Error),
-    #[error(transparent)]
-    Cache(#[from] cache::Error),
-}
-
-/// An error and its sources as one line.
-pub(crate) fn explain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
-fn listed(errors: &[Error]) -> String {
-    errors.iter().map(|error| explain(error)).collect::<Vec<_>>().join("; ")
-}
-
-fn also(undo: &[Error]) -> String {
-    if undo.is_empty() { String::new() } else { format!(" (and undoing failed: {})", listed(undo)) }
-}
-
-/// Checks a network's configuration without any effect, as ADD does first. For the runtime's `NetworkReady`.
+/// Checks a network's configuration without any effect, as ADD does first.
 ///
 /// # Errors
-/// The first plugin that is unknown or configured wrong.
-pub fn check(list: &Conflist, dirs: &Dirs) -> Result<(), Error> {
-    plugin::parse_all(list, dirs).map(drop)
+/// The first plugin that is configured wrong, or whose program is not there.
+pub fn validate(list: &Conflist, dirs: &Dirs) -> Result<(), Error> {
+    let plugins = parse(list, None, dirs)?;
+    require(list, &plugins)
 }
 
 /// Attaches a sandbox: brings its loopback up, runs the chain, caches the result. `on_plugin` hears of each plugin that
-/// ran (its type, start and end in nanoseconds since 1970); `host-local` lies within `bridge`.
+/// ran (its type, start and end in nanoseconds since 1970); the plugin that hands out addresses lies within another.
 ///
 /// # Errors
 /// When anything is wrong with configuration or attachment (nothing was done then), or a plugin fails: those that ran
@@ -209,64 +85,129 @@ pub fn add(
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
     check_attachment(attachment)?;
-    check_args(attachment)?;
-    let plugins = plugin::parse_all(list, dirs)?;
-    let target = target(attachment);
-    let failed = |plugin, source: PluginErrorKind, undo| Error::Add {
+    let plugins = parse(list, Some(attachment), dirs)?;
+    require(list, &plugins)?;
+    let target = target(list, attachment);
+    let failed = |plugin: &str, source: PluginErrorKind, undo| Error::Add {
         network: list.name().into(),
         container_id: attachment.container_id.into(),
         ifname: attachment.ifname.into(),
-        plugin,
+        plugin: plugin.into(),
         source: source.into(),
         undo,
     };
-    timed(on_plugin, "loopback", |_| loopback::add(attachment.netns))
+    timed(on_plugin, "loopback", |_| loopback::up(attachment.netns))
         .map_err(|source| failed("loopback", source.into(), Vec::new()))?;
-    let mut result = CniResult::default();
+    let mut result = None;
     for (index, plugin) in plugins.iter().enumerate() {
-        result = match timed(on_plugin, plugin.name(), |on_plugin| plugin.add(target, result, on_plugin)) {
-            Ok(result) => result,
-            // A plugin that fails has left nothing behind, so only those before it are to be undone.
+        let added = timed(on_plugin, plugin.name(), |on_plugin| plugin.add(target, result.take(), on_plugin));
+        result = match added {
+            Ok(result) => Some(result),
             Err(source) => {
-                let undo = undo(list, attachment, plugins.get(..index).unwrap_or_default());
+                // A built-in plugin that fails has left nothing behind; a program is told to undo its part, too.
+                let begun = index + usize::from(plugin.is_external());
+                let undo = undo(list, attachment, plugins.get(..begun).unwrap_or_default(), None);
                 return Err(failed(plugin.name(), source, undo));
             }
         };
     }
-    let result = result.in_version(list.cni_version());
+    let result = result.unwrap_or_default().in_version(list.cni_version());
     match cache::write(&dirs.cache_dir, list, attachment, &result) {
         Ok(()) => Ok(result),
         Err(source) => Err(Error::Cache {
             network: list.name().into(),
             container_id: attachment.container_id.into(),
             source: PluginErrorKind::from(source).into(),
-            undo: undo(list, attachment, &plugins),
+            undo: undo(list, attachment, &plugins, Some(&result)),
         }),
     }
 }
 
-/// Detaches a sandbox. What is gone already is fine: links, leases, the cached result, the namespace itself. `list` is
-/// the one that ADD was called with, not what the folder of configurations says today.
+/// Detaches a sandbox. What is gone already is fine: links, leases, the cached result, the namespace, the program of a
+/// plugin. `list` is the one that ADD was called with, not what the folder of configurations says today.
 ///
 /// # Errors
 /// All that could not be removed, after everything else was. The cached result stays then, for the next try.
 pub fn del(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Result<(), Error> {
     check_attachment(attachment)?;
-    let plugins = plugin::parse_all(list, dirs)?;
-    let mut errors = undo(list, attachment, &plugins);
+    let plugins = parse(list, Some(attachment), dirs)?;
+    // A cached result that cannot be read keeps nothing from being removed: a plugin that misses it says so itself.
+    let previous = cache::read_result(&dirs.cache_dir, list, attachment).unwrap_or_else(|error| {
+        tracing::warn!(container_id = attachment.container_id, error = %explain(&error), "no cached result for DEL");
+        None
+    });
+    let mut errors = undo(list, attachment, &plugins, previous.as_ref());
     if errors.is_empty()
         && let Err(source) = cache::remove(&dirs.cache_dir, list.name(), attachment)
     {
         errors.push(del_error(list, attachment, "cache", source.into()));
     }
-    match errors.pop() {
-        None => Ok(()),
-        Some(only) if errors.is_empty() => Err(only),
-        Some(last) => {
-            errors.push(last);
-            Err(Error::Several(errors))
-        }
+    error::all(errors)
+}
+
+/// Asks every plugin whether an attachment is still as ADD left it. Does nothing when the list says `disableCheck`.
+///
+/// # Errors
+/// What the first plugin misses; or that the attachment has no cached result, so that it was never added.
+pub fn check(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Result<(), Error> {
+    check_attachment(attachment)?;
+    if list.is_older_than("0.4.0") {
+        return Err(Error::CheckVersion { network: list.name().into(), version: list.cni_version().into() });
     }
+    if list.flag("disableCheck") {
+        return Ok(());
+    }
+    let plugins = parse(list, Some(attachment), dirs)?;
+    let failed = |plugin: &str, source: PluginErrorKind| Error::Check {
+        network: list.name().into(),
+        container_id: attachment.container_id.into(),
+        ifname: attachment.ifname.into(),
+        plugin: plugin.into(),
+        source: source.into(),
+    };
+    let cached = cache::read_result(&dirs.cache_dir, list, attachment);
+    let result = cached.map_err(|source| failed("cache", source.into()))?.ok_or_else(|| Error::NotAdded {
+        network: list.name().into(),
+        container_id: attachment.container_id.into(),
+        ifname: attachment.ifname.into(),
+    })?;
+    plugins.iter().try_for_each(|plugin| {
+        plugin.check(target(list, attachment), &result).map_err(|source| failed(plugin.name(), source))
+    })
+}
+
+/// Whether the network can take another sandbox: its configuration is right, programs are there, and, since version
+/// 1.1.0 of the specification, each plugin says so.
+///
+/// # Errors
+/// The first plugin that cannot; [`Error::is_exhausted`] tells when only addresses are missing.
+pub fn status(list: &Conflist, dirs: &Dirs) -> Result<(), Error> {
+    let plugins = parse(list, None, dirs)?;
+    require(list, &plugins)?;
+    if list.is_older_than("1.1.0") {
+        return Ok(());
+    }
+    plugins.iter().try_for_each(|plugin| {
+        plugin.status().map_err(|source| Error::Status {
+            network: list.name().into(),
+            plugin: plugin.name().into(),
+            source: source.into(),
+        })
+    })
+}
+
+/// The versions of the specification that each plugin of the list speaks, by its type.
+///
+/// # Errors
+/// When the configuration is wrong, or a program does not answer.
+pub fn versions(list: &Conflist, dirs: &Dirs) -> Result<Vec<(String, Vec<String>)>, Error> {
+    parse(list, None, dirs)?
+        .iter()
+        .map(|plugin| match plugin.versions() {
+            Ok(versions) => Ok((plugin.name().into(), versions)),
+            Err(source) => Err(config_error(list, plugin.name(), source)),
+        })
+        .collect()
 }
 
 /// Removes what a network keeps on the host when no sandbox uses it: its bridges, if no lease and no port is left.
@@ -276,47 +217,85 @@ pub fn del(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Result<
 /// When the configuration is wrong, or a bridge cannot be looked at or removed.
 pub fn remove_idle(list: &Conflist, dirs: &Dirs) -> Result<bool, Error> {
     let mut any = false;
-    for plugin in plugin::parse_all(list, dirs)? {
+    for plugin in parse(list, None, dirs)? {
         any |= plugin.remove_idle().map_err(|source| Error::Idle {
             network: list.name().into(),
-            plugin: plugin.name(),
+            plugin: plugin.name().into(),
             source: source.into(),
         })?;
     }
     Ok(any)
 }
 
-fn undo(list: &Conflist, attachment: &Attachment<'_>, plugins: &[Plugin]) -> Vec<Error> {
+/// Reads every plugin's configuration before the first of them has an effect.
+fn parse(list: &Conflist, attachment: Option<&Attachment<'_>>, dirs: &Dirs) -> Result<Vec<Plugin>, Error> {
+    let none = BTreeMap::new();
+    let context = Context {
+        network: list.name(),
+        args: attachment.map(|attachment| attachment.args.as_slice()).unwrap_or_default(),
+        data_dir: &dirs.data_dir,
+        bin_dirs: std::slice::from_ref(&dirs.bin_dir),
+        prefer_external: dirs.prefer_external,
+    };
+    let capabilities = attachment.map_or(&none, |attachment| &attachment.capabilities);
+    list.plugins()
+        .map(|(kind, conf)| {
+            let conf = crate::request::derive(conf, list.name(), list.cni_version(), capabilities);
+            Plugin::parse(kind, &conf, &context).map_err(|source| config_error(list, kind, source))
+        })
+        .collect()
+}
+
+/// Programs that are missing are an error for what needs them; DEL and GC do without.
+fn require(list: &Conflist, plugins: &[Plugin]) -> Result<(), Error> {
+    plugins
+        .iter()
+        .try_for_each(|plugin| plugin.require().map_err(|source| config_error(list, plugin.name(), source)))
+}
+
+fn config_error(list: &Conflist, plugin: &str, source: PluginErrorKind) -> Error {
+    Error::Config { plugin: plugin.into(), origin: list.origin().into(), source: source.into() }
+}
+
+fn undo(
+    list: &Conflist,
+    attachment: &Attachment<'_>,
+    plugins: &[Plugin],
+    previous: Option<&CniResult>,
+) -> Vec<Error> {
+    // CNI has handed results to DEL since 0.4.0.
+    let previous = previous.filter(|_| !list.is_older_than("0.4.0"));
     plugins
         .iter()
         .rev()
         .filter_map(|plugin| {
-            let source = plugin.del(target(attachment)).err()?;
+            let source = plugin.del(target(list, attachment), previous).err()?;
             Some(del_error(list, attachment, plugin.name(), source))
         })
         .collect()
 }
 
-fn del_error(
-    list: &Conflist,
-    attachment: &Attachment<'_>,
-    plugin: &'static str,
-    source: PluginErrorKind,
-) -> Error {
+fn del_error(list: &Conflist, attachment: &Attachment<'_>, plugin: &str, source: PluginErrorKind) -> Error {
     Error::Del {
         network: list.name().into(),
         container_id: attachment.container_id.into(),
         ifname: attachment.ifname.into(),
-        plugin,
+        plugin: plugin.into(),
         source: source.into(),
     }
 }
 
-fn target<'a>(attachment: &Attachment<'a>) -> Target<'a> {
-    Target { container_id: attachment.container_id, ifname: attachment.ifname, netns: attachment.netns }
+fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>) -> Target<'a> {
+    Target {
+        network: list.name(),
+        container_id: attachment.container_id,
+        ifname: attachment.ifname,
+        netns: attachment.netns,
+        args: &attachment.args,
+    }
 }
 
-fn timed<T>(
+pub(crate) fn timed<T>(
     on_plugin: &mut dyn FnMut(&str, i64, i64),
     plugin: &str,
     job: impl FnOnce(&mut dyn FnMut(&str, i64, i64)) -> T,
@@ -352,24 +331,8 @@ fn check_attachment(attachment: &Attachment<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Arguments that ask a built-in plugin for something it cannot do are not passed over in silence.
-fn check_args(attachment: &Attachment<'_>) -> Result<(), Error> {
-    match attachment
-        .args
-        .iter()
-        .find(|(key, value)| matches!(key.as_str(), "IP" | "MAC") && !value.is_empty())
-    {
-        Some((key, value)) => Err(Error::Attachment {
-            field: if key == "IP" { "argument IP" } else { "argument MAC" },
-            value: value.clone(),
-            rule: "asking for an address is not supported yet",
-        }),
-        None => Ok(()),
-    }
-}
-
 /// Whether this is an id of a container or name of a network, as the specification has it.
-fn is_identifier(text: &str) -> bool {
+pub(crate) fn is_identifier(text: &str) -> bool {
     let first_is_right = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     first_is_right && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }

@@ -1,30 +1,44 @@
-//! CNI for Gantry: a chain runner and the plugins `bridge`, `host-local` and `loopback`, run in-process over
-//! netlink as function calls.
+//! CNI for Gantry: a chain runner and the plugins `bridge`, `ptp`, `portmap`, `host-local` and `loopback`, run
+//! in-process over netlink as function calls, and as programs of their own for other runtimes.
 //!
-//! Owns: reading network configurations, handing out addresses, making and removing the links of a pod's network
-//! namespace, the namespace's bind mount, and the cached results that DEL needs. Never: starts a program, runs on a
-//! thread that is used again after it changed its namespace, or knows anything of pods. The runtime (`shim`) calls
-//! [`chain::add`], [`chain::del`] and [`netns`]; everything is blocking, so it calls from a blocking task.
+//! Owns: reading network configurations, handing out addresses, making and removing links, routes and rules, a
+//! namespace's bind mount, and the cached results that DEL needs. Never: runs a program other than a plugin that a
+//! configuration names, runs on a thread that is used again after it changed its namespace, or knows anything of pods.
+//! The runtime (`shim`) calls [`chain`] and [`netns`], the command (`cli`) calls [`serve`]; everything is blocking, so
+//! the runtime calls from a blocking task.
 //!
 //! Map, in reading order:
-//! - [`chain`]: the network's configuration, ADD and DEL of a whole chain, the result cache;
+//! - [`chain`]: the network's configuration, the operations on a whole chain, the result cache;
+//! - `request`: what one call of one plugin is about;
 //! - [`result`]: what a plugin answers (CNI 1.1.0 wire types);
-//! - `bridge`: bridge, veth pair, addresses and routes (`config` and `plan` decide, `wire` does);
-//! - `host_local`: addresses from ranges (`config` and `alloc` decide, `store` keeps the leases on disk);
+//! - `exec`: programs of plugins that are not built in; [`serve`]: ours as such programs;
+//! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `wire` does); `veth`: what both need;
+//! - `ipam`: who hands out addresses; `host_local`: from ranges (`config` and `alloc` decide, `store` keeps the leases);
+//! - `portmap`, `masquerade`: ports of the host, and addresses outside; `nft`: how the kernel is told;
 //! - `loopback`: brings `lo` up;
 //! - [`netns`]: making, entering and removing network namespaces;
-//! - `netlink`, `sysctl`: the two kernel interfaces in use.
+//! - `netlink`, `sysctl`: the two other kernel interfaces in use.
 
 pub mod chain;
 pub mod result;
+pub mod serve;
+
+mod exec;
+mod request;
 
 mod bridge;
 mod host_local;
+mod ipam;
 mod loopback;
+mod masquerade;
+mod portmap;
+mod ptp;
+mod veth;
 
 pub mod netns;
 
 mod netlink;
+mod nft;
 mod sysctl;
 
 pub use chain::Error;

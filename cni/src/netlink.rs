@@ -8,6 +8,7 @@ mod addr;
 mod link;
 mod route;
 
+pub(crate) use addr::NewAddress;
 pub(crate) use link::{Link, VethPair};
 
 use std::io;

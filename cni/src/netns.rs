@@ -195,6 +195,18 @@ pub fn open(path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
+/// Whether this is the namespace of the calling thread.
+///
+/// # Errors
+/// When it is no namespace, or cannot be looked at.
+pub(crate) fn is_own(path: &Path) -> Result<bool, Error> {
+    let stat = |file: &File, path: &Path| {
+        rustix::fs::fstat(file).map_err(|errno| Error::Open { path: path.into(), source: errno.into() })
+    };
+    let (theirs, own) = (stat(&open(path)?, path)?, stat(&open(Path::new(OWN))?, Path::new(OWN))?);
+    Ok((theirs.st_dev, theirs.st_ino) == (own.st_dev, own.st_ino))
+}
+
 /// Runs `job` on a fresh thread inside the network namespace mounted at `path`. Sockets opened by the job stay bound
 /// to that namespace; `/proc/sys/net` opened by the job is that namespace's.
 ///

@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// The outcome of a chain of plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,17 +17,22 @@ pub struct CniResult {
     #[serde(rename = "cniVersion")]
     pub cni_version: String,
     /// Links that were made, on the host and in the pod.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub interfaces: Vec<Interface>,
     /// Addresses of the pod, in the order of the configuration's range sets.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub ips: Vec<IpConfig>,
     /// Routes of the pod.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub routes: Vec<Route>,
     /// Name resolution, if the network has an opinion on it.
-    #[serde(skip_serializing_if = "Dns::is_empty")]
+    #[serde(skip_serializing_if = "Dns::is_empty", deserialize_with = "null_is_default")]
     pub dns: Dns,
+}
+
+/// Go writes an absent list as null where its field lacks `omitempty`.
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// A link.
@@ -37,9 +43,23 @@ pub struct Interface {
     /// Its hardware address.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mac: String,
+    /// Its MTU (since 1.1.0).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mtu: u32,
     /// The path of the network namespace it is in; empty for the host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sandbox: String,
+    /// The socket of a userspace network (since 1.1.0).
+    #[serde(default, rename = "socketPath", skip_serializing_if = "String::is_empty")]
+    pub socket_path: String,
+    /// The PCI device behind it (since 1.1.0).
+    #[serde(default, rename = "pciID", skip_serializing_if = "String::is_empty")]
+    pub pci_id: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// An address with what goes with it.
@@ -100,16 +120,16 @@ impl Route {
 #[serde(default)]
 pub struct Dns {
     /// Name servers, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub nameservers: Vec<String>,
     /// The local domain.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// Search domains, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub search: Vec<String>,
     /// Options for the resolver.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub options: Vec<String>,
 }
 
@@ -121,16 +141,40 @@ impl Dns {
 }
 
 impl CniResult {
-    /// Gives the result the shape of a configuration's version: before 1.0.0 each address names its family.
+    /// Gives the result the shape of a configuration's version: before 1.0.0 each address names its family and links have
+    /// a name, an address and a sandbox only.
     #[must_use]
     pub(crate) fn in_version(mut self, cni_version: &str) -> CniResult {
-        let names_family = cni_version.starts_with("0.");
+        let is_old = cni_version.starts_with("0.");
         for ip in &mut self.ips {
             let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
-            ip.version = names_family.then(|| family.into());
+            ip.version = is_old.then(|| family.into());
+        }
+        for interface in self.interfaces.iter_mut().filter(|_| is_old) {
+            let Interface { name, mac, sandbox, .. } = std::mem::take(interface);
+            *interface = Interface { name, mac, sandbox, ..Interface::default() };
         }
         self.cni_version = cni_version.into();
         self
+    }
+
+    /// The result as JSON.
+    pub(crate) fn to_value(&self) -> Value {
+        // Strings, numbers and lists of them always have a JSON form.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Its addresses that belong to this interface of the sandbox, or to no interface in particular.
+    pub fn addresses_of(&self, ifname: &str) -> impl Iterator<Item = &IpConfig> {
+        self.ips.iter().filter(move |ip| {
+            let interface = ip.interface.and_then(|index| self.interfaces.get(index));
+            interface.is_none_or(|found| found.name == ifname && !found.sandbox.is_empty())
+        })
+    }
+
+    /// The interface of this name inside the sandbox.
+    pub(crate) fn inside(&self, ifname: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|found| found.name == ifname && !found.sandbox.is_empty())
     }
 }
 
@@ -145,6 +189,7 @@ mod tests {
                 name: "eth0".into(),
                 mac: "0a:58:0a:57:00:02".into(),
                 sandbox: "/run/netns/a".into(),
+                ..Interface::default()
             }],
             ips: vec![IpConfig {
                 version: None,
@@ -177,5 +222,39 @@ mod tests {
         let value = serde_json::to_value(sample().in_version("0.4.0")).unwrap();
         assert_eq!(value["ips"][0]["version"], "4");
         assert_eq!(value["cniVersion"], "0.4.0");
+    }
+
+    #[test]
+    fn what_an_old_version_does_not_have_is_left_out() {
+        let mut result = sample();
+        result.interfaces[0].mtu = 1400;
+        result.interfaces[0].pci_id = "0000:01:00.0".into();
+        assert_eq!(result.clone().in_version("1.1.0").to_value()["interfaces"][0]["mtu"], 1400);
+        let old = result.in_version("0.3.1").to_value();
+        assert_eq!(
+            old["interfaces"][0],
+            json!({"name": "eth0", "mac": "0a:58:0a:57:00:02", "sandbox": "/run/netns/a"})
+        );
+        let back: CniResult = serde_json::from_value(old).unwrap();
+        assert_eq!(back.in_version("1.0.0").ips[0].version, None);
+    }
+
+    #[test]
+    fn nulls_of_go_are_empty_lists() {
+        let value = json!({"cniVersion": "1.0.0", "interfaces": null, "ips": null, "routes": null, "dns": {"search": null}});
+        assert_eq!(
+            serde_json::from_value::<CniResult>(value).unwrap(),
+            CniResult::default().in_version("1.0.0")
+        );
+    }
+
+    #[test]
+    fn addresses_of_other_links_are_told_apart() {
+        let mut result = sample();
+        result.interfaces.push(Interface { name: "veth0".into(), ..Interface::default() });
+        for (interface, expected) in [(Some(0), 1), (Some(1), 0), (Some(9), 1), (None, 1)] {
+            result.ips[0].interface = interface;
+            assert_eq!(result.addresses_of("eth0").count(), expected, "{interface:?}");
+        }
     }
 }

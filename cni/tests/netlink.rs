@@ -1,197 +1,26 @@
-//! The chain on real links, leases and namespaces.
+//! The chain on real links, leases, rules and namespaces.
 //!
-//! These tests make bridges in the network namespace that they run in and mounts in the mount namespace, so they must
-//! run as root in namespaces of their own, and refuse to run in the host's:
+//! These tests make bridges and rules in the network namespace that they run in and mounts in the mount namespace, so
+//! they must run as root in namespaces of their own, and refuse to run in the host's:
 //! `unshare --mount --net --propagation private cargo test -p gantry-cni --test netlink`
 
+#[path = "netlink/host.rs"]
+mod host;
+#[path = "netlink/node.rs"]
+mod node;
+#[path = "netlink/ports.rs"]
+mod ports;
+#[path = "netlink/ptp.rs"]
+mod ptp;
+
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::net::{IpAddr, TcpListener};
 
-use gantry_cni::chain::{self, Attachment, Conflist, Dirs};
+use gantry_cni::chain::{self, Attachment, Conflist};
 use gantry_cni::{CniResult, netns};
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// A node with a network of its own, and pods in their namespaces.
-struct Node {
-    root: tempfile::TempDir,
-    dirs: Dirs,
-    list: Conflist,
-    bridge: String,
-}
-
-impl Node {
-    /// The bridge's name must be no other test's: they share the host side.
-    fn new(bridge: &str, ipam: Value) -> Node {
-        refuse_the_hosts_namespaces();
-        let root = tempfile::tempdir().unwrap();
-        let list = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [
-            {"type": "bridge", "bridge": bridge, "isDefaultGateway": true, "hairpinMode": true, "ipam": ipam}]});
-        Node {
-            dirs: Dirs {
-                data_dir: root.path().join("networks"),
-                cache_dir: root.path().join("results"),
-                bin_dir: PathBuf::from("/opt/cni/bin"),
-            },
-            root,
-            list: Conflist::parse(&list.to_string(), "test").unwrap(),
-            bridge: bridge.into(),
-        }
-    }
-
-    fn pod(&self, id: &str) -> Pod<'_> {
-        Pod { node: self, id: id.into(), netns: netns::create(&self.root.path().join("netns"), id).unwrap() }
-    }
-
-    fn bridge_mac(&self) -> String {
-        let sys = Sysfs::mount();
-        std::fs::read_to_string(sys.path().join(format!("class/net/{}/address", self.bridge))).unwrap()
-    }
-
-    /// Number of the bridge's ports.
-    fn ports(&self) -> usize {
-        let sys = Sysfs::mount();
-        sys.path().join(format!("class/net/{}/brif", self.bridge)).read_dir().map_or(0, Iterator::count)
-    }
-
-    fn leases(&self) -> BTreeSet<String> {
-        let names = |dir: PathBuf| dir.read_dir().into_iter().flatten().map(|e| e.unwrap().file_name());
-        names(self.dirs.data_dir.join("net"))
-            .map(|name| name.into_string().unwrap())
-            .filter(|name| name.parse::<IpAddr>().is_ok())
-            .collect()
-    }
-
-    fn cached(&self) -> usize {
-        self.dirs.cache_dir.read_dir().map_or(0, Iterator::count)
-    }
-
-    #[track_caller]
-    fn assert_empty(&self) {
-        assert_eq!(self.leases(), BTreeSet::new(), "leases");
-        assert_eq!(self.cached(), 0, "cached results");
-        assert_eq!(self.ports(), 0, "ports of {}", self.bridge);
-        chain::remove_idle(&self.list, &self.dirs).unwrap();
-        assert!(!links(Path::new("/proc/self/ns/net")).contains(&self.bridge), "the bridge");
-    }
-}
-
-struct Pod<'a> {
-    node: &'a Node,
-    id: String,
-    netns: PathBuf,
-}
-
-impl Pod<'_> {
-    fn add_as(&self, ifname: &str) -> Result<CniResult, chain::Error> {
-        chain::add(&self.node.list, &self.attachment(ifname), &self.node.dirs, &mut |_, _, _| {})
-    }
-
-    fn add(&self) -> CniResult {
-        self.add_as("eth0").unwrap_or_else(|error| panic!("{}", explain(&error)))
-    }
-
-    fn del(&self) {
-        let deleted = chain::del(&self.node.list, &self.attachment("eth0"), &self.node.dirs);
-        deleted.unwrap_or_else(|error| panic!("{}", explain(&error)));
-    }
-
-    fn attachment<'a>(&'a self, ifname: &'a str) -> Attachment<'a> {
-        Attachment { container_id: &self.id, netns: &self.netns, ifname, args: Vec::new() }
-    }
-
-    fn listen(&self, address: IpAddr) -> (TcpListener, SocketAddr) {
-        // The socket stays in the namespace it was opened in.
-        let listener = netns::run(&self.netns, || TcpListener::bind((address, 0))).unwrap().unwrap();
-        let address = listener.local_addr().unwrap();
-        (listener, address)
-    }
-
-    #[track_caller]
-    fn connect(&self, to: SocketAddr) -> TcpStream {
-        netns::run(&self.netns, || TcpStream::connect_timeout(&to, Duration::from_secs(10)))
-            .unwrap()
-            .unwrap_or_else(|error| panic!("{} cannot connect to {to}: {error}", self.id))
-    }
-}
-
-impl Drop for Pod<'_> {
-    fn drop(&mut self) {
-        let removed = netns::remove(&self.netns);
-        if !std::thread::panicking() {
-            removed.unwrap();
-        }
-    }
-}
-
-/// sysfs shows the links of the namespace in which it was mounted, so it is mounted anew.
-struct Sysfs(tempfile::TempDir);
-
-impl Sysfs {
-    fn mount() -> Sysfs {
-        let dir = tempfile::tempdir().unwrap();
-        rustix::mount::mount("sysfs", dir.path(), "sysfs", rustix::mount::MountFlags::RDONLY, None).unwrap();
-        Sysfs(dir)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Sysfs {
-    fn drop(&mut self) {
-        rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::empty()).unwrap();
-    }
-}
-
-/// Compares with the first process, by what can be read of it without `CAP_SYS_PTRACE` and all of its capabilities:
-/// `/proc/1/ns` cannot. A namespace's `net/dev` has an inode number of its own, and a mount's id is in one namespace.
-fn refuse_the_hosts_namespaces() {
-    const REMEDY: &str = "must not run there; as root, run \
-        `unshare --mount --net --propagation private cargo test -p gantry-cni --test netlink`";
-    let net = |process: &str| std::fs::metadata(format!("/proc/{process}/net/dev")).unwrap().ino();
-    assert_ne!(
-        net("1"),
-        net("self"),
-        "this is the host's network namespace, which these tests change: they {REMEDY}"
-    );
-    let mount = |process: &str| {
-        let mounts = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
-        mounts.split_whitespace().next().map(str::to_owned)
-    };
-    assert_ne!(
-        mount("1"),
-        mount("self"),
-        "this is the host's mount namespace, which these tests change: they {REMEDY}"
-    );
-}
-
-fn links(netns: &Path) -> BTreeSet<String> {
-    let table = netns::run(netns, || std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap().unwrap();
-    table
-        .lines()
-        .skip(2)
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, _)| name.trim().to_owned())
-        .collect()
-}
-
-fn explain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
-}
-
-fn address(result: &CniResult, index: usize) -> IpAddr {
-    result.ips[index].address.addr()
-}
+use node::{Node, Pod, Sysfs, address, explain, links, refuse_the_hosts_namespaces};
 
 #[test]
 fn pods_reach_each_other_and_the_gateway_and_leave_nothing() {

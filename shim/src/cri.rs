@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status};
 use crate::error::Error;
 use crate::image::{Auth, Reference};
 use crate::node::Node;
+use crate::sandbox::network;
 use crate::store::LookupError;
 use crate::timeline::Recorder;
 use crate::{attach, container, exec, sandbox, streaming};
@@ -89,7 +90,11 @@ impl RuntimeService for Service {
     }
 
     async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
-        Ok(Response::new(show::status(&self.node, request.into_inner().verbose)))
+        Ok(Response::new(show::status(
+            &self.node,
+            network::status(&self.node).await,
+            request.into_inner().verbose,
+        )))
     }
 
     async fn runtime_config(

@@ -126,13 +126,14 @@ impl Node {
         format!("{}-monitors/{id}", self.config.cgroup_root)
     }
 
-    /// Where the chain runner keeps what it keeps.
+    /// Where the chain runner keeps what it keeps, and whether it prefers programs to what is built in.
     #[must_use]
-    pub(crate) fn cni_dirs(&self) -> gantry_cni::chain::Dirs {
+    pub(crate) fn cni_dirs(&self, prefer_external: bool) -> gantry_cni::chain::Dirs {
         gantry_cni::chain::Dirs {
             data_dir: self.config.cni_data_dir.clone(),
             cache_dir: self.config.cni_cache_dir.clone(),
             bin_dir: self.config.cni_bin_dir.clone(),
+            prefer_external,
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Config {
     pub cgroup_root: String,
     /// Folder of gantry-monitor and gantry-pause; beside the running program when not given.
     pub programs_dir: Option<PathBuf>,
+    /// Run the programs of `cni_bin_dir` even for plugins that are built in.
+    pub prefer_external_cni: bool,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
@@ -77,6 +79,7 @@ impl Default for Config {
             netns_dir: "/run/netns".into(),
             cgroup_root: "/gantry".into(),
             programs_dir: None,
+            prefer_external_cni: false,
             default_network: false,
             unset_seccomp_profile: String::new(),
             boot_id_file: BOOT_ID.into(),
@@ -154,6 +157,12 @@ impl Runtime {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         recover::run(&node).await?;
+        let owned = node.clone();
+        let collected = tokio::task::spawn_blocking(move || sandbox::network::collect(&owned)).await?;
+        for error in collected.err().unwrap_or_default() {
+            // What is left costs an address at most; pods need the runtime.
+            tracing::warn!("{}", crate::error::chain(&error));
+        }
         let (marker, boot_id) = (node.config.state.join(BOOT_MARKER), node.boot_id.clone());
         tokio::task::spawn_blocking(move || {
             std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })

@@ -4,6 +4,7 @@
 mod files;
 pub(crate) mod launch;
 pub(crate) mod network;
+mod pod_arguments;
 pub(crate) mod run;
 pub(crate) mod stop;
 pub(crate) mod update;

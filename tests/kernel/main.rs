@@ -18,6 +18,7 @@ mod monitor;
 mod mounts;
 mod network;
 mod port_forward;
+mod ports;
 mod reboot;
 mod restart;
 mod seccomp;

@@ -5,6 +5,7 @@
 
 pub mod cri;
 pub mod debian;
+pub mod go;
 pub mod http;
 pub mod image;
 pub mod leakcheck;

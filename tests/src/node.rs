@@ -177,6 +177,36 @@ impl Node {
         Ok(node)
     }
 
+    /// Starts the runtime again with more flags, from now on.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn restart_with(&mut self, flags: &[String]) -> Result<()> {
+        self.flags = flags.to_vec();
+        self.restart()
+    }
+
+    /// Gives the node another network; it counts from the next pod on.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_network(&self, plugins: &serde_json::Value) -> Result<()> {
+        let conflist = serde_json::json!({"cniVersion": "1.1.0", "name": "test", "plugins": plugins});
+        let path = self.roots.path("net.d/10-test.conflist");
+        std::fs::write(path, serde_json::to_vec_pretty(&conflist)?)?;
+        Ok(())
+    }
+
+    /// The plugin `bridge` of this node as a configuration, with a bridge and a range of its own.
+    ///
+    /// # Errors
+    /// When the node's configuration cannot be read.
+    pub fn bridge_plugin(&self) -> Result<serde_json::Value> {
+        let text = std::fs::read(self.roots.path("net.d/10-test.conflist"))?;
+        let list: serde_json::Value = serde_json::from_slice(&text)?;
+        list.pointer("/plugins/0").cloned().context("a network without plugins")
+    }
+
     /// Starts the runtime (again) on the same roots.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::{leakcheck, sh};
 pub(crate) type Target = (&'static str, &'static str);
 
 pub(crate) const KERNEL: [Target; 2] = [("gantry-tests", "kernel"), ("gantry-cni", "netlink")];
-pub(crate) const CRI: [Target; 1] = [("gantry-tests", "cri")];
+pub(crate) const CRI: [Target; 2] = [("gantry-tests", "cri"), ("gantry-tests", "cni")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 

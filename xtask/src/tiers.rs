@@ -61,6 +61,8 @@ impl Tier {
             Tier::Cri => {
                 // Inside there is no network but the tests' own.
                 gantry_tests::debian::fetch()?;
+                gantry_tests::go::upstream_plugins()?;
+                gantry_tests::go::libcni()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
             Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),

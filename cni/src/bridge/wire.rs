@@ -7,14 +7,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
-use rustix::rand::GetRandomFlags;
-
-use super::plan;
-use crate::netlink::{self, Link, Netlink, VethPair};
+use super::{Config, plan};
+use crate::netlink::{self, Link, Netlink, NewAddress, VethPair};
 use crate::netns;
-use crate::result::Route;
 use crate::sysctl;
+use crate::veth;
+use ipnet::IpNet;
 
 /// How long a port may take until it passes frames on; usually it takes a few hundred microseconds.
 const FORWARD_DEADLINE: Duration = Duration::from_secs(3);
@@ -23,8 +21,6 @@ const FORWARD_POLL: Duration = Duration::from_micros(200);
 /// Which step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot get random bytes")]
-    Random(#[source] rustix::io::Errno),
     #[error("cannot look up link {name}")]
     Lookup {
         name: String,
@@ -79,17 +75,18 @@ pub(crate) enum Error {
         #[source]
         source: netlink::Error,
     },
-    #[error("cannot open a netlink socket in the pod")]
-    PodNetlink(#[source] netlink::Error),
-    #[error("cannot enable IPv6 on {name}")]
-    EnableIpv6 {
+    #[error("cannot set the pod's end up")]
+    Pod(#[source] veth::Error),
+    #[error("cannot take address {address} from bridge {name}")]
+    TakeAddress {
         name: String,
+        address: IpNet,
         #[source]
-        source: sysctl::Error,
+        source: netlink::Error,
     },
-    #[error("cannot add the route to {dst}")]
-    Route {
-        dst: IpNet,
+    #[error("cannot make bridge {name} listen to all frames")]
+    Promiscuous {
+        name: String,
         #[source]
         source: netlink::Error,
     },
@@ -106,21 +103,15 @@ pub(crate) struct Port<'a> {
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: Option<u32>,
     pub(crate) hairpin: bool,
-}
-
-/// A fresh hardware address.
-pub(crate) fn random_mac() -> Result<[u8; 6], Error> {
-    let mut bytes = [0; 6];
-    // Reads of up to 256 bytes are never cut (getrandom(2)).
-    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::Random)?;
-    Ok(plan::local_mac(bytes))
+    pub(crate) isolated: bool,
 }
 
 /// Finds the bridge, or makes it; up in either case.
-pub(crate) fn ensure_bridge(host: &mut Netlink, name: &str, mtu: Option<u32>) -> Result<Link, Error> {
+pub(crate) fn ensure_bridge(host: &mut Netlink, config: &Config) -> Result<Link, Error> {
+    let name = config.bridge.as_str();
     let mut bridge = lookup(host, name)?;
     if bridge.is_none() {
-        match host.add_bridge(name, random_mac()?, mtu) {
+        match host.add_bridge(name, veth::random_mac().map_err(Error::Pod)?, config.mtu) {
             // Another ADD was faster.
             Err(error) if error.is_exists() => {}
             other => other.map_err(|source| Error::MakeBridge { name: name.into(), source })?,
@@ -134,6 +125,9 @@ pub(crate) fn ensure_bridge(host: &mut Netlink, name: &str, mtu: Option<u32>) ->
     if !bridge.up {
         host.set_up(name).map_err(|source| Error::Raise { name: name.into(), source })?;
     }
+    if config.promiscuous {
+        host.set_promiscuous(name).map_err(|source| Error::Promiscuous { name: name.into(), source })?;
+    }
     Ok(bridge)
 }
 
@@ -142,13 +136,26 @@ fn lookup(host: &mut Netlink, name: &str) -> Result<Option<Link>, Error> {
 }
 
 /// Gives the bridge the gateway's address and lets the host forward.
-pub(crate) fn ensure_gateway(host: &mut Netlink, bridge: &Link, gateway: IpNet) -> Result<(), Error> {
+pub(crate) fn ensure_gateway(
+    host: &mut Netlink,
+    bridge: &Link,
+    gateway: IpNet,
+    force: bool,
+) -> Result<(), Error> {
     let name = || bridge.name.clone();
     let existing = host
         .addresses(bridge.index, gateway.addr())
         .map_err(|source| Error::Addresses { name: name(), source })?;
-    if plan::lacks_address(&bridge.name, &existing, gateway).map_err(Error::Clash)? {
-        match host.add_address(bridge.index, gateway) {
+    let wanted = plan::address(&bridge.name, &existing, gateway, force).map_err(Error::Clash)?;
+    if let plan::Address::Lacking(in_the_way) = wanted {
+        for address in in_the_way {
+            host.delete_address(bridge.index, address).map_err(|source| Error::TakeAddress {
+                name: name(),
+                address,
+                source,
+            })?;
+        }
+        match host.add_address(bridge.index, gateway, NewAddress { on_link: true, skip_dad: true }) {
             Err(error) if error.is_exists() => {}
             other => other.map_err(|source| Error::Address { name: name(), address: gateway, source })?,
         }
@@ -164,7 +171,7 @@ pub(crate) fn add_pair(host: &mut Netlink, bridge: &Link, port: &Port<'_>) -> Re
     let netns = netns::open(port.netns).map_err(Error::Netns)?;
     host.add_veth(&VethPair {
         host_name: port.host_name,
-        bridge_index: bridge.index,
+        bridge_index: Some(bridge.index),
         peer_name: port.ifname,
         peer_mac: port.mac,
         peer_netns: netns.as_fd(),
@@ -177,66 +184,30 @@ pub(crate) fn add_pair(host: &mut Netlink, bridge: &Link, port: &Port<'_>) -> Re
     })
 }
 
-/// Brings both ends up, with the pod's addresses and routes, and waits until the port forwards. Returns the hardware
-/// address of the host's end.
-pub(crate) fn raise(
-    host: &mut Netlink,
-    port: &Port<'_>,
-    addresses: &[IpNet],
-    routes: &[Route],
-) -> Result<Vec<u8>, Error> {
-    host.raise_port(port.host_name, port.hairpin)
-        .map_err(|source| Error::Raise { name: port.host_name.into(), source })?;
-    netns::run(port.netns, || raise_inside(port.ifname, addresses, routes)).map_err(Error::Netns)??;
-    // The kernel turns the port on from a work queue. Until then it drops frames, among them the pod's first ARP
-    // request, whose repetition would cost the first connection a second.
+/// Brings the host's end up.
+pub(crate) fn raise_port(host: &mut Netlink, port: &Port<'_>) -> Result<(), Error> {
+    host.raise_port(port.host_name, port.hairpin, port.isolated)
+        .map_err(|source| Error::Raise { name: port.host_name.into(), source })
+}
+
+/// Waits until the port forwards; returns the hardware address of the host's end. The kernel turns the port on from a
+/// work queue. Until then it drops frames, among them the pod's first ARP request, whose repetition would cost the first
+/// connection a second.
+pub(crate) fn await_port(host: &mut Netlink, name: &str) -> Result<Vec<u8>, Error> {
     let deadline = Instant::now() + FORWARD_DEADLINE;
     loop {
-        let link =
-            lookup(host, port.host_name)?.ok_or_else(|| Error::Vanished { name: port.host_name.into() })?;
+        let link = lookup(host, name)?.ok_or_else(|| Error::Vanished { name: name.into() })?;
         if link.forwarding {
             return Ok(link.mac);
         }
         if Instant::now() >= deadline {
-            return Err(Error::NotForwarding { name: port.host_name.into() });
+            return Err(Error::NotForwarding { name: name.into() });
         }
         std::thread::sleep(FORWARD_POLL);
     }
 }
 
-/// Runs inside the pod's namespace.
-fn raise_inside(ifname: &str, addresses: &[IpNet], routes: &[Route]) -> Result<(), Error> {
-    let mut pod = Netlink::open().map_err(Error::PodNetlink)?;
-    prepare_ipv6(ifname, addresses)?;
-    pod.set_up(ifname).map_err(|source| Error::Raise { name: ifname.into(), source })?;
-    let link = lookup(&mut pod, ifname)?.ok_or_else(|| Error::Vanished { name: ifname.into() })?;
-    for address in addresses {
-        pod.add_address(link.index, *address).map_err(|source| Error::Address {
-            name: ifname.into(),
-            address: *address,
-            source,
-        })?;
-    }
-    for route in routes {
-        pod.add_route(link.index, route).map_err(|source| Error::Route { dst: route.dst, source })?;
-    }
-    Ok(())
-}
-
-/// Before the link comes up: no duplicate address detection for its link-local address, which would keep IPv6 from
-/// working in the first second, and IPv6 on when it is wanted.
-fn prepare_ipv6(ifname: &str, addresses: &[IpNet]) -> Result<(), Error> {
-    let settings = format!("/proc/sys/net/ipv6/conf/{ifname}");
-    match sysctl::ensure(format!("{settings}/accept_dad"), "0") {
-        // No IPv6 in this kernel, or /proc/sys is read-only: only the detection's second is at stake.
-        Err(error) if !error.is_absent() => {
-            tracing::debug!(ifname, error = %crate::chain::explain(&error), "duplicate address detection stays on");
-        }
-        _ => {}
-    }
-    if addresses.iter().any(|address| address.addr().is_ipv6()) {
-        sysctl::ensure(format!("{settings}/disable_ipv6"), "0")
-            .map_err(|source| Error::EnableIpv6 { name: ifname.into(), source })?;
-    }
-    Ok(())
+/// The hardware address of the host's end, whether it forwards or not.
+pub(crate) fn host_mac(host: &mut Netlink, name: &str) -> Result<Vec<u8>, Error> {
+    Ok(lookup(host, name)?.ok_or_else(|| Error::Vanished { name: name.into() })?.mac)
 }

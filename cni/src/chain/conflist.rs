@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Versions of the specification that are spoken, oldest first.
-const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+use super::plugin::VERSIONS;
 
 /// A configuration list. It is stored and compared as the JSON that it was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +96,8 @@ impl Conflist {
         Conflist::from_value(if is_list { raw } else { list_of_one(&raw) }, source_name)
     }
 
-    /// The network of a machine that has no configuration: bridge `gantry0`, addresses of 10.87.0.0/16.
+    /// The network of a machine that has no configuration: bridge `gantry0`, addresses of 10.87.0.0/16, masqueraded
+    /// beyond it, with host ports.
     pub fn default_network() -> Conflist {
         let name = "gantry";
         let cni_version = "1.1.0";
@@ -108,12 +108,16 @@ impl Conflist {
                 "type": "bridge",
                 "bridge": "gantry0",
                 "isGateway": true,
+                "ipMasq": true,
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
                     "ranges": [[{"subnet": "10.87.0.0/16"}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
                 },
+            }, {
+                "type": "portmap",
+                "capabilities": {"portMappings": true},
             }],
         });
         Conflist {
@@ -144,6 +148,22 @@ impl Conflist {
         &self.raw
     }
 
+    /// Whether the list's version of the specification is older than this one, which is spoken.
+    pub(crate) fn is_older_than(&self, version: &str) -> bool {
+        let place = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
+        place(&self.cni_version) < place(version)
+    }
+
+    /// A switch of the list; text counts, too, as libcni has it.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        is_true(self.raw.get(name))
+    }
+
+    /// Whether a plugin of the list takes this capability argument.
+    pub fn has_capability(&self, capability: &str) -> bool {
+        self.plugins().any(|(_, conf)| crate::request::declares(conf.get("capabilities"), capability))
+    }
+
     /// Each plugin's type and configuration, in order.
     pub fn plugins(&self) -> impl Iterator<Item = (&str, &Value)> {
         let plugins =
@@ -165,12 +185,30 @@ impl Conflist {
         if plugins.is_empty() {
             return Err(wrong("plugins is absent or empty".into()));
         }
+        for switch in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
+            let value = raw.get(switch);
+            let is_switch =
+                value.is_none_or(|value| value.is_boolean() || is_true(Some(value)) || is_false(value));
+            if !is_switch {
+                return Err(wrong(format!("{switch} is neither true nor false")));
+            }
+        }
         let has_no_type = |conf: &Value| conf.get("type").and_then(Value::as_str).is_none_or(str::is_empty);
         if let Some(index) = plugins.iter().position(has_no_type) {
             return Err(wrong(format!("plugins[{index}] has no type")));
         }
         Ok(Conflist { name: name.into(), cni_version: cni_version.into(), origin: origin.into(), raw })
     }
+}
+
+fn is_true(value: Option<&Value>) -> bool {
+    value.is_some_and(|value| {
+        *value == json!(true) || value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("true"))
+    })
+}
+
+fn is_false(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("false"))
 }
 
 impl TryFrom<Value> for Conflist {
@@ -236,7 +274,7 @@ fn list_of_one(conf: &Value) -> Value {
 /// Since 1.1.0 a list's plugins may also lie in files of their own, in a folder of the network's name. They become part
 /// of the list, so that what is stored for DEL is whole.
 fn append_separate_plugins(raw: &mut Value, conf_dir: &Path) -> Result<(), ConflistError> {
-    let only_inlined = raw.get("loadOnlyInlinedPlugins").is_some_and(|value| *value == json!(true));
+    let only_inlined = is_true(raw.get("loadOnlyInlinedPlugins"));
     let name = raw.get("name").and_then(Value::as_str).filter(|name| super::is_identifier(name));
     let Some(name) = name.filter(|_| !only_inlined) else { return Ok(()) };
     let separate: Vec<Value> =

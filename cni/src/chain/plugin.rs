@@ -1,80 +1,181 @@
-//! The built-in plugins that a chain may name.
+//! The plugins that a chain may name: those that are built in, and programs.
 //!
-//! Owns the list of them and how a configuration's object becomes one. Never orders or undoes: the chain does.
+//! Owns the list of them, how a configuration becomes one, and which part of it each operation reaches. Never orders or
+//! undoes: the chain does. Called by the chain, and by the plugins' executables for the one they are.
 
-use super::{Conflist, Dirs, Error, PluginErrorKind};
-use crate::bridge::{self, Target};
+use serde_json::Value;
+
+use super::{PluginErrorKind, explain};
+use crate::bridge;
+use crate::exec::{Program, Verb};
 use crate::host_local;
 use crate::loopback;
+use crate::portmap;
+use crate::ptp;
+use crate::request::{Context, Target, ValidAttachment};
 use crate::result::CniResult;
+
+/// Versions of the specification that the built-in plugins and the chain speak, oldest first.
+pub(crate) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+/// A plugin that works on what others made was called first.
+#[derive(Debug, thiserror::Error)]
+#[error("plugin {0} must come behind another one: there is no result yet that it could work on")]
+pub(crate) struct NotChained(&'static str);
 
 /// A plugin with its checked configuration.
 #[derive(Debug)]
-pub(super) enum Plugin {
+pub(crate) enum Plugin {
     Bridge(Box<bridge::Config>),
+    Ptp(Box<ptp::Config>),
+    Portmap(Box<portmap::Config>),
+    HostLocal(Box<host_local::Config>),
     Loopback,
-}
-
-/// Checks all plugins of a list before the first of them has an effect.
-pub(super) fn parse_all(list: &Conflist, dirs: &Dirs) -> Result<Vec<Plugin>, Error> {
-    list.plugins().map(|(name, conf)| parse(name, conf, list, dirs)).collect()
-}
-
-fn parse(name: &str, conf: &serde_json::Value, list: &Conflist, dirs: &Dirs) -> Result<Plugin, Error> {
-    match name {
-        "bridge" => bridge::Config::parse(conf, list.name(), &dirs.data_dir)
-            .map(|config| Plugin::Bridge(Box::new(config)))
-            .map_err(|source| Error::Config {
-                plugin: name.into(),
-                origin: list.origin().into(),
-                source: PluginErrorKind::from(source).into(),
-            }),
-        "loopback" => Ok(Plugin::Loopback),
-        other => Err(Error::UnknownPlugin {
-            plugin: other.into(),
-            origin: list.origin().into(),
-            program: dirs.bin_dir.join(other),
-        }),
-    }
+    /// A program, and whether the result of the one before is handed to it.
+    External(Box<Program>),
 }
 
 impl Plugin {
-    pub(super) fn name(&self) -> &'static str {
+    /// Whether a type is built in.
+    pub(crate) fn is_built_in(kind: &str) -> bool {
+        matches!(kind, "bridge" | "ptp" | "portmap" | "host-local" | "loopback")
+    }
+
+    /// Reads the configuration of a call.
+    pub(crate) fn parse(kind: &str, conf: &Value, context: &Context<'_>) -> Result<Plugin, PluginErrorKind> {
+        if context.prefer_external || !Plugin::is_built_in(kind) {
+            return Ok(Plugin::External(Box::new(Program::find(kind, context.bin_dirs, conf.clone()))));
+        }
+        Ok(match kind {
+            "bridge" => Plugin::Bridge(Box::new(bridge::Config::parse(conf, context)?)),
+            "ptp" => Plugin::Ptp(Box::new(ptp::Config::parse(conf, context)?)),
+            "portmap" => Plugin::Portmap(Box::new(portmap::Config::parse(conf)?)),
+            "host-local" => Plugin::HostLocal(Box::new(host_local::Config::parse(conf, context)?)),
+            _ => Plugin::Loopback,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
         match self {
             Plugin::Bridge(_) => "bridge",
+            Plugin::Ptp(_) => "ptp",
+            Plugin::Portmap(_) => "portmap",
+            Plugin::HostLocal(_) => "host-local",
             Plugin::Loopback => "loopback",
+            Plugin::External(program) => program.kind(),
         }
     }
 
-    /// Adds its part; `previous` is the result of the plugins before it. After an error nothing is left of its part.
-    pub(super) fn add(
+    pub(super) fn is_external(&self) -> bool {
+        matches!(self, Plugin::External(_))
+    }
+
+    /// Whether everything is there that it needs beside the kernel.
+    pub(super) fn require(&self) -> Result<(), PluginErrorKind> {
+        match self {
+            Plugin::External(program) => Ok(program.path().map(drop)?),
+            Plugin::Bridge(config) => Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::require)?),
+            Plugin::Ptp(config) => Ok(config.ipam.require()?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds its part; `previous` is the result of the plugins before it. After an error nothing is left of the part of a
+    /// built-in plugin.
+    pub(crate) fn add(
         &self,
         target: Target<'_>,
-        previous: CniResult,
+        previous: Option<CniResult>,
         on_plugin: &mut dyn FnMut(&str, i64, i64),
     ) -> Result<CniResult, PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => {
-                let allocate = |ipam: &host_local::Config| {
-                    super::timed(on_plugin, "host-local", |_| {
-                        host_local::add(ipam, target.container_id, target.ifname)
-                    })
-                };
-                Ok(bridge::add(config, target, allocate)?)
-            }
-            Plugin::Loopback => {
-                loopback::add(target.netns)?;
+            Plugin::Bridge(config) => Ok(bridge::add(config, target, on_plugin)?),
+            Plugin::Ptp(config) => Ok(ptp::add(config, target, on_plugin)?),
+            Plugin::Portmap(config) => {
+                let previous = previous.ok_or(NotChained("portmap"))?;
+                portmap::add(config, target, &previous)?;
                 Ok(previous)
             }
+            Plugin::HostLocal(config) => {
+                Ok(host_local::add(config, target.container_id, target.ifname)?.into_result())
+            }
+            Plugin::Loopback => {
+                let found = loopback::add(target.netns)?;
+                Ok(previous.unwrap_or(found))
+            }
+            Plugin::External(program) => Ok(program.add(target, previous.as_ref())?),
         }
     }
 
-    /// Removes its part; what is gone already is fine.
-    pub(super) fn del(&self, target: Target<'_>) -> Result<(), PluginErrorKind> {
+    /// Removes its part; what is gone already is fine, and so is a program that was uninstalled: a pod must not stay
+    /// Terminating for ever because its network plugin went before it (runtime-traps 7.2).
+    pub(crate) fn del(
+        &self,
+        target: Target<'_>,
+        previous: Option<&CniResult>,
+    ) -> Result<(), PluginErrorKind> {
         match self {
             Plugin::Bridge(config) => Ok(bridge::del(config, target)?),
+            Plugin::Ptp(config) => Ok(ptp::del(config, target)?),
+            Plugin::Portmap(config) => Ok(portmap::del(config, target)?),
+            Plugin::HostLocal(config) => Ok(host_local::del(config, target.container_id, target.ifname)?),
             // lo goes with its namespace.
             Plugin::Loopback => Ok(()),
+            Plugin::External(program) => match program.call(Verb::Del, target, previous) {
+                Err(error) if error.is_missing() => {
+                    tracing::warn!(
+                        container_id = target.container_id,
+                        "DEL goes on without a plugin: {}",
+                        explain(&error)
+                    );
+                    Ok(())
+                }
+                other => Ok(other?),
+            },
+        }
+    }
+
+    /// Looks whether its part is as ADD left it.
+    pub(crate) fn check(&self, target: Target<'_>, result: &CniResult) -> Result<(), PluginErrorKind> {
+        match self {
+            Plugin::Bridge(config) => Ok(bridge::check(config, target, result)?),
+            Plugin::Ptp(config) => Ok(ptp::check(config, target, result)?),
+            Plugin::Portmap(config) => Ok(portmap::check(config, target, result)?),
+            Plugin::HostLocal(config) => Ok(host_local::check(config, target.container_id, target.ifname)?),
+            Plugin::Loopback => Ok(loopback::check(target.netns)?),
+            Plugin::External(program) => Ok(program.call(Verb::Check, target, Some(result))?),
+        }
+    }
+
+    /// Whether it can take another attachment.
+    pub(crate) fn status(&self) -> Result<(), PluginErrorKind> {
+        match self {
+            Plugin::Bridge(config) => Ok(config.ipam.as_ref().map_or(Ok(()), crate::ipam::Ipam::status)?),
+            Plugin::Ptp(config) => Ok(config.ipam.status()?),
+            Plugin::Portmap(_) => Ok(portmap::status()?),
+            Plugin::HostLocal(config) => Ok(host_local::status(config)?),
+            Plugin::Loopback => Ok(()),
+            Plugin::External(program) => Ok(program.status()?),
+        }
+    }
+
+    /// Removes what belongs to attachments that are none of these.
+    pub(crate) fn gc(&self, network: &str, valid: &[ValidAttachment]) -> Result<(), PluginErrorKind> {
+        match self {
+            Plugin::Bridge(config) => Ok(bridge::gc(config, network, valid)?),
+            Plugin::Ptp(config) => Ok(ptp::gc(config, network, valid)?),
+            Plugin::Portmap(_) => Ok(portmap::gc(network, valid)?),
+            Plugin::HostLocal(config) => Ok(host_local::gc(config, valid)?),
+            Plugin::Loopback => Ok(()),
+            Plugin::External(program) => Ok(program.gc(valid)?),
+        }
+    }
+
+    /// The versions of the specification that it speaks.
+    pub(super) fn versions(&self) -> Result<Vec<String>, PluginErrorKind> {
+        match self {
+            Plugin::External(program) => Ok(program.versions()?),
+            _ => Ok(VERSIONS.map(String::from).into()),
         }
     }
 
@@ -82,7 +183,7 @@ impl Plugin {
     pub(super) fn remove_idle(&self) -> Result<bool, PluginErrorKind> {
         match self {
             Plugin::Bridge(config) => Ok(bridge::remove_idle(config)?),
-            Plugin::Loopback => Ok(false),
+            _ => Ok(false),
         }
     }
 }

@@ -25,10 +25,17 @@ pub(super) fn choose(set: &RangeSet, last: Option<IpAddr>, taken: &HashSet<IpAdd
     })
 }
 
+/// The lease of an address that was asked for; `None` when the set does not have it or may not give it.
+pub(super) fn requested(set: &RangeSet, address: IpAddr) -> Option<Lease> {
+    let range = set.ranges.iter().find(|range| range.contains(address))?;
+    let reserved = set.ranges.iter().any(|range| range.reserves(address));
+    (!reserved).then(|| lease(range, address)).flatten()
+}
+
 fn lease(range: &Range, address: IpAddr) -> Option<Lease> {
     // The prefix length comes from a valid subnet of the same family, so this cannot be None.
     let address = IpNet::new(address, range.subnet.prefix_len()).ok()?;
-    Some(Lease { address, gateway: range.gateway })
+    Some(Lease { address, gateway: Some(range.gateway) })
 }
 
 /// The set's addresses as stretches of numbers, in the order of search.
@@ -54,13 +61,11 @@ fn stretches(set: &RangeSet, last: Option<IpAddr>) -> Vec<(&Range, u128, u128)> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_local::Config;
     use serde_json::json;
-    use std::path::Path;
 
     fn set(ranges: &serde_json::Value) -> RangeSet {
         let ipam = json!({"type": "host-local", "ranges": [ranges]});
-        Config::parse(&ipam, "net", Path::new("/data")).unwrap().sets.remove(0)
+        crate::host_local::config::tests::parse(&ipam).unwrap().sets.remove(0)
     }
 
     fn check(set: &RangeSet, last: Option<&str>, taken: &[&str], expected: Option<&str>) {

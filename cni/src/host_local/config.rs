@@ -3,14 +3,17 @@
 //! Owns what a range is; pure, but for knowing a folder's path. Never allocates. Called when a chain is checked, before
 //! any effect.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::{Lease, alloc};
+use crate::request::{self, Context};
 use crate::result::Route;
 
 /// Addresses from `start` to `end`, both included, of a subnet.
@@ -34,7 +37,11 @@ pub(crate) struct Config {
     /// The folder of this network's leases.
     pub(crate) dir: PathBuf,
     pub(crate) sets: Vec<RangeSet>,
+    /// Addresses that were asked for, by the number of the set that has them.
+    pub(crate) requested: BTreeMap<usize, Lease>,
     pub(crate) routes: Vec<Route>,
+    /// The file whose name servers are passed on.
+    pub(crate) resolv_conf: Option<PathBuf>,
 }
 
 /// What is wrong with an `ipam` object.
@@ -42,8 +49,18 @@ pub(crate) struct Config {
 pub(crate) enum ConfigError {
     #[error("ipam cannot be read")]
     Shape(#[source] serde_json::Error),
-    #[error("ipam.{field} is not supported yet; remove it")]
-    Unsupported { field: &'static str },
+    #[error("there is no ipam object")]
+    Absent,
+    #[error("{field} cannot be read")]
+    Wish {
+        field: &'static str,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{text:?}, asked for by {field}, is no address")]
+    NoAddress { field: &'static str, text: String },
+    #[error("address {address} was asked for, but no range can give it (twice asked, outside, or reserved)")]
+    NotToBeHad { address: IpAddr },
     #[error("ipam names no subnet and no ranges")]
     NoRanges,
     #[error("ipam.ranges has an empty set")]
@@ -74,7 +91,7 @@ struct Raw {
     #[serde(default)]
     data_dir: Option<PathBuf>,
     #[serde(default)]
-    resolv_conf: Option<String>,
+    resolv_conf: Option<PathBuf>,
     #[serde(default)]
     ranges: Option<Vec<Vec<RawRange>>>,
     subnet: Option<IpNet>,
@@ -83,7 +100,7 @@ struct Raw {
     gateway: Option<IpAddr>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawRange {
     subnet: Option<IpNet>,
@@ -93,33 +110,85 @@ struct RawRange {
 }
 
 impl Config {
-    /// Reads an `ipam` object; leases lie in `data_dir/network` unless the object has a `dataDir`.
-    pub(crate) fn parse(ipam: &Value, network: &str, data_dir: &Path) -> Result<Config, ConfigError> {
+    /// Reads the `ipam` object of a call's configuration and what the call asks for. Leases lie in a folder of the
+    /// network's name, below the object's `dataDir` if it has one.
+    pub(crate) fn parse(conf: &Value, context: &Context<'_>) -> Result<Config, ConfigError> {
+        let ipam = conf.get("ipam").filter(|ipam| request::is_on(ipam)).ok_or(ConfigError::Absent)?;
         let raw = Raw::deserialize(ipam).map_err(ConfigError::Shape)?;
-        if raw.resolv_conf.is_some_and(|path| !path.is_empty()) {
-            return Err(ConfigError::Unsupported { field: "resolvConf" });
-        }
-        // The old single range comes before the list, as upstream has it: it is set number 0.
-        let single = RawRange {
-            subnet: raw.subnet,
-            range_start: raw.range_start,
-            range_end: raw.range_end,
-            gateway: raw.gateway,
-        };
-        let single = single.is_given().then(|| vec![single]);
-        let sets: Vec<RangeSet> = single
-            .into_iter()
-            .chain(raw.ranges.unwrap_or_default())
-            .map(|set| RangeSet::check(&set))
-            .collect::<Result<_, _>>()?;
-        if sets.is_empty() {
-            return Err(ConfigError::NoRanges);
-        }
+        let sets = sets(conf, &raw)?;
         refuse_overlaps(&sets)?;
-        let data_dir =
-            raw.data_dir.filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| data_dir.into());
-        Ok(Config { dir: data_dir.join(network), sets, routes: raw.routes.unwrap_or_default() })
+        let data_dir = raw.data_dir.filter(|dir| !dir.as_os_str().is_empty());
+        Ok(Config {
+            dir: data_dir.as_deref().unwrap_or(context.data_dir).join(context.network),
+            requested: requested(&wishes(conf, context)?, &sets)?,
+            sets,
+            routes: raw.routes.unwrap_or_default(),
+            resolv_conf: raw.resolv_conf.filter(|path| !path.as_os_str().is_empty()),
+        })
     }
+}
+
+/// Ranges of the call come first, then the old single range, then the list: the numbers count, they are part of file
+/// names.
+fn sets(conf: &Value, raw: &Raw) -> Result<Vec<RangeSet>, ConfigError> {
+    let single = RawRange {
+        subnet: raw.subnet,
+        range_start: raw.range_start,
+        range_end: raw.range_end,
+        gateway: raw.gateway,
+    };
+    let single = single.is_given().then(|| vec![single]);
+    let of_call = conf.pointer("/runtimeConfig/ipRanges").filter(|ranges| request::is_on(ranges));
+    let of_call: Vec<Vec<RawRange>> = match of_call {
+        None => Vec::new(),
+        Some(ranges) => Deserialize::deserialize(ranges)
+            .map_err(|source| ConfigError::Wish { field: "runtimeConfig.ipRanges", source })?,
+    };
+    let listed = raw.ranges.clone().unwrap_or_default();
+    let sets: Vec<RangeSet> = of_call
+        .into_iter()
+        .chain(single)
+        .chain(listed)
+        .map(|set| RangeSet::check(&set))
+        .collect::<Result<_, _>>()?;
+    if sets.is_empty() { Err(ConfigError::NoRanges) } else { Ok(sets) }
+}
+
+/// The addresses that a call asks for: in `CNI_ARGS`, in `args` and as a capability.
+fn wishes(conf: &Value, context: &Context<'_>) -> Result<Vec<IpAddr>, ConfigError> {
+    let mut texts: Vec<(&'static str, String)> = Vec::new();
+    let argument = request::argument(context.args, "IP").filter(|text| !text.is_empty());
+    texts.extend(argument.map(|text| ("CNI_ARGS IP", text.to_owned())));
+    for (field, pointer) in [("args.cni.ips", "/args/cni/ips"), ("runtimeConfig.ips", "/runtimeConfig/ips")] {
+        if let Some(list) = conf.pointer(pointer).filter(|list| request::is_on(list)) {
+            let list =
+                Vec::<String>::deserialize(list).map_err(|source| ConfigError::Wish { field, source })?;
+            texts.extend(list.into_iter().map(|text| (field, text)));
+        }
+    }
+    texts
+        .into_iter()
+        .map(|(field, text)| {
+            // With or without a prefix length, which is the range's affair.
+            let address = text.split('/').next().unwrap_or_default().parse();
+            address.map_err(|_| ConfigError::NoAddress { field, text })
+        })
+        .collect()
+}
+
+/// Which set gives which of the addresses asked for; at most one of each.
+fn requested(wishes: &[IpAddr], sets: &[RangeSet]) -> Result<BTreeMap<usize, Lease>, ConfigError> {
+    let mut requested = BTreeMap::new();
+    for address in wishes {
+        let has_it = |(number, set): (usize, &RangeSet)| {
+            let free = !requested.contains_key(&number);
+            alloc::requested(set, *address).filter(|_| free).map(|lease| (number, lease))
+        };
+        let found = sets.iter().enumerate().find_map(has_it);
+        let (number, lease) = found.ok_or(ConfigError::NotToBeHad { address: *address })?;
+        requested.insert(number, lease);
+    }
+    Ok(requested)
 }
 
 fn refuse_overlaps(sets: &[RangeSet]) -> Result<(), ConfigError> {
@@ -237,12 +306,26 @@ impl fmt::Display for RangeSet {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use serde_json::json;
+    use std::path::Path;
+
+    /// A configuration of network `net`, leases below `/data`, from an `ipam` object.
+    pub(crate) fn parse(ipam: &Value) -> Result<Config, ConfigError> {
+        Config::parse(&json!({ "ipam": ipam }), &context(Path::new("/data"), &[]))
+    }
+
+    pub(crate) fn context<'a>(data_dir: &'a Path, args: &'a [(String, String)]) -> Context<'a> {
+        Context { network: "net", args, data_dir, bin_dirs: &[], prefer_external: false }
+    }
 
     fn check(ipam: &Value) -> Result<Config, String> {
-        Config::parse(ipam, "net", Path::new("/data")).map_err(|error| {
+        in_words(parse(ipam))
+    }
+
+    fn in_words(config: Result<Config, ConfigError>) -> Result<Config, String> {
+        config.map_err(|error| {
             let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
             format!("{error}{source}")
         })
@@ -296,15 +379,48 @@ mod tests {
                 json!({"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "10.0.0.0/16"}]]}),
                 "ranges 10.0.0.1-10.0.0.254 and 10.0.0.1-10.0.255.254 overlap",
             ),
-            (
-                json!({"type": "host-local", "subnet": "10.0.0.0/24", "resolvConf": "/etc/resolv.conf"}),
-                "ipam.resolvConf",
-            ),
             (json!({"type": "host-local", "subnets": []}), "unknown field `subnets`"),
             (json!({"type": "host-local", "subnet": "ten"}), "invalid IP address syntax"),
         ] {
             let error = check(&ipam).unwrap_err();
             assert!(error.contains(expected), "{ipam}: {error}");
         }
+    }
+
+    fn call(args: &[(&str, &str)], more: &Value) -> Result<Config, String> {
+        let mut conf = json!({"ipam": {"type": "host-local", "ranges": [
+            [{"subnet": "10.0.0.0/24"}], [{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.9"}]]}});
+        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let args: Vec<_> = args.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        in_words(Config::parse(&conf, &context(Path::new("/data"), &args)))
+    }
+
+    #[test]
+    fn addresses_are_asked_for_in_three_ways() {
+        let asked = |config: Config| -> Vec<(usize, String)> {
+            config.requested.into_iter().map(|(set, lease)| (set, lease.address.to_string())).collect()
+        };
+        assert_eq!(asked(call(&[("IP", "10.1.0.7")], &json!({})).unwrap()), [(1, "10.1.0.7/24".into())]);
+        let more = json!({"args": {"cni": {"ips": ["10.0.0.7"]}}, "runtimeConfig": {"ips": ["10.1.0.7/16"]}});
+        assert_eq!(asked(call(&[], &more).unwrap()), [(0, "10.0.0.7/24".into()), (1, "10.1.0.7/24".into())]);
+        for (wish, expected) in [
+            ("10.2.0.7", "10.2.0.7 was asked for, but no range can give it"),
+            ("10.1.0.10", "no range can give it"),
+            ("10.0.0.1", "no range can give it"),
+            ("ten", "\"ten\", asked for by CNI_ARGS IP, is no address"),
+        ] {
+            let error = call(&[("IP", wish)], &json!({})).unwrap_err();
+            assert!(error.contains(expected), "{wish}: {error}");
+        }
+        let twice = json!({"runtimeConfig": {"ips": ["10.0.0.7", "10.0.0.8"]}});
+        assert!(call(&[], &twice).unwrap_err().contains("10.0.0.8 was asked for"), "one for each set");
+    }
+
+    #[test]
+    fn ranges_of_the_call_come_first() {
+        let config =
+            call(&[], &json!({"runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}})).unwrap();
+        assert_eq!(config.sets.len(), 3);
+        assert_eq!(config.sets[0].ranges[0].gateway.to_string(), "10.9.0.1");
     }
 }

@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
+use crate::request::ValidAttachment;
+
 const LINE_BREAK: &str = "\r\n";
 const LAST_PREFIX: &str = "last_reserved_ip.";
 const LOCK: &str = "lock";
-/// A lease is written here and then renamed: a crash leaves no lease without an owner.
+/// A lease is written here and then renamed: a crash leaves no lease without an owner. A power cut may, and so may the
+/// upstream plugin, which writes in place.
 const DRAFT: &str = ".lease.draft";
 
 /// Why the folder could not be used.
@@ -65,8 +68,13 @@ impl Leased {
         self.owner.trim() == format!("{container_id}{LINE_BREAK}{ifname}")
     }
 
+    /// The owner in words.
+    pub(crate) fn owner(&self) -> String {
+        self.owner.split_whitespace().collect::<Vec<_>>().join(" interface ")
+    }
+
     /// Whether it belongs to this container, written by a plugin of old that knew no interfaces.
-    fn is_of_old(&self, container_id: &str) -> bool {
+    pub(crate) fn is_of_old(&self, container_id: &str) -> bool {
         self.owner.trim() == container_id
     }
 }
@@ -152,11 +160,26 @@ impl Store {
         if own.is_empty() {
             own = leases.iter().filter(|lease| lease.is_of_old(container_id)).collect();
         }
-        for lease in &own {
-            let path = self.dir.join(lease.address.to_string());
-            std::fs::remove_file(&path).map_err(|source| Error::Remove { path, source })?;
-        }
+        own.iter().try_for_each(|lease| self.forget(lease))?;
         Ok(own.len())
+    }
+
+    /// Releases every address whose owner is none of these, and says which.
+    pub(crate) fn release_all_but(&self, valid: &[ValidAttachment]) -> Result<Vec<IpAddr>, Error> {
+        let is_valid = |lease: &Leased| {
+            valid.iter().any(|valid| {
+                lease.is_of(&valid.container_id, &valid.ifname) || lease.is_of_old(&valid.container_id)
+            })
+        };
+        let leases = self.leases()?;
+        let garbage: Vec<_> = leases.iter().filter(|lease| !is_valid(lease)).collect();
+        garbage.iter().try_for_each(|lease| self.forget(lease))?;
+        Ok(garbage.iter().map(|lease| lease.address).collect())
+    }
+
+    fn forget(&self, lease: &Leased) -> Result<(), Error> {
+        let path = self.dir.join(lease.address.to_string());
+        std::fs::remove_file(&path).map_err(|source| Error::Remove { path, source })
     }
 
     fn last_path(&self, set: usize) -> PathBuf {

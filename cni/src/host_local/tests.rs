@@ -5,12 +5,14 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::request::ValidAttachment;
+
 fn config(dir: &Path, ipam: &serde_json::Value) -> Config {
-    Config::parse(ipam, "net", dir).unwrap()
+    Config::parse(&json!({ "ipam": ipam }), &super::config::tests::context(dir, &[])).unwrap()
 }
 
-fn address_of(leases: &[Lease]) -> String {
-    leases[0].address.to_string()
+fn address_of(allocation: &Allocation) -> String {
+    allocation.leases[0].address.to_string()
 }
 
 #[test]
@@ -108,4 +110,108 @@ fn an_address_is_never_given_twice_to_threads_side_by_side() {
     });
     assert_eq!(given.len(), 200);
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 200);
+}
+
+#[test]
+fn runtime_trap_7_1_a_lease_without_an_owner_is_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &json!({"type": "host-local", "subnet": "10.1.0.0/29"}));
+    let net = dir.path().join("net");
+    std::fs::create_dir(&net).unwrap();
+    // What a power cut leaves of files that were never synced: nothing, or zeros.
+    std::fs::write(net.join("10.1.0.2"), "").unwrap();
+    std::fs::write(net.join("10.1.0.3"), [0; 40]).unwrap();
+    assert_eq!(address_of(&add(&config, "c1", "eth0").unwrap()), "10.1.0.2/29");
+    assert_eq!(std::fs::read_to_string(net.join("10.1.0.2")).unwrap(), "c1\r\neth0");
+    assert_eq!(address_of(&add(&config, "c2", "eth0").unwrap()), "10.1.0.3/29");
+}
+
+#[test]
+fn gc_releases_what_nobody_valid_owns() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), &json!({"type": "host-local", "subnet": "10.1.0.0/24"}));
+    for (id, ifname) in [("c1", "eth0"), ("c1", "net1"), ("c2", "eth0")] {
+        add(&config, id, ifname).unwrap();
+    }
+    std::fs::write(dir.path().join("net/10.1.0.9"), "c1").unwrap();
+    let valid = [ValidAttachment { container_id: "c1".into(), ifname: "eth0".into() }];
+    gc(&config, &valid).unwrap();
+    let left = |name: &str| dir.path().join("net").join(name).exists();
+    assert_eq!(["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.9"].map(left), [true, false, false, true]);
+    check(&config, "c1", "eth0").unwrap();
+    let error = check(&config, "c2", "eth0").unwrap_err();
+    assert!(error.to_string().contains("container c2 interface eth0 has no lease"), "{error}");
+}
+
+#[test]
+fn status_says_when_a_set_is_full_and_makes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(
+        dir.path(),
+        &json!({"type": "host-local", "ranges": [[{"subnet": "fd00::/64"}], [{"subnet": "10.1.0.0/30"}]]}),
+    );
+    status(&config).unwrap();
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+    add(&config, "c1", "eth0").unwrap();
+    let error = status(&config).unwrap_err();
+    assert!(error.is_exhausted() && error.to_string().contains("10.1.0.1-10.1.0.2"), "{error}");
+    del(&config, "c1", "eth0").unwrap();
+    status(&config).unwrap();
+}
+
+#[test]
+fn an_address_that_was_asked_for_is_given_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let conf = json!({"ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}, "runtimeConfig": {"ips": ["10.1.0.77"]}});
+    let config = Config::parse(&conf, &super::config::tests::context(dir.path(), &[])).unwrap();
+    assert_eq!(address_of(&add(&config, "c1", "eth0").unwrap()), "10.1.0.77/24");
+    let text = add(&config, "c2", "eth0").unwrap_err().to_string();
+    assert!(text.contains("10.1.0.77 was asked for and is leased to c1 interface eth0"), "{text}");
+}
+
+#[test]
+fn name_servers_of_a_file_are_passed_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("resolv.conf");
+    let config =
+        config(dir.path(), &json!({"type": "host-local", "subnet": "10.1.0.0/24", "resolvConf": file}));
+    let text = add(&config, "c1", "eth0").unwrap_err().to_string();
+    assert!(text.contains("cannot read the name servers of"), "{text}");
+    assert!(!dir.path().join("net").exists(), "and no lease was taken");
+    std::fs::write(&file, "nameserver 10.0.0.53\n").unwrap();
+    assert_eq!(add(&config, "c1", "eth0").unwrap().dns.nameservers, ["10.0.0.53"]);
+}
+
+/// Add and release in every order that a small generator comes up with; a model says what must hold.
+#[test]
+fn no_order_of_add_and_del_gives_an_address_twice() {
+    for seed in 1..40_u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), &json!({"type": "host-local", "subnet": "10.1.0.0/29"}));
+        let mut state = seed;
+        let mut held: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new();
+        for step in 0..60 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let choice = state >> 33;
+            let id = format!("c{}", choice % 7);
+            if choice & 0x100 == 0 {
+                del(&config, &id, "eth0").unwrap();
+                held.remove(&id);
+                continue;
+            }
+            match add(&config, &id, "eth0") {
+                Ok(given) => {
+                    let address = address_of(&given);
+                    assert!(
+                        !held.values().any(|other| *other == address),
+                        "seed {seed} step {step}: {address} twice"
+                    );
+                    assert!(held.insert(id, address).is_none());
+                }
+                Err(Error::AlreadyLeased { .. }) => assert!(held.contains_key(&id)),
+                Err(Error::Exhausted { .. }) => assert_eq!(held.len(), 5, "seed {seed} step {step}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
 }

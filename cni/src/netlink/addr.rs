@@ -6,17 +6,36 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Error, Netlink};
 
-impl Netlink {
-    /// Gives a link an address, at once usable: with `IFA_F_NODAD` the kernel does not first wait a second for others
+/// How a link is to have an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewAddress {
+    /// Whether it brings the route to its subnet with it.
+    pub(crate) on_link: bool,
+    /// Whether an IPv6 address is usable at once: with `IFA_F_NODAD` the kernel does not first wait a second for others
     /// to claim it (RFC 4862 §5.4), which the allocation rules out.
-    pub(crate) fn add_address(&mut self, index: u32, address: IpNet) -> Result<(), Error> {
-        let message = address_message(index, address);
+    pub(crate) skip_dad: bool,
+}
+
+impl Netlink {
+    /// Gives a link an address.
+    pub(crate) fn add_address(&mut self, index: u32, address: IpNet, how: NewAddress) -> Result<(), Error> {
+        let message = address_message(index, address, how);
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL).map(drop)
+    }
+
+    /// Takes an address from a link.
+    pub(crate) fn delete_address(&mut self, index: u32, address: IpNet) -> Result<(), Error> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address.addr());
+        message.header.prefix_len = address.prefix_len();
+        message.header.index = index;
+        message.attributes.push(AddressAttribute::Local(address.addr()));
+        self.request(RouteNetlinkMessage::DelAddress(message), 0).map(drop)
     }
 
     /// The addresses of a link, of one family.
@@ -39,19 +58,24 @@ pub(super) fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn address_message(index: u32, address: IpNet) -> AddressMessage {
+fn address_message(index: u32, address: IpNet, how: NewAddress) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = family(address.addr());
     message.header.prefix_len = address.prefix_len();
     message.header.index = index;
     message.attributes.push(AddressAttribute::Local(address.addr()));
     message.attributes.push(AddressAttribute::Address(address.addr()));
+    let mut flags = AddressFlags::empty();
+    if !how.on_link {
+        flags |= AddressFlags::Noprefixroute;
+    }
     match address {
         IpNet::V4(net) => message.attributes.push(AddressAttribute::Broadcast(net.broadcast())),
-        IpNet::V6(_) => {
-            message.header.flags = AddressHeaderFlags::Nodad;
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
+        IpNet::V6(_) if how.skip_dad => flags |= AddressFlags::Nodad,
+        IpNet::V6(_) => {}
+    }
+    if !flags.is_empty() {
+        message.attributes.push(AddressAttribute::Flags(flags));
     }
     message
 }
@@ -75,17 +99,29 @@ fn read(message: &AddressMessage) -> Option<IpNet> {
 mod tests {
     use super::*;
 
+    const USUAL: NewAddress = NewAddress { on_link: true, skip_dad: true };
+
     #[test]
     fn addresses_go_out_and_come_back() {
         for text in ["10.87.0.2/16", "fd00::2/64"] {
             let address: IpNet = text.parse().unwrap();
-            assert_eq!(read(&address_message(3, address)), Some(address));
+            assert_eq!(read(&address_message(3, address, USUAL)), Some(address));
         }
     }
 
     #[test]
     fn ipv6_addresses_are_usable_at_once() {
-        let message = address_message(3, "fd00::2/64".parse().unwrap());
-        assert!(message.attributes.contains(&AddressAttribute::Flags(AddressFlags::Nodad)));
+        let flags = |address: &str, how| {
+            let message = address_message(3, address.parse().unwrap(), how);
+            message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Flags(flags) => Some(*flags),
+                _ => None,
+            })
+        };
+        assert_eq!(flags("fd00::2/64", USUAL), Some(AddressFlags::Nodad));
+        assert_eq!(flags("10.0.0.2/24", USUAL), None);
+        assert_eq!(flags("fd00::2/64", NewAddress { skip_dad: false, ..USUAL }), None);
+        let behind = NewAddress { on_link: false, ..USUAL };
+        assert_eq!(flags("10.0.0.2/24", behind), Some(AddressFlags::Noprefixroute));
     }
 }

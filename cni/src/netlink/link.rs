@@ -28,11 +28,11 @@ pub(crate) struct Link {
     pub(crate) forwarding: bool,
 }
 
-/// A veth pair to be made: one end a port of a bridge here, the other in another namespace, both down.
+/// A veth pair to be made: one end here, perhaps a port of a bridge, the other in another namespace, both down.
 #[derive(Debug)]
 pub(crate) struct VethPair<'a> {
     pub(crate) host_name: &'a str,
-    pub(crate) bridge_index: u32,
+    pub(crate) bridge_index: Option<u32>,
     pub(crate) peer_name: &'a str,
     pub(crate) peer_mac: [u8; 6],
     pub(crate) peer_netns: BorrowedFd<'a>,
@@ -68,9 +68,27 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL).map(drop)
     }
 
-    /// Sets a bridge port's hairpin mode and brings it up.
-    pub(crate) fn raise_port(&mut self, name: &str, hairpin: bool) -> Result<(), Error> {
-        self.request(RouteNetlinkMessage::NewLink(port_message(name, hairpin)), 0).map(drop)
+    /// Sets a bridge port's hairpin mode and isolation and brings it up.
+    pub(crate) fn raise_port(&mut self, name: &str, hairpin: bool, isolated: bool) -> Result<(), Error> {
+        self.request(RouteNetlinkMessage::NewLink(port_message(name, hairpin, isolated)), 0).map(drop)
+    }
+
+    /// Makes a link take all frames, whoever they are for.
+    pub(crate) fn set_promiscuous(&mut self, name: &str) -> Result<(), Error> {
+        let mut message = named(name);
+        message.header.flags = LinkFlags::Promisc;
+        message.header.change_mask = LinkFlags::Promisc;
+        self.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
+    }
+
+    /// The name of the link of this index.
+    pub(super) fn link_name(&mut self, index: u32) -> Result<Option<String>, Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        match self.request(RouteNetlinkMessage::GetLink(message), 0) {
+            Err(error) if error.is_no_device() => Ok(None),
+            other => Ok(read_links(other?).next().map(|link| link.name)),
+        }
     }
 
     /// Brings a link up.
@@ -123,7 +141,7 @@ fn veth_message(pair: &VethPair<'_>) -> LinkMessage {
     peer.attributes.push(LinkAttribute::NetNsFd(pair.peer_netns.as_raw_fd()));
     peer.attributes.extend(pair.mtu.map(LinkAttribute::Mtu));
     let mut message = named(pair.host_name);
-    message.attributes.push(LinkAttribute::Controller(pair.bridge_index));
+    message.attributes.extend(pair.bridge_index.map(LinkAttribute::Controller));
     message.attributes.extend(pair.mtu.map(LinkAttribute::Mtu));
     message.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Veth),
@@ -132,12 +150,15 @@ fn veth_message(pair: &VethPair<'_>) -> LinkMessage {
     message
 }
 
-fn port_message(name: &str, hairpin: bool) -> LinkMessage {
+fn port_message(name: &str, hairpin: bool, isolated: bool) -> LinkMessage {
     let mut message = named(name);
     raise(&mut message);
     message.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::PortKind(InfoPortKind::Bridge),
-        LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(hairpin)])),
+        LinkInfo::PortData(InfoPortData::BridgePort(vec![
+            InfoBridgePort::HairpinMode(hairpin),
+            InfoBridgePort::Isolated(isolated),
+        ])),
     ]));
     message
 }
@@ -193,7 +214,7 @@ mod tests {
         let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
         let message = veth_message(&VethPair {
             host_name: "veth1",
-            bridge_index: 7,
+            bridge_index: Some(7),
             peer_name: "eth0",
             peer_mac: [2; 6],
             peer_netns: here.as_fd(),

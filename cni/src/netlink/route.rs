@@ -1,24 +1,80 @@
 //! Routes.
 //!
-//! Owns how a route becomes an `RTM_NEWROUTE` message. Never decides which routes there are. Called by the bridge.
+//! Owns how a route becomes an `RTM_NEWROUTE` message, and what is read of the kernel's routes. Never decides which
+//! routes there are. Called by `veth`, `ptp` and `portmap`.
 
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
     RouteType,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::addr::family;
 use super::{Error, Netlink};
 use crate::result::Route;
 
 impl Netlink {
-    /// Adds a route out of a link.
-    pub(crate) fn add_route(&mut self, index: u32, route: &Route) -> Result<(), Error> {
-        let message = route_message(index, route);
+    /// Adds a route out of a link; `from` is the address that packets by it come from.
+    pub(crate) fn add_route(&mut self, index: u32, route: &Route, from: Option<IpAddr>) -> Result<(), Error> {
+        let mut message = route_message(index, route);
+        let from = from.map(|from| RouteAttribute::PrefSource(RouteAddress::from(from)));
+        message.attributes.extend(from);
         self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL).map(drop)
     }
+
+    /// The destinations of all routes of a family, in every table.
+    pub(crate) fn destinations(&mut self, family_of: IpNet) -> Result<Vec<IpNet>, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(family_of.addr());
+        let answers = self.dump(&RouteNetlinkMessage::GetRoute(message))?;
+        Ok(answers
+            .iter()
+            .filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewRoute(message) => destination(message),
+                _ => None,
+            })
+            .collect())
+    }
+
+    /// The name of the link by which packets to an address leave.
+    pub(crate) fn way_to(&mut self, address: IpAddr) -> Result<String, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
+        let answers = self.request(RouteNetlinkMessage::GetRoute(message), 0)?;
+        let index = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(message) => {
+                message.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Oif(index) => Some(*index),
+                    _ => None,
+                })
+            }
+            _ => None,
+        });
+        let absent = || Error::Refused { detail: None, source: io::ErrorKind::NotFound.into() };
+        self.link_name(index.ok_or_else(absent)?)?.ok_or_else(absent)
+    }
+}
+
+fn destination(message: &RouteMessage) -> Option<IpNet> {
+    let length = message.header.destination_prefix_length;
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    // The way to everywhere has no destination.
+    let everywhere = match message.header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        _ => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    IpNet::new(address.unwrap_or(everywhere), length).ok()
 }
 
 fn route_message(index: u32, route: &Route) -> RouteMessage {

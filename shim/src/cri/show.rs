@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use gantry_proto::cri;
 
-use crate::error::chain;
 use crate::image::{Image, Images};
 use crate::node::Node;
 use crate::sandbox::network;
@@ -22,8 +21,9 @@ pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<St
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-pub(crate) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
-    let network = network::conflist(node);
+/// `network`: whether it is ready, and what is in the way.
+pub(super) fn status(node: &Node, network: (bool, String), verbose: bool) -> cri::StatusResponse {
+    let (ready, message) = network;
     let runtime = cri::RuntimeCondition {
         r#type: "RuntimeReady".into(),
         status: true,
@@ -31,9 +31,9 @@ pub(crate) fn status(node: &Node, verbose: bool) -> cri::StatusResponse {
     };
     let network = cri::RuntimeCondition {
         r#type: "NetworkReady".into(),
-        status: network.is_ok(),
-        reason: if network.is_ok() { String::new() } else { "NetworkPluginNotReady".into() },
-        message: network.err().map(|error| chain(&error)).unwrap_or_default(),
+        status: ready,
+        reason: if ready { String::new() } else { "NetworkPluginNotReady".into() },
+        message,
     };
     let info = if verbose {
         // JSON, as crictl expects of every value here.

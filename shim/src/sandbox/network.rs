@@ -1,14 +1,17 @@
 //! A sandbox's network: namespace and CNI, in a blocking thread each. Owns the order; the plugins do
-//! the work. Called by `sandbox::run` and `sandbox::stop`.
+//! the work. Called by `sandbox::run` and `sandbox::stop`, for the node's status, and once at a start.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gantry_cni::CniResult;
-use gantry_cni::chain::{self, Attachment, Conflist};
+use gantry_cni::chain::{self, Attachment, Cached, Conflist, ValidAttachment};
 
 use crate::error::Error;
 use crate::node::Node;
+use crate::sandbox::pod_arguments;
+use crate::spec::sandbox::SandboxSpec;
 use crate::store::record::{Network, SandboxRecord};
 use crate::timeline::{Recorder, Span};
 
@@ -17,32 +20,61 @@ pub(crate) const IFNAME: &str = "eth0";
 
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
 /// the network add-on.
-pub(crate) fn conflist(node: &Node) -> Result<Conflist, Error> {
-    let conflist = match Conflist::load(&node.config.cni_conf_dir).map_err(Error::Conflist)? {
-        Some(conflist) => conflist,
-        None if node.config.default_network => Conflist::default_network(),
-        None => return Err(Error::NoNetwork(node.config.cni_conf_dir.clone())),
-    };
-    // Before anything is made: what ADD would refuse, DEL could not undo either.
-    chain::check(&conflist, &node.cni_dirs()).map_err(Error::Network)?;
-    Ok(conflist)
+fn conflist(node: &Node) -> Result<Conflist, Error> {
+    match Conflist::load(&node.config.cni_conf_dir).map_err(Error::Conflist)? {
+        Some(conflist) => Ok(conflist),
+        None if node.config.default_network => Ok(Conflist::default_network()),
+        None => Err(Error::NoNetwork(node.config.cni_conf_dir.clone())),
+    }
 }
 
-/// What the plugins learn about the pod, as containerd and CRI-O pass it.
-pub(super) fn args(record: &SandboxRecord) -> Vec<(String, String)> {
-    [
-        ("IgnoreUnknown", "1"),
-        ("K8S_POD_NAMESPACE", &record.pod.namespace),
-        ("K8S_POD_NAME", &record.pod.name),
-        ("K8S_POD_INFRA_CONTAINER_ID", &record.id),
-        ("K8S_POD_UID", &record.pod.uid),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+/// The network of a new sandbox, before anything of it is made.
+pub(super) fn plan(node: &Node, record: &SandboxRecord, spec: &SandboxSpec) -> Result<Network, Error> {
+    let network = Network {
+        netns: netns_path(node, &record.id),
+        conflist: conflist(node)?,
+        args: pod_arguments::args(&record.id, &record.pod),
+        capabilities: pod_arguments::capabilities(spec)?,
+        external: node.config.prefer_external_cni,
+        result: None,
+    };
+    // What ADD would refuse, DEL could not undo either.
+    chain::validate(&network.conflist, &node.cni_dirs(network.external)).map_err(Error::Network)?;
+    for capability in ["portMappings", "bandwidth"] {
+        if network.capabilities.contains_key(capability) && !network.conflist.has_capability(capability) {
+            // As elsewhere: some networks read such wishes from the API instead.
+            tracing::warn!(
+                sandbox = record.id,
+                network = network.conflist.name(),
+                capability,
+                "no plugin of the network takes what the pod asks for"
+            );
+        }
+    }
+    Ok(network)
+}
+
+/// Whether the node's network can take another sandbox; the text says what is in the way, even when
+/// the network as such works.
+pub(crate) async fn status(node: &Arc<Node>) -> (bool, String) {
+    let node = node.clone();
+    let job = move || {
+        let list = conflist(&node)?;
+        match chain::status(&list, &node.cni_dirs(node.config.prefer_external_cni)) {
+            // The pods that are there are well. A node that is not Ready would lose them.
+            Err(error) if error.is_exhausted() => Ok(crate::error::chain(&error)),
+            Err(error) => Err(Error::Network(error)),
+            Ok(()) => Ok(String::new()),
+        }
+    };
+    match tokio::task::spawn_blocking(job).await.map_err(Error::from).and_then(|outcome| outcome) {
+        Ok(message) => (true, message),
+        Err(error) => (false, crate::error::chain(&error)),
+    }
 }
 
 /// Where the sandbox's namespace will be.
-pub(super) fn netns_path(node: &Node, id: &str) -> PathBuf {
+fn netns_path(node: &Node, id: &str) -> PathBuf {
     node.config.netns_dir.join(format!("cni-{}", id.get(..32).unwrap_or(id)))
 }
 
@@ -53,6 +85,16 @@ pub(super) async fn make_netns(path: PathBuf) -> Result<(), Error> {
         gantry_cni::netns::create(path.parent().unwrap_or(Path::new("/")), &name).map(drop)
     };
     tokio::task::spawn_blocking(job).await?.map_err(Error::Netns)
+}
+
+fn attachment<'a>(id: &'a str, network: &'a Network) -> Attachment<'a> {
+    Attachment {
+        container_id: id,
+        netns: &network.netns,
+        ifname: IFNAME,
+        args: network.args.clone(),
+        capabilities: network.capabilities.clone(),
+    }
 }
 
 /// Runs ADD for every plugin.
@@ -67,10 +109,9 @@ pub(super) async fn add(
         let mut on_plugin = |kind: &str, start: i64, end: i64| {
             spans.add(Span { name: format!("cni.{kind}"), start, end, detail: String::new() });
         };
-        let attachment =
-            Attachment { container_id: &id, netns: &network.netns, ifname: IFNAME, args: network.args };
         let mut stage = spans.stage("cni");
-        let result = chain::add(&network.conflist, &attachment, &node.cni_dirs(), &mut on_plugin);
+        let dirs = node.cni_dirs(network.external);
+        let result = chain::add(&network.conflist, &attachment(&id, &network), &dirs, &mut on_plugin);
         if let Ok(result) = &result {
             stage.detail(addresses(result).join(" "));
         }
@@ -84,22 +125,75 @@ pub(super) async fn add(
 pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Result<(), Error> {
     let (node, id) = (node.clone(), id.to_owned());
     let job = move || {
-        let attachment =
-            Attachment { container_id: &id, netns: &network.netns, ifname: IFNAME, args: network.args };
-        let deleted = chain::del(&network.conflist, &attachment, &node.cni_dirs()).map_err(Error::Network);
+        let dirs = node.cni_dirs(network.external);
+        let deleted =
+            chain::del(&network.conflist, &attachment(&id, &network), &dirs).map_err(Error::Network);
         let removed = gantry_cni::netns::remove(&network.netns).map_err(Error::Netns);
         deleted.and(removed)
     };
     tokio::task::spawn_blocking(job).await?
 }
 
-/// Addresses of the pod, IPv4 and IPv6 in the plugins' order, without prefix length.
+/// Addresses of the pod without prefix length, the primary one first: IPv4, as containerd has it.
 #[must_use]
 pub(crate) fn addresses(result: &CniResult) -> Vec<String> {
-    result.ips.iter().map(|ip| ip.address.addr().to_string()).collect()
+    let mut addresses: Vec<_> = result.addresses_of(IFNAME).map(|ip| ip.address.addr()).collect();
+    if let Some(first) = addresses.iter().position(std::net::IpAddr::is_ipv4) {
+        let primary = addresses.remove(first);
+        addresses.insert(0, primary);
+    }
+    addresses.iter().map(ToString::to_string).collect()
 }
 
 /// Removes the bridge of the configured network if neither an address nor a port of it is in use.
 pub(super) fn remove_idle(node: &Node) -> Result<(), Error> {
-    chain::remove_idle(&conflist(node)?, &node.cni_dirs()).map(drop).map_err(Error::Network)
+    let dirs = node.cni_dirs(node.config.prefer_external_cni);
+    chain::remove_idle(&conflist(node)?, &dirs).map(drop).map_err(Error::Network)
+}
+
+/// Takes back what sandboxes left that have no record any more: cached results, leases, rules
+/// (runtime-traps 7.1). For a start, before anything is served: GC and ADD exclude each other. Blocks.
+///
+/// # Errors
+/// All that could not be removed, after everything else was.
+pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
+    let dirs = node.cni_dirs(node.config.prefer_external_cni);
+    let cached = chain::cached(&dirs).map_err(|error| vec![Error::Network(error)])?;
+    let records: Vec<(String, Network)> = node
+        .store
+        .sandboxes()
+        .iter()
+        .map(|sandbox| sandbox.record())
+        .filter(|record| !record.stopped)
+        .filter_map(|record| record.network.map(|network| (record.id, network)))
+        .collect();
+    // No configuration today is no error here: status tells it.
+    let mut lists: BTreeMap<String, Conflist> =
+        conflist(node).into_iter().map(|list| (list.name().to_owned(), list)).collect();
+    let of_records = records.iter().map(|(_, network)| network.conflist.clone());
+    let of_cache =
+        cached.iter().filter(|cached| is_ours(node, cached)).filter_map(|cached| cached.conflist().ok());
+    for list in of_records.chain(of_cache) {
+        lists.entry(list.name().to_owned()).or_insert(list);
+    }
+    let errors: Vec<Error> = lists
+        .values()
+        .filter_map(|list| {
+            let of_list = |(_, network): &&(String, Network)| network.conflist.name() == list.name();
+            let valid: Vec<ValidAttachment> = records
+                .iter()
+                .filter(of_list)
+                .map(|(id, _)| ValidAttachment { container_id: id.clone(), ifname: IFNAME.into() })
+                .collect();
+            chain::gc(list, &valid, &dirs, &|cached| is_ours(node, cached)).err().map(Error::Network)
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Whether a cached attachment is a dead one of this node. Other runtimes cache in the same folder, and
+/// another node on this machine may use the same folders: but no living pod is without its namespace.
+fn is_ours(node: &Node, cached: &Cached) -> bool {
+    let path = netns_path(node, &cached.container_id);
+    Path::new(&cached.netns) == path && gantry_cni::netns::open(&path).is_err_and(|error| error.is_gone())
 }

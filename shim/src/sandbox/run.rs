@@ -16,7 +16,7 @@ use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
-use crate::store::record::{self, Network, Process, SandboxRecord, VERSION};
+use crate::store::record::{self, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 
@@ -114,9 +114,7 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         if spec.host_network {
             return Ok(());
         }
-        let conflist = network::conflist(node)?;
-        let netns = network::netns_path(node, &sandbox.id);
-        let network = Network { netns, conflist, args: network::args(&sandbox.record()), result: None };
+        let network = network::plan(node, &sandbox.record(), spec)?;
         // Recorded before it is made: after a crash the teardown knows what to look for.
         sandbox.update(|record| record.network = Some(network.clone()))?;
         {

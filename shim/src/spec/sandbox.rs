@@ -30,6 +30,8 @@ pub(crate) struct SandboxSpec {
     pub seccomp: Wanted,
     /// Of the pod as a whole, for a cgroup of our own.
     pub limits: cri::LinuxContainerResources,
+    /// Ports of the node that lead to the pod; none with the node's network.
+    pub host_ports: Vec<cri::PortMapping>,
 }
 
 impl SandboxSpec {
@@ -69,8 +71,8 @@ impl SandboxSpec {
         unsupported(userns, "namespace_options.userns_options")?;
         let host_network = shared(options.network, "namespace_options.network")? == NamespaceMode::Host;
         // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
-        let mapped = config.port_mappings.iter().any(|port| port.host_port != 0);
-        unsupported(mapped && !host_network, "port_mappings.host_port")?;
+        let is_mapped = |port: &cri::PortMapping| port.host_port > 0 && !host_network;
+        let host_ports = config.port_mappings.into_iter().filter(is_mapped).collect();
         let ipc = shared(options.ipc, "namespace_options.ipc")?;
         let hostname = config.hostname;
         if hostname.len() > 64 || hostname.contains(['\0', '\n']) {
@@ -101,6 +103,7 @@ impl SandboxSpec {
             dns: config.dns_config,
             seccomp,
             limits: with_overhead(&linux.resources.unwrap_or_default(), &linux.overhead.unwrap_or_default()),
+            host_ports,
         })
     }
 }
@@ -172,13 +175,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_honoured_is_refused_by_name() {
+    fn host_ports_are_those_that_are_mapped_and_not_the_nodes_own() {
         let mut port = config();
-        port.port_mappings.push(cri::PortMapping { host_port: 80, ..cri::PortMapping::default() });
-        assert_eq!(
-            SandboxSpec::new(port, "", &Wanted::Unconfined).unwrap_err(),
-            Error::Unsupported { field: "port_mappings.host_port" }
-        );
+        for host_port in [80, 0] {
+            port.port_mappings.push(cri::PortMapping { host_port, ..cri::PortMapping::default() });
+        }
+        let mapped = SandboxSpec::new(port.clone(), "", &Wanted::Unconfined).unwrap().host_ports;
+        assert_eq!(mapped.iter().map(|port| port.host_port).collect::<Vec<_>>(), [80]);
+        let options = cri::NamespaceOption {
+            network: cri::NamespaceMode::Node.into(),
+            ..cri::NamespaceOption::default()
+        };
+        let security = cri::LinuxSandboxSecurityContext {
+            namespace_options: Some(options),
+            ..cri::LinuxSandboxSecurityContext::default()
+        };
+        port.linux = Some(cri::LinuxPodSandboxConfig {
+            security_context: Some(security),
+            ..cri::LinuxPodSandboxConfig::default()
+        });
+        assert_eq!(SandboxSpec::new(port, "", &Wanted::Unconfined).unwrap().host_ports, []);
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_refused_by_name() {
         assert!(matches!(
             SandboxSpec::new(config(), "kata", &Wanted::Unconfined),
             Err(Error::Invalid { field: "runtime_handler", .. })

@@ -97,6 +97,12 @@ pub(crate) struct Network {
     pub conflist: Conflist,
     /// CNI_ARGS.
     pub args: Vec<(String, String)>,
+    /// Capability arguments, host ports among them.
+    #[serde(default)]
+    pub capabilities: BTreeMap<String, serde_json::Value>,
+    /// Whether programs were run even for plugins that are built in.
+    #[serde(default)]
+    pub external: bool,
     /// Result of ADD; none while it is under way.
     pub result: Option<CniResult>,
 }

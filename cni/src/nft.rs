@@ -1,0 +1,253 @@
+//! nf_tables and conntrack over a blocking `NETLINK_NETFILTER` socket.
+//!
+//! Owns the socket, the framing of messages and the transaction: read the table, decide, write under the generation that
+//! was read, and start anew when somebody else was faster. So nothing needs a lock, and no other user of nf_tables is
+//! ever overwritten. Never decides what the rules are: `masquerade` and `portmap` do. Messages are encoded here instead
+//! of by a crate: docs/adr/0010-own-nf-tables-messages.md. See `linux/netfilter/nf_tables.h`.
+
+mod attr;
+pub(crate) mod conntrack;
+mod expr;
+mod message;
+mod table;
+
+pub(crate) use expr::{Match, Rule, Verdict};
+pub(crate) use message::Hook;
+pub(crate) use table::{Change, Edit, Fixed, Found, Layout, Owner};
+
+use std::io;
+
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+
+/// Lengths of `struct nlmsghdr` and `struct nfgenmsg`.
+const HEADER: usize = 16;
+const FAMILY_HEADER: usize = 4;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
+const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+/// `recv(2)`: return the datagram's true length, so that a cut one is noticed.
+const MSG_TRUNC: i32 = 0x20;
+const BUFFER: usize = 64 * 1024;
+/// How often a dump is taken again when the kernel says that something changed while it ran.
+const DUMP_TRIES: u32 = 20;
+
+/// `NFPROTO_UNSPEC` and `NFPROTO_INET`.
+const UNSPEC: u8 = 0;
+const INET: u8 = 1;
+
+/// Why the kernel's tables could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot open a netfilter socket")]
+    Open(#[source] io::Error),
+    #[error("the kernel has no nf_tables")]
+    Absent(#[source] io::Error),
+    #[error("cannot send a netfilter request")]
+    Send(#[source] io::Error),
+    #[error("cannot receive a netfilter answer")]
+    Receive(#[source] io::Error),
+    #[error("a netfilter answer of {length} bytes was cut")]
+    Cut { length: usize },
+    #[error("the kernel refused {what}{}", hint(.source))]
+    Refused {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the kernel's rules changed {tries} times while they were read or written")]
+    Restless { tries: u32 },
+}
+
+/// What an errno means here that its own text does not tell.
+fn hint(error: &io::Error) -> &'static str {
+    const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+    const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
+    const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+    match error.raw_os_error() {
+        Some(ENOENT | EINVAL | EOPNOTSUPP) => {
+            " (it may lack the modules nft_chain_nat, nft_nat, nft_masq, nft_ct and nft_fib_inet)"
+        }
+        _ => "",
+    }
+}
+
+impl Error {
+    /// Whether the kernel has no nf_tables at all: then nothing of ours can be in it.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
+        match self {
+            Error::Absent(_) => true,
+            Error::Open(source) => source.raw_os_error() == Some(EPROTONOSUPPORT),
+            _ => false,
+        }
+    }
+
+    /// Whether rules have changed since the generation that a batch was planned on.
+    fn is_stale(&self) -> bool {
+        const ERESTART: i32 = 85;
+        matches!(self, Error::Refused { source, .. } if source.raw_os_error() == Some(ERESTART))
+    }
+}
+
+/// A message of the kernel: its type and what follows the family header.
+pub(crate) struct Answer {
+    pub(crate) kind: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A socket to the kernel's packet filter, of the calling thread's network namespace.
+pub(crate) struct Netfilter {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netfilter {
+    pub(crate) fn open() -> Result<Netfilter, Error> {
+        let mut socket = Socket::new(NETLINK_NETFILTER).map_err(Error::Open)?;
+        socket.bind_auto().map_err(Error::Open)?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
+        socket.set_cap_ack(true).map_err(Error::Open)?;
+        Ok(Netfilter { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
+    }
+
+    /// Asks for a whole list.
+    fn dump(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        family: u8,
+        attributes: &[u8],
+    ) -> Result<Vec<Answer>, Error> {
+        for _ in 0..DUMP_TRIES {
+            let mut bytes = Vec::new();
+            let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_DUMP, family, 0, attributes);
+            self.send(&bytes)?;
+            let (answers, consistent) = self.receive(what, sequence)?;
+            if consistent {
+                return Ok(answers);
+            }
+        }
+        Err(Error::Restless { tries: DUMP_TRIES })
+    }
+
+    /// Asks for one thing, or for one change outside of batches.
+    fn request(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        family: u8,
+        attributes: &[u8],
+    ) -> Result<Vec<Answer>, Error> {
+        let mut bytes = Vec::new();
+        let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_ACK, family, 0, attributes);
+        self.send(&bytes)?;
+        self.receive(what, sequence).map(|(answers, _)| answers)
+    }
+
+    /// Appends a message to a datagram and returns its sequence number.
+    fn append(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        kind: u16,
+        flags: u16,
+        family: u8,
+        resource: u16,
+        attributes: &[u8],
+    ) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        let length = u32::try_from(HEADER + FAMILY_HEADER + attributes.len()).unwrap_or(u32::MAX);
+        bytes.extend_from_slice(&length.to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&self.sequence.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&[family, 0]);
+        bytes.extend_from_slice(&resource.to_be_bytes());
+        // Attributes are padded to multiples of four bytes already.
+        bytes.extend_from_slice(attributes);
+        self.sequence
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.socket.send(bytes, 0).map(drop).map_err(Error::Send)
+    }
+
+    /// Reads up to the verdict on the message of this number, or to the first refusal of any; the flag is false for a
+    /// dump that something changed under.
+    fn receive(&mut self, what: &'static str, sequence: u32) -> Result<(Vec<Answer>, bool), Error> {
+        let refused = |errno: i32| Error::Refused { what, source: io::Error::from_raw_os_error(errno) };
+        let mut answers = Vec::new();
+        let mut consistent = true;
+        loop {
+            self.fill()?;
+            let mut rest = self.buffer.as_slice();
+            while let Some(message) = Message::first(rest) {
+                rest = rest.get(message.aligned..).unwrap_or_default();
+                consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_ERROR | NLMSG_DONE => match message.code() {
+                        0 if message.sequence == sequence => return Ok((answers, consistent)),
+                        0 => {}
+                        code => return Err(refused(code.saturating_abs())),
+                    },
+                    kind if message.sequence == sequence => {
+                        let body = message.payload.get(FAMILY_HEADER..).unwrap_or_default().to_vec();
+                        answers.push(Answer { kind, body });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        loop {
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer, MSG_TRUNC) {
+                Ok(length) if length > self.buffer.len() => return Err(Error::Cut { length }),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::Receive(error)),
+            }
+        }
+    }
+}
+
+/// One message of a datagram.
+struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    payload: &'a [u8],
+    aligned: usize,
+}
+
+impl<'a> Message<'a> {
+    fn first(bytes: &'a [u8]) -> Option<Message<'a>> {
+        let header: &[u8; HEADER] = bytes.first_chunk()?;
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
+        let length = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?;
+        Some(Message {
+            kind: u16::from_ne_bytes([k0, k1]),
+            flags: u16::from_ne_bytes([f0, f1]),
+            sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
+            payload: bytes.get(HEADER..length)?,
+            aligned: length.div_ceil(4).checked_mul(4)?,
+        })
+    }
+
+    /// The verdict of an error message or of a dump's end: 0 or a negative errno.
+    fn code(&self) -> i32 {
+        self.payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! A table of ours: a fixed frame of chains, and rules that belong to attachments.
+//!
+//! Owns the transaction. Each rule of an attachment carries a comment that begins with its owner, so that DEL and GC find
+//! it without knowing addresses or ports. The table is there exactly as long as it has such a rule: the last DEL takes it
+//! away whole, and the host's rules are as they were. Called by `masquerade` and `portmap`.
+
+use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
+use message::Message;
+
+/// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
+const TRIES: u32 = 200;
+
+/// A table's name and frame.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) table: &'static str,
+    /// Chains in an order in which each is there before it is jumped to.
+    pub(crate) chains: Vec<Fixed>,
+}
+
+/// A chain of the frame.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    pub(crate) name: &'static str,
+    /// Who calls it; `None` for one that is jumped to.
+    pub(crate) hook: Option<super::Hook>,
+    /// `None`: it holds rules of attachments.
+    pub(crate) rules: Option<Vec<Rule>>,
+}
+
+/// Whose rules these are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    network: u64,
+    instance: u64,
+}
+
+impl Owner {
+    pub(crate) fn new(network: &str, container_id: &str, ifname: &str) -> Owner {
+        Owner { network: hash(&[network]), instance: hash(&[container_id, ifname]) }
+    }
+
+    /// What the comments of its rules begin with.
+    pub(crate) fn prefix(&self) -> String {
+        format!("{:016x}-{:016x}", self.network, self.instance)
+    }
+
+    /// What the comments of all rules of a network begin with.
+    pub(crate) fn network_prefix(network: &str) -> String {
+        format!("{:016x}-", hash(&[network]))
+    }
+}
+
+/// FNV-1a, 64 bits: the same in every version of this program, since rules outlive it.
+fn hash(parts: &[&str]) -> u64 {
+    parts
+        .iter()
+        .flat_map(|part| part.bytes().chain([0]))
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A rule of an attachment as it stands in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) chain: String,
+    pub(crate) comment: String,
+    handle: u64,
+}
+
+#[cfg(test)]
+impl Found {
+    pub(crate) fn of(chain: &str, comment: &str) -> Found {
+        Found { chain: chain.into(), comment: comment.into(), handle: 1 }
+    }
+}
+
+/// What to do with the rules that were found.
+#[derive(Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) remove: Vec<Found>,
+    /// Chain, rule, comment.
+    pub(crate) add: Vec<(&'static str, Rule, String)>,
+}
+
+/// Why a transaction did not happen.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Edit<E> {
+    #[error(transparent)]
+    Kernel(#[from] Error),
+    #[error(transparent)]
+    Refused(E),
+}
+
+impl Netfilter {
+    /// The rules of attachments in a table; none if there is no such table.
+    pub(crate) fn found(&mut self, layout: &Layout) -> Result<Vec<Found>, Error> {
+        self.read(layout).map(|(_, found)| found.unwrap_or_default())
+    }
+
+    /// Changes a table: `decide` gets the rules of attachments, and is asked again when somebody changed them meanwhile.
+    pub(crate) fn edit<E>(
+        &mut self,
+        layout: &Layout,
+        mut decide: impl FnMut(&[Found]) -> Result<Change, E>,
+    ) -> Result<(), Edit<E>> {
+        for _ in 0..TRIES {
+            let (generation, found) = self.read(layout)?;
+            let change = decide(found.as_deref().unwrap_or_default()).map_err(Edit::Refused)?;
+            let messages = plan(layout, found.as_deref(), &change);
+            if messages.is_empty() {
+                return Ok(());
+            }
+            match self.commit(generation, &messages) {
+                Err(error) if error.is_stale() => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(Error::Restless { tries: TRIES }.into())
+    }
+
+    /// The generation and, if the table is there, its rules of attachments.
+    fn read(&mut self, layout: &Layout) -> Result<(u32, Option<Vec<Found>>), Error> {
+        for _ in 0..TRIES {
+            let before = self.generation()?;
+            let tables = self.dump("to list tables", message::GET_TABLE, message::FAMILY, &[])?;
+            let is_it = |body: &[u8]| message::read_table(body).as_deref() == Some(layout.table);
+            if !tables.iter().any(|answer| answer.kind == message::NEW_TABLE && is_it(&answer.body)) {
+                return Ok((before, None));
+            }
+            let asked = message::rules_of(layout.table);
+            let rules = self.dump("to list rules", message::GET_RULE, message::FAMILY, asked.as_slice())?;
+            let found = rules
+                .iter()
+                .filter(|answer| answer.kind == message::NEW_RULE)
+                .filter_map(|answer| message::read_rule(&answer.body))
+                // Old kernels do not filter by table.
+                .filter(|(table, ..)| table == layout.table)
+                .filter_map(|(_, chain, handle, comment)| Some(Found { chain, comment: comment?, handle }))
+                .collect();
+            if self.generation()? == before {
+                return Ok((before, Some(found)));
+            }
+        }
+        Err(Error::Restless { tries: TRIES })
+    }
+
+    fn generation(&mut self) -> Result<u32, Error> {
+        const WHAT: &str = "to tell its generation of rules";
+        let answers = match self.request(WHAT, message::GET_GENERATION, UNSPEC, &[]) {
+            // It was the first word of this subsystem: what nfnetlink says when nobody answers to it.
+            Err(Error::Refused { source, .. }) if is_nobody(&source) => return Err(Error::Absent(source)),
+            other => other?,
+        };
+        answers
+            .iter()
+            .filter(|answer| answer.kind == message::NEW_GENERATION)
+            .find_map(|answer| message::read_generation(&answer.body))
+            .ok_or_else(|| Error::Refused { what: WHAT, source: std::io::ErrorKind::InvalidData.into() })
+    }
+
+    /// All of the messages or none, and none when the rules have changed since `generation`.
+    fn commit(&mut self, generation: u32, messages: &[Message]) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        let begin = message::generation(generation);
+        self.append(
+            &mut bytes,
+            message::BATCH_BEGIN,
+            NLM_F_REQUEST,
+            UNSPEC,
+            message::BATCH_OF,
+            begin.as_slice(),
+        );
+        let mut last = 0;
+        for (index, Message { kind, flags, attributes }) in messages.iter().enumerate() {
+            // Refusals are told anyway; one acknowledgement, of the last message, says that all went well.
+            let ack = if index + 1 == messages.len() { NLM_F_ACK } else { 0 };
+            let flags = NLM_F_REQUEST | ack | flags;
+            last = self.append(&mut bytes, *kind, flags, message::FAMILY, 0, attributes.as_slice());
+        }
+        self.append(&mut bytes, message::BATCH_END, NLM_F_REQUEST, UNSPEC, message::BATCH_OF, &[]);
+        self.send(&bytes)?;
+        self.receive("the rules", last).map(drop)
+    }
+}
+
+fn is_nobody(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// The messages of a change. `found` is `None` when there is no table.
+fn plan(layout: &Layout, found: Option<&[Found]>, change: &Change) -> Vec<Message> {
+    let table = layout.table;
+    if change.add.is_empty() {
+        let Some(found) = found else { return Vec::new() };
+        if found.iter().all(|rule| change.remove.contains(rule)) {
+            return vec![message::delete_table(table)];
+        }
+        return change
+            .remove
+            .iter()
+            .map(|rule| message::delete_rule(table, &rule.chain, rule.handle))
+            .collect();
+    }
+    // The frame is written anew each time: whatever was done to it by hand, afterwards it is right.
+    let mut messages = vec![message::new_table(table)];
+    for chain in &layout.chains {
+        messages.push(message::new_chain(table, chain.name, chain.hook));
+        if let Some(rules) = &chain.rules {
+            messages.push(message::flush_chain(table, chain.name));
+            messages.extend(rules.iter().map(|rule| message::new_rule(table, chain.name, rule, None)));
+        }
+    }
+    messages.extend(change.remove.iter().map(|rule| message::delete_rule(table, &rule.chain, rule.handle)));
+    let added = change.add.iter();
+    messages.extend(added.map(|(chain, rule, comment)| message::new_rule(table, chain, rule, Some(comment))));
+    messages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::Verdict;
+
+    fn layout() -> Layout {
+        let jump = Rule { matches: Vec::new(), verdict: Verdict::Jump("mine") };
+        Layout {
+            table: "t",
+            chains: vec![
+                Fixed { name: "mine", hook: None, rules: None },
+                Fixed {
+                    name: "hooked",
+                    hook: Some(crate::nft::Hook::SrcnatPostrouting),
+                    rules: Some(vec![jump]),
+                },
+            ],
+        }
+    }
+
+    fn found(handle: u64) -> Found {
+        Found { chain: "mine".into(), comment: format!("owner{handle}"), handle }
+    }
+
+    #[test]
+    fn the_last_rule_takes_the_table_with_it() {
+        let all = [found(1), found(2)];
+        let remove = |remove: &[Found]| Change { remove: remove.into(), add: Vec::new() };
+        assert_eq!(plan(&layout(), None, &remove(&[])), []);
+        assert_eq!(plan(&layout(), Some(&all), &remove(&[])), []);
+        assert_eq!(plan(&layout(), Some(&all), &remove(&all[..1])), [message::delete_rule("t", "mine", 1)]);
+        assert_eq!(plan(&layout(), Some(&all), &remove(&all)), [message::delete_table("t")]);
+        assert_eq!(
+            plan(&layout(), Some(&[]), &remove(&[])),
+            [message::delete_table("t")],
+            "an empty one, too"
+        );
+    }
+
+    #[test]
+    fn adding_writes_the_frame_first() {
+        let rule = Rule { matches: Vec::new(), verdict: Verdict::Drop };
+        let change = Change { remove: vec![found(1)], add: vec![("mine", rule.clone(), "owner3".into())] };
+        let Fixed { rules: Some(fixed), .. } = &layout().chains[1] else { panic!() };
+        assert_eq!(
+            plan(&layout(), None, &change),
+            [
+                message::new_table("t"),
+                message::new_chain("t", "mine", None),
+                message::new_chain("t", "hooked", Some(crate::nft::Hook::SrcnatPostrouting)),
+                message::flush_chain("t", "hooked"),
+                message::new_rule("t", "hooked", &fixed[0], None),
+                message::delete_rule("t", "mine", 1),
+                message::new_rule("t", "mine", &rule, Some("owner3")),
+            ]
+        );
+    }
+
+    #[test]
+    fn owners_are_told_apart() {
+        let owner = Owner::new("net", "c1", "eth0");
+        assert_eq!(owner, Owner::new("net", "c1", "eth0"));
+        assert!(owner.prefix().starts_with(&Owner::network_prefix("net")));
+        for other in [
+            Owner::new("net2", "c1", "eth0"),
+            Owner::new("net", "c1e", "th0"),
+            Owner::new("net", "c1", "eth1"),
+        ] {
+            assert_ne!(owner.prefix(), other.prefix());
+        }
+    }
+}

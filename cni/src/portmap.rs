@@ -1,0 +1,197 @@
+//! The plugin `portmap`: ports of the node that lead to a pod.
+//!
+//! Owns the table `inet gantry-hostports`. Traffic to an address of this host and a mapped port is forwarded, whether it
+//! comes from elsewhere, from the host itself (127.0.0.1 too, IPv4 only) or from the pod (hairpin). Never touches
+//! another table, and never takes a port from a pod that has it: the error names both. `config` and `plan` decide,
+//! `listener` looks whether a process of the host has the port. Called by the chain behind the plugin that gave the pod
+//! its address.
+
+mod config;
+mod listener;
+mod plan;
+
+pub(crate) use config::{Config, ConfigError};
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::masquerade;
+use crate::netlink::{self, Netlink};
+use crate::nft::{self, Change, Edit, Found, Netfilter, Owner, conntrack};
+use crate::request::{Target, ValidAttachment};
+use crate::result::CniResult;
+use crate::sysctl;
+use config::Mapping;
+
+const UDP: u8 = 17;
+
+/// Why a port does not lead to its pod, or still does.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot change table inet gantry-hostports of nftables")]
+    Kernel(#[source] nft::Error),
+    #[error("host port {port} is taken by {owner}, so {pod} cannot have it; change one of the two")]
+    Taken { port: String, owner: String, pod: String },
+    #[error(
+        "a process of the host listens on host port {port}, so {pod} cannot have it; end it or change the port"
+    )]
+    Listened { port: String, pod: String },
+    #[error("the host has no route to {address}")]
+    NoRoute {
+        address: IpAddr,
+        #[source]
+        source: netlink::Error,
+    },
+    #[error("cannot let 127.0.0.1 reach the pod")]
+    Localnet(#[source] sysctl::Error),
+    #[error("table inet gantry-hostports of nftables has {found} rules of the pod, not {expected}")]
+    Missing { found: usize, expected: usize },
+}
+
+impl From<Edit<Error>> for Error {
+    fn from(error: Edit<Error>) -> Error {
+        match error {
+            Edit::Kernel(source) => Error::Kernel(source),
+            Edit::Refused(error) => error,
+        }
+    }
+}
+
+fn owner(target: Target<'_>) -> Owner {
+    Owner::new(target.network, target.container_id, target.ifname)
+}
+
+/// The pod's first address of each family: that is where its ports are.
+fn addresses(target: Target<'_>, result: &CniResult) -> Vec<IpNet> {
+    let all = || result.addresses_of(target.ifname).map(|ip| ip.address);
+    let v4 = all().find(|address| address.addr().is_ipv4());
+    v4.into_iter().chain(all().find(|address| address.addr().is_ipv6())).collect()
+}
+
+/// Forwards the configuration's ports to the pod of `previous`.
+pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> Result<(), Error> {
+    if config.mappings.is_empty() {
+        return Ok(());
+    }
+    let owner = owner(target);
+    let addresses = addresses(target, previous);
+    let rules: Vec<_> = addresses.iter().flat_map(|address| plan::rules(config, *address)).collect();
+    refuse_listeners(config, target, &addresses)?;
+    let mut netfilter = Netfilter::open().map_err(Error::Kernel)?;
+    netfilter.edit(&plan::layout(), |found| {
+        let (own, others): (Vec<_>, Vec<_>) =
+            found.iter().cloned().partition(|found| found.comment.starts_with(&owner.prefix()));
+        if let Some((port, taken_by)) = rules.iter().find_map(|rule| plan::conflict(rule, &others)) {
+            return Err(Error::Taken { port, owner: taken_by, pod: target.pod() });
+        }
+        let add = rules.iter().map(|rule| rule.named(&owner, &target.pod())).collect();
+        Ok(Change { remove: own, add })
+    })?;
+    let opened = open_localhost(config, &addresses);
+    if opened.is_err() {
+        // A failed ADD leaves nothing.
+        if let Err(undo) = del(config, target) {
+            tracing::warn!(error = %crate::chain::explain(&undo), "rules of a failed port mapping are left behind");
+        }
+    }
+    forget_flows(config, &addresses);
+    opened
+}
+
+fn refuse_listeners(config: &Config, target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+    let on = |mapping: &Mapping| {
+        addresses.iter().find_map(|address| {
+            mapping.on(address.addr()).filter(|port| listener::has(mapping.protocol, *port))
+        })
+    };
+    match config.mappings.iter().find_map(|mapping| on(mapping).map(|port| mapping.name(port))) {
+        None => Ok(()),
+        Some(port) => Err(Error::Listened { port, pod: target.pod() }),
+    }
+}
+
+/// The kernel takes packets from 127.0.0.0/8 that leave the host for nonsense unless the way out allows them. The
+/// table's chain `raw` keeps others from using that to reach what listens on 127.0.0.1 (CVE-2020-8558).
+fn open_localhost(config: &Config, addresses: &[IpNet]) -> Result<(), Error> {
+    let v4 = addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4);
+    let Some(address) = v4.filter(|_| config.snat) else { return Ok(()) };
+    let no_route = |source| Error::NoRoute { address, source };
+    let link = Netlink::open().and_then(|mut host| host.way_to(address)).map_err(no_route)?;
+    sysctl::ensure(format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1").map_err(Error::Localnet)
+}
+
+/// Flows of UDP that began before the rules changed go on by the old ones until they are forgotten. Ports only: they are
+/// an attempt to help, not a part of the mapping.
+fn forget_flows(config: &Config, addresses: &[IpNet]) {
+    for v4 in [true, false] {
+        let ports: Vec<_> = config
+            .mappings
+            .iter()
+            .filter(|mapping| mapping.protocol.number() == UDP)
+            .flat_map(|mapping| addresses.iter().filter_map(|address| mapping.on(address.addr())))
+            .filter(|port| port.is_ipv4() == v4)
+            .map(|port| (port.ip(), port.port()))
+            .collect();
+        if let Err(error) = conntrack::forget_udp(v4, &ports) {
+            tracing::debug!(error = %crate::chain::explain(&error), "old flows of UDP are not forgotten");
+        }
+    }
+}
+
+/// Takes the pod's ports back, if it has any; ports that the configuration does not name, too.
+pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
+    let owner = owner(target);
+    remove(|found| found.comment.starts_with(&owner.prefix()))?;
+    // The addresses are not known any more, and do not matter: ports do.
+    forget_flows(config, &[masquerade::alone(config::ANY_V4), masquerade::alone(config::ANY_V6)]);
+    Ok(())
+}
+
+/// Takes back the ports of a network's attachments that are none of these.
+pub(crate) fn gc(network: &str, valid: &[ValidAttachment]) -> Result<(), Error> {
+    let garbage = masquerade::garbage(network, valid);
+    remove(|found| garbage(found))
+}
+
+fn remove(is_garbage: impl Fn(&Found) -> bool) -> Result<(), Error> {
+    let gone = Netfilter::open().map_err(Edit::<Error>::Kernel).and_then(|mut netfilter| {
+        netfilter.edit(&plan::layout(), |found| {
+            let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
+            Ok(Change { remove, add: Vec::new() })
+        })
+    });
+    match gone {
+        Err(Edit::Kernel(error)) if error.is_unsupported() => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Whether every mapping has its rules.
+pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
+    let owner = owner(target);
+    let expected = addresses(target, result).iter().map(|address| plan::rules(config, *address).len()).sum();
+    let found = kernel_rules()?.iter().filter(|found| found.comment.starts_with(&owner.prefix())).count();
+    if found == expected { Ok(()) } else { Err(Error::Missing { found, expected }) }
+}
+
+/// Whether the kernel has what ports need.
+pub(crate) fn status() -> Result<(), Error> {
+    kernel_rules().map(drop)
+}
+
+fn kernel_rules() -> Result<Vec<Found>, Error> {
+    Netfilter::open().and_then(|mut netfilter| netfilter.found(&plan::layout())).map_err(Error::Kernel)
+}
+
+impl Mapping {
+    /// The port in words: `8080/TCP`, or with the address that it was asked for on.
+    fn name(&self, port: std::net::SocketAddr) -> String {
+        let protocol = self.protocol.name().to_ascii_uppercase();
+        if port.ip().is_unspecified() {
+            format!("{}/{protocol}", port.port())
+        } else {
+            format!("{port}/{protocol}")
+        }
+    }
+}

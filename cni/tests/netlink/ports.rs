@@ -1,0 +1,268 @@
+//! Host ports and masquerading, seen from another machine, from the host and from the pod itself.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+
+use gantry_cni::chain::{self, ValidAttachment};
+use gantry_cni::netns;
+use serde_json::{Value, json};
+
+use crate::host::{self, Machine, seen_by};
+use crate::node::{Node, Pod, address, explain};
+
+/// The tests of this file change and compare the host's whole ruleset, so they take turns.
+static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn portmap() -> Value {
+    json!({"type": "portmap", "capabilities": {"portMappings": true}})
+}
+
+fn dual(v4: &str, v6: &str) -> Value {
+    json!({"isDefaultGateway": true, "ipMasq": true, "hairpinMode": true,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": v4}], [{"subnet": v6}]]}})
+}
+
+fn serve(pod: &Pod<'_>, at: &str) {
+    let listener = netns::run(&pod.netns, || TcpListener::bind(at)).unwrap().unwrap();
+    host::tell_callers(listener);
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_host_port_leads_to_its_pod_from_everywhere_and_goes_without_a_trace() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = Node::with("gt-ports", dual("10.221.0.0/24", "fd00:221::/64"), &[portmap()]);
+    let machine =
+        Machine::new("gt-m1", &[("192.0.2.1/24", "192.0.2.9/24"), ("2001:db8:1::1/64", "2001:db8:1::9/64")]);
+    let ports = json!([{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]);
+    let (pod, other) = (node.pod("web").map(ports), node.pod("other"));
+    let result = pod.add();
+    other.add();
+    pod.check().unwrap_or_else(|error| panic!("{}", explain(&error)));
+    serve(&pod, "0.0.0.0:80");
+    let v6 = address(&result, 1);
+    serve(&pod, &format!("[{v6}]:80"));
+
+    // From another machine, whose address the pod sees.
+    assert_eq!(machine.inside(|| seen_by(at("192.0.2.1:8081"))), Ok(ip("192.0.2.9")));
+    assert_eq!(machine.inside(|| seen_by(at("[2001:db8:1::1]:8081"))), Ok(ip("2001:db8:1::9")));
+    // From the host: by an address of its own, and by 127.0.0.1.
+    assert!(seen_by(at("192.0.2.1:8081")).is_ok());
+    assert_eq!(seen_by(at("127.0.0.1:8081")), Ok(ip("10.221.0.1")));
+    assert!(seen_by(at("[2001:db8:1::1]:8081")).is_ok());
+    // From the pod itself, and from its neighbour on the bridge, which would get answers from a stranger otherwise.
+    let from = |pod: &Pod<'_>, to: &str| netns::run(&pod.netns, || seen_by(at(to))).unwrap();
+    for pod in [&pod, &other] {
+        assert_eq!(from(pod, "192.0.2.1:8081"), Ok(ip("10.221.0.1")));
+        assert!(from(pod, "[2001:db8:1::1]:8081").is_ok());
+    }
+    // Straight to the pod nobody is masqueraded.
+    assert_eq!(from(&other, "10.221.0.2:80"), Ok(ip("10.221.0.3")));
+
+    other.del();
+    assert!(seen_by(at("127.0.0.1:8081")).is_ok(), "another pod's DEL takes no port");
+    pod.del();
+    pod.del();
+    assert!(machine.inside(|| seen_by(at("192.0.2.1:8081"))).is_err());
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
+#[test]
+fn a_pod_is_masqueraded_beyond_its_subnet_only() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = Node::with("gt-masq", dual("10.222.0.0/24", "fd00:222::/64"), &[]);
+    let machine = Machine::new(
+        "gt-m2",
+        &[("198.51.100.1/24", "198.51.100.9/24"), ("2001:db8:2::1/64", "2001:db8:2::9/64")],
+    );
+    let (pod, other) = (node.pod("one"), node.pod("two"));
+    pod.add();
+    other.add();
+    for to in ["198.51.100.9:9000", "[2001:db8:2::9]:9000"] {
+        host::tell_callers(machine.inside(|| TcpListener::bind(to)).unwrap());
+    }
+    serve(&other, "0.0.0.0:9000");
+    let from = |to: &str| netns::run(&pod.netns, || seen_by(at(to))).unwrap();
+    // The machine knows no way back to the pods: that it answers shows whose address it sees.
+    assert_eq!(from("198.51.100.9:9000"), Ok(ip("198.51.100.1")));
+    assert_eq!(from("[2001:db8:2::9]:9000"), Ok(ip("2001:db8:2::1")));
+    assert_eq!(from("10.222.0.3:9000"), Ok(ip("10.222.0.2")));
+    let listed = host::table("gantry-masquerade");
+    assert!(
+        listed.contains("ip saddr 10.222.0.2 ip daddr != 10.222.0.0/24 ip daddr != 224.0.0.0/4 masquerade"),
+        "{listed}"
+    );
+    assert!(listed.contains("test/one"), "comments name the pod: {listed}");
+    pod.check().unwrap();
+    host::run("nft", &["flush", "chain", "inet", "gantry-masquerade", "pods"]);
+    let error = explain(&pod.check().unwrap_err());
+    assert!(error.contains("0 rules of the pod, not 2"), "{error}");
+    pod.del();
+    other.del();
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
+#[test]
+fn a_port_of_another_pod_is_refused_by_port_and_pod() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = Node::with("gt-taken2", dual("10.223.0.0/24", "fd00:223::/64"), &[portmap()]);
+    let ports = || json!([{"hostPort": 8083, "containerPort": 80, "protocol": "tcp"}]);
+    let (first, second) = (node.pod("first").map(ports()), node.pod("second").map(ports()));
+    first.add();
+    let error = explain(&second.add_as("eth0").unwrap_err());
+    assert!(
+        error.contains("host port 8083/TCP is taken by test/first, so test/second cannot have it"),
+        "{error}"
+    );
+    assert_eq!(node.leases().len(), 2, "the second pod's addresses went back");
+    first.check().unwrap();
+    first.del();
+    second.add();
+    second.del();
+    let listener = TcpListener::bind("0.0.0.0:8083").unwrap();
+    let error = explain(&first.add_as("eth0").unwrap_err());
+    assert!(error.contains("a process of the host listens on host port 8083/TCP"), "{error}");
+    drop(listener);
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
+/// runtime-traps §8: a client that keeps sending keeps its flow, and with it the way to a pod that is gone.
+#[test]
+fn old_flows_of_udp_are_forgotten_at_add_and_del() {
+    let _turn = turn();
+    let node = Node::with("gt-udp", dual("10.224.0.0/24", "fd00:224::/64"), &[portmap()]);
+    let machine = Machine::new("gt-m4", &[("203.0.113.1/24", "203.0.113.9/24")]);
+    let ports = || json!([{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}]);
+    let client = machine.inside(|| UdpSocket::bind("203.0.113.9:4444")).unwrap();
+    let to = at("203.0.113.1:5353");
+    let answer = |pod: &Pod<'_>, word| {
+        let socket = netns::run(&pod.netns, || UdpSocket::bind("0.0.0.0:53")).unwrap().unwrap();
+        host::answer_datagrams(socket, word);
+    };
+    // Tracked before anybody listens: unforwarded, and a flow of its own from then on.
+    client.send_to(b"?", to).unwrap();
+    for word in ["one", "two"] {
+        let pod = node.pod(word).map(ports());
+        pod.add();
+        answer(&pod, word);
+        host::ask_until(&client, to, word);
+        pod.del();
+    }
+    node.assert_empty();
+}
+
+#[test]
+fn what_listens_on_localhost_stays_out_of_reach_of_pods() {
+    let _turn = turn();
+    let node = Node::with("gt-martian", dual("10.225.0.0/24", "fd00:225::/64"), &[portmap()]);
+    let pod = node.pod("one").map(json!([{"hostPort": 8085, "containerPort": 80}]));
+    pod.add();
+    let secret = TcpListener::bind("127.0.0.1:8086").unwrap();
+    host::tell_callers(secret);
+    let route = std::fs::read_to_string("/proc/sys/net/ipv4/conf/gt-martian/route_localnet").unwrap();
+    assert_eq!(route.trim(), "1", "without it 127.0.0.1:8085 would not reach the pod");
+    // CVE-2020-8558: a pod that sends packets for 127.0.0.1 to its gateway.
+    netns::run(&pod.netns, || {
+        for command in [
+            "link set lo down",
+            "route add 127.0.0.0/8 via 10.225.0.1 table 200",
+            "rule add to 127.0.0.0/8 table 200 pref 5",
+            "rule add pref 10 table local",
+            "rule del pref 0",
+        ] {
+            host::run("ip", &command.split(' ').collect::<Vec<_>>());
+        }
+        std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").unwrap();
+    })
+    .unwrap();
+    let try_it = || {
+        let patience = std::time::Duration::from_millis(500);
+        let to = at("127.0.0.1:8086");
+        netns::run(&pod.netns, || std::net::TcpStream::connect_timeout(&to, patience)).unwrap()
+    };
+    let error = try_it().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+    host::run("nft", &["flush", "chain", "inet", "gantry-hostports", "raw"]);
+    try_it().expect("that the rule is what keeps the pod out");
+    pod.del();
+    node.assert_empty();
+}
+
+#[test]
+fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let nodes = ["gt-gc1", "gt-gc2"].map(|name| {
+        Node::with(
+            name,
+            dual(
+                &format!("10.22{}.0.0/24", &name[5..].parse::<u8>().unwrap() + 5),
+                &format!("fd00:{name}::/64").replace("gt-gc", "c"),
+            ),
+            &[portmap()],
+        )
+    });
+    let ports = |port: u16| json!([{"hostPort": port, "containerPort": 80}]);
+    let (kept, gone, foreign) = (
+        nodes[0].pod("kept").map(ports(8101)),
+        nodes[0].pod("gone").map(ports(8102)),
+        nodes[1].pod("foreign").map(ports(8103)),
+    );
+    for pod in [&kept, &gone, &foreign] {
+        pod.add();
+    }
+    let valid = [ValidAttachment { container_id: kept.id.clone(), ifname: "eth0".into() }];
+    // A power cut took the cached result of the one that is gone, too.
+    std::fs::remove_file(nodes[0].dirs.cache_dir.join(format!("gt-gc1-{}-eth0", gone.id))).unwrap();
+    chain::gc(&nodes[0].list, &valid, &nodes[0].dirs, &|_| true).unwrap();
+    let listed = host::ruleset();
+    for (name, expected) in [("test/kept", true), ("test/gone", false), ("test/foreign", true)] {
+        assert_eq!(listed.contains(name), expected, "{name}: {listed}");
+    }
+    assert_eq!(nodes[0].leases().len(), 2);
+    gone.del();
+    kept.del();
+    foreign.del();
+    assert_eq!(host::ruleset(), before);
+    nodes.iter().for_each(Node::assert_empty);
+}
+
+#[test]
+fn ports_come_and_go_side_by_side() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = Node::with("gt-crowd", dual("10.228.0.0/24", "fd00:228::/64"), &[portmap()]);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u16 {
+            let node = &node;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let port = 8200 + thread;
+                    let ports = json!([{"hostPort": port, "containerPort": 80}]);
+                    let pod = node.pod(&format!("p{thread}-{round}")).map(ports);
+                    pod.add();
+                    pod.check().unwrap_or_else(|error| panic!("{}", explain(&error)));
+                    pod.del();
+                }
+            });
+        }
+    });
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
