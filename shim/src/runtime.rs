@@ -44,6 +44,10 @@ pub struct Config {
     pub cgroup_root: String,
     /// Folder of gantry-monitor and gantry-pause; beside the running program when not given.
     pub programs_dir: Option<PathBuf>,
+    /// Registries' `HOST/hosts.toml` in containerd's layout; none are read when not given.
+    pub registry_hosts_dir: Option<PathBuf>,
+    /// Docker's `config.json`; pulls without credentials of their own use what it has.
+    pub registry_auth_file: Option<PathBuf>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
 }
@@ -60,6 +64,8 @@ impl Default for Config {
             netns_dir: "/run/netns".into(),
             cgroup_root: "/gantry".into(),
             programs_dir: None,
+            registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
+            registry_auth_file: None,
             default_network: false,
         }
     }
@@ -132,6 +138,11 @@ impl Runtime {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         recover::run(&node).await?;
+        let recovered = node.clone();
+        tokio::task::spawn_blocking(move || {
+            recovered.images.unpin_except(|id| recovered.store.container(id).is_ok());
+        })
+        .await?;
         let (marker, boot_id) = (node.config.state.join(BOOT_MARKER), node.boot_id.clone());
         tokio::task::spawn_blocking(move || {
             std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })
@@ -222,7 +233,14 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         }
     };
     let layout = Layout::detect()?;
-    let images = Images::open(&image::Config { root: config.root.clone(), state: config.state.clone() })?;
+    let pinned = image::pins::on_disk(&config.root.join("containers"));
+    let stored = image::Config {
+        root: config.root.clone(),
+        state: config.state.clone(),
+        hosts_dir: config.registry_hosts_dir.clone(),
+        docker_config: config.registry_auth_file.clone(),
+    };
+    let images = Images::open(&stored, pinned)?;
     let boot_id =
         std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();

@@ -45,7 +45,6 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
-    let image = node.images.find(&named).ok_or_else(|| Error::NoImage(named.clone()))?;
     let id = new_id().map_err(|source| Error::Files {
         what: "get randomness for",
         path: "an id".into(),
@@ -53,6 +52,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     })?;
     let reservation =
         node.store.names.reserve(&reserved(&metadata.name, metadata.attempt, &sandbox.id), &id)?;
+    // Before anything is made: from here to RemoveContainer the image's layers stay.
+    let (image, pin) = node.images.pin(&named, &id).ok_or_else(|| Error::NoImage(named.clone()))?;
     let folder = node.container_folder(&id);
     let (owned, parent, into) = (node.clone(), sandbox.record(), folder.clone());
     let job = move || {
@@ -62,6 +63,10 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
             if let Err(error) = fs::remove_dir_all(&into) {
                 tracing::warn!(folder = %into.display(), "{error}");
             }
+        }
+        // Here, not with the caller: letting go of layers may delete them.
+        if made.is_ok() {
+            pin.keep();
         }
         made
     };
@@ -212,6 +217,7 @@ fn new_record(
         image: if named.user_specified_image.is_empty() { named.image } else { named.user_specified_image },
         image_id: image.id.clone(),
         image_ref: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+        layers: image.layer_keys().to_vec(),
         labels: config.labels.clone().into_iter().collect(),
         annotations: config.annotations.clone().into_iter().collect(),
         mounts: mounts.collect(),

@@ -34,14 +34,20 @@ fn registry(error: &RegistryError) -> Class {
     match error {
         RegistryError::NotFound { .. } => Class::NotFound,
         RegistryError::Unauthorized { .. } | RegistryError::Challenge { .. } => Class::Unauthorized,
+        RegistryError::Mirrors { source, .. } => registry(source),
         RegistryError::Connect { .. }
+        | RegistryError::Untrusted { .. }
+        | RegistryError::Plain { .. }
         | RegistryError::Lost { .. }
         | RegistryError::Stalled { .. }
         | RegistryError::Redirect { .. }
         | RegistryError::Status { .. } => Class::Unavailable,
-        RegistryError::Auth { .. } | RegistryError::Large { .. } | RegistryError::Url { .. } => {
-            Class::Invalid
-        }
+        RegistryError::Auth { .. }
+        | RegistryError::NoPlace
+        | RegistryError::Hosts { .. }
+        | RegistryError::DockerConfig { .. }
+        | RegistryError::Large { .. }
+        | RegistryError::Url { .. } => Class::Invalid,
         RegistryError::Digest { .. } | RegistryError::Size { .. } => Class::Corrupt,
         RegistryError::Client { .. } => Class::Io,
     }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
 use super::manifest::{LayerBlob, Packing};
+use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
 use super::tarball::{TarError, Tarball};
@@ -82,6 +83,13 @@ pub enum LayerError {
     Thread,
 }
 
+impl LayerError {
+    /// Whether the bytes are not those promised, or did not come: another place may do better.
+    pub(crate) fn is_transfer(&self) -> bool {
+        matches!(self, Self::Download { .. } | Self::Size { .. } | Self::Digest { .. })
+    }
+}
+
 /// What the thread hears from the download.
 #[derive(Debug)]
 pub(crate) enum Piece {
@@ -117,6 +125,7 @@ pub(crate) async fn feed(
     mut download: Download,
     wanted: u64,
     pieces: mpsc::Sender<Piece>,
+    progress: &Layer,
 ) -> Result<bool, RegistryError> {
     let mut found = 0;
     while let Some(chunk) = download.chunk().await? {
@@ -124,10 +133,12 @@ pub(crate) async fn feed(
         if found > wanted {
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
         }
+        progress.downloaded(found);
         if pieces.send(Piece::Chunk(chunk)).await.is_err() {
             return Ok(false);
         }
     }
+    progress.unpacking();
     Ok(pieces.send(Piece::End).await.is_ok())
 }
 

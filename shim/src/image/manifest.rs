@@ -253,6 +253,16 @@ pub(crate) fn config(
     Ok((raw.config, diff_ids.iter().map(parse).collect::<Result<_, _>>()?))
 }
 
+/// The annotations of a manifest that was accepted before; those that are no text are none.
+pub(crate) fn annotations(manifest: &[u8]) -> BTreeMap<String, String> {
+    #[derive(Deserialize)]
+    struct Annotated {
+        #[serde(default, deserialize_with = "null_default")]
+        annotations: BTreeMap<String, String>,
+    }
+    serde_json::from_slice(manifest).map(|found: Annotated| found.annotations).unwrap_or_default()
+}
+
 fn image(
     config: &RawDescriptor,
     layers: &[RawDescriptor],

@@ -37,14 +37,38 @@ pub(crate) struct ImageRecord {
     pub(crate) fixup: Option<String>,
 }
 
+impl ImageRecord {
+    /// Keys of all layers that the image needs.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.diff_ids.iter().chain(&self.fixup)
+    }
+}
+
 /// What can happen to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
-    Layer { key: String, record: LayerRecord },
-    Image { id: String, record: ImageRecord, names: Vec<String> },
-    Name { name: String, id: String },
-    DropLayer { key: String },
-    DropImage { id: String },
+    Layer {
+        key: String,
+        record: LayerRecord,
+    },
+    Image {
+        id: String,
+        record: ImageRecord,
+        names: Vec<String>,
+    },
+    Name {
+        name: String,
+        id: String,
+    },
+    DropLayer {
+        key: String,
+    },
+    /// With the names it had: on disk they may still be those of an image that had them before.
+    DropImage {
+        id: String,
+        #[serde(default)]
+        names: Vec<String>,
+    },
 }
 
 /// A change on its way to the disk.

@@ -170,3 +170,34 @@ async fn trap_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
     assert!(node.file(&image, 0, "w").exists() && node.file(&image, 1, "etc/hello").exists());
     assert_eq!(image.diff_ids.len(), 4);
 }
+
+#[tokio::test]
+async fn progress_is_seen_while_the_pull_runs_and_not_after() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", &[5; 5000]))];
+    registry.image("a", "old", &layers[..1], "V=0");
+    registry.image("a", "t", &layers, "V=1");
+    node.pull(&registry.name("a:old")).await.unwrap();
+    let (open, gate) = Gate::new();
+    let (blob, held) = (crate::image::digest::Digest::of(&layers[1].blob), layers[1].blob.clone());
+    registry.script(move |request| {
+        let is_layer = request.path.ends_with(&blob.to_string());
+        is_layer.then(|| Answer::new(200).body(held.clone()).cut(10, Some(&gate)))
+    });
+    let name = registry.name("a:t");
+    assert_eq!(node.images.progress(&name), None);
+    let watch = async {
+        let seen = || node.images.progress(&name).filter(|pull| pull.layers.len() == 2);
+        until("ten bytes have come", || seen().is_some_and(|pull| pull.layers[1].downloaded == 10)).await;
+        let pull = seen().unwrap();
+        open.send(()).unwrap();
+        pull
+    };
+    let (image, pull) = tokio::join!(node.pull(&name), watch);
+    image.unwrap();
+    assert_eq!((pull.image.as_str(), pull.stage), (name.as_str(), "layers"));
+    assert_eq!((pull.layers[0].stage, pull.layers[1].stage), ("exists", "downloading"));
+    assert_eq!(pull.layers[1].total, layers[1].blob.len() as u64);
+    assert_eq!(pull.layers[1].digest, blob.to_string());
+    assert_eq!(node.images.progress(&name), None);
+}
