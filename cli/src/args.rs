@@ -68,7 +68,7 @@ pub(crate) struct RuntimeFlags {
     /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
-    /// Folder of gantry-monitor and gantry-pause; beside this program when not given.
+    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
 }

@@ -24,12 +24,10 @@ mod reference;
 mod registry;
 mod store;
 mod sync;
-mod tarball;
-mod unpack;
 mod usage;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -44,12 +42,12 @@ pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
-pub use tarball::TarError;
-pub use unpack::UnpackError;
 pub use usage::{Usage, of_folder};
 
 use crate::timeline::{Recorder, Span};
+use crate::unpack::UnpackError;
 use flight::Flights;
+pub use layer::Unpacker;
 use manifest::Platform;
 use pins::Pins;
 use pull::{LayerResult, PullResult};
@@ -58,7 +56,7 @@ use store::Store;
 use sync::Syncer;
 
 /// Where images live.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// On disk, survives reboots: `/var/lib/gantry`.
     pub root: PathBuf,
@@ -68,6 +66,8 @@ pub struct Config {
     pub hosts_dir: Option<PathBuf>,
     /// Docker's `config.json`, for pulls that bring no credentials.
     pub docker_config: Option<PathBuf>,
+    /// Who unpacks layers.
+    pub unpacker: Unpacker,
 }
 
 /// All images of this node; a cheap handle.
@@ -174,6 +174,7 @@ struct Inner {
     store: Arc<Store>,
     http: Arc<Http>,
     sources: Sources,
+    unpacker: Unpacker,
     platform: Platform,
     /// By canonical name and credentials: nobody gets what only another may see.
     images: Flights<(String, Option<Auth>), PullResult>,
@@ -211,6 +212,7 @@ impl Images {
             store,
             http: Arc::new(Http::new(patience)),
             sources,
+            unpacker: config.unpacker.clone(),
             platform: Platform::host(),
             images: Flights::new(),
             layers: Flights::new(),

@@ -42,7 +42,7 @@ pub struct Config {
     pub cni_data_dir: PathBuf,
     pub netns_dir: PathBuf,
     pub cgroup_root: String,
-    /// Folder of gantry-monitor and gantry-pause; beside the running program when not given.
+    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside the running program when not given.
     pub programs_dir: Option<PathBuf>,
     /// Registries' `HOST/hosts.toml` in containerd's layout; none are read when not given.
     pub registry_hosts_dir: Option<PathBuf>,
@@ -239,6 +239,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         state: config.state.clone(),
         hosts_dir: config.registry_hosts_dir.clone(),
         docker_config: config.registry_auth_file.clone(),
+        unpacker: image::Unpacker::Program(programs.unpack_path()),
     };
     let images = Images::open(&stored, pinned)?;
     let boot_id =

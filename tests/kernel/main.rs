@@ -10,5 +10,8 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod network;
+mod pulls;
 mod restart;
 mod standalone;
+mod unpacker;
+mod users;

@@ -95,5 +95,6 @@ calls! { image:
     pull_image(PullImageRequest) -> PullImageResponse;
     image_status(ImageStatusRequest) -> ImageStatusResponse;
     list_images(ListImagesRequest) -> ListImagesResponse;
+    remove_image(RemoveImageRequest) -> RemoveImageResponse;
     image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse;
 }

@@ -4,6 +4,7 @@
 //! tier (`tests/kernel`) and by `cargo xtask demo`.
 
 pub mod cri;
+pub mod held;
 pub mod http;
 pub mod image;
 pub mod leakcheck;

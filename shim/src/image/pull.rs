@@ -16,9 +16,10 @@ use super::layer::{self, LayerError, Piece, Promise};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
-use super::store::record::{ImageRecord, LayerRecord, escape};
+use super::store::record::{ImageRecord, LayerRecord};
 use super::{Error, Image, Inner};
 use crate::timeline::{Recorder, Span, unix_nanos};
+use crate::unpack::escape;
 
 /// Layers of one image on their way at the same time.
 const AT_ONCE: usize = 4;
@@ -319,7 +320,7 @@ fn keep(
     recorder: &Recorder,
 ) -> Result<(), LayerError> {
     let mut stage = recorder.stage("unpack");
-    let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir())?;
+    let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.unpacker)?;
     stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
     let record = LayerRecord {
         folder: promise.diff_id.short(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Patience;
-use super::{Class, Config, Error, Image, Images, Reference, open_store};
+use super::{Class, Config, Error, Image, Images, Reference, Unpacker, open_store};
 use crate::timeline::Recorder;
 use archive::Archive;
 use server::{Answer, Registry, Request};
@@ -72,6 +72,7 @@ fn config(folder: &Path) -> Config {
         state: folder.join("state"),
         hosts_dir: Some(folder.join("certs.d")),
         docker_config: Some(folder.join("config.json")),
+        unpacker: Unpacker::Thread,
     }
 }
 

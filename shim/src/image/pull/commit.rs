@@ -12,8 +12,9 @@ use crate::image::ingest::{Ingest, IngestError};
 use crate::image::layer::LayerError;
 use crate::image::store::StoreError;
 use crate::image::store::chain::chain;
-use crate::image::store::record::{ImageRecord, LayerRecord, unescape};
+use crate::image::store::record::{ImageRecord, LayerRecord};
 use crate::image::{Error, Image, Inner};
+use crate::unpack::unescape;
 
 /// Makes an image known whose layers are here and held.
 ///

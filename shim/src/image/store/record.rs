@@ -15,7 +15,7 @@ pub(crate) struct LayerRecord {
     pub(crate) blob: String,
     pub(crate) compressed: u64,
     pub(crate) unpacked: u64,
-    /// Directories without an entry of their own, escaped as by [`escape`].
+    /// Directories without an entry of their own, escaped as by `unpack::escape`.
     pub(crate) implied: Vec<String>,
     /// Nothing in it at all.
     pub(crate) empty: bool,
@@ -78,50 +78,4 @@ pub(crate) struct Pending {
     /// /run may be a disk: after a reboot the layer's files may be half-written all the same.
     pub(crate) boot_id: String,
     pub(crate) change: Change,
-}
-
-/// A path as text: what is not printable ASCII, and `%`, becomes `%XX`.
-pub(crate) fn escape(path: &[u8]) -> String {
-    path.iter().fold(String::with_capacity(path.len()), |mut text, byte| {
-        if (b' '..=b'~').contains(byte) && *byte != b'%' {
-            text.push(char::from(*byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-        text
-    })
-}
-
-/// The path of [`escape`]'s text.
-pub(crate) fn unescape(text: &str) -> Vec<u8> {
-    let mut path = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(code) if *byte == b'%' => {
-                path.push(code);
-                rest = &after[2..];
-            }
-            _ => {
-                path.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_path_survives_escaping() {
-        let all: Vec<u8> = (1..=255).collect();
-        for path in [&b"usr/share/x"[..], b"", b"100%", b"%41", b"caf\xc3\xa9/\xff\n", &all] {
-            assert_eq!(unescape(&escape(path)), path, "{path:?}");
-            assert!(escape(path).is_ascii());
-        }
-    }
 }

@@ -141,7 +141,7 @@ async fn pulls_at_the_same_time_share_images_and_layers() {
 }
 
 #[tokio::test]
-async fn trap_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
+async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
     let (node, registry) = (Node::new(), Registry::new());
     let base = Archive::new().directory("./", 0o755).owner(0, 7).directory("tmp/", 0o1777);
     let top = Archive::new().file("tmp/foo", b"x");
@@ -159,7 +159,7 @@ async fn trap_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
 }
 
 #[tokio::test]
-async fn trap_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
+async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
     let (node, registry) = (Node::new(), Registry::new());
     let (base, twice, empty) = (hello(), Archive::new().file("w", b""), Archive::new());
     let layers: Vec<Layer> = [&base, &twice, &empty, &twice].into_iter().map(Layer::gzip).collect();
@@ -200,4 +200,44 @@ async fn progress_is_seen_while_the_pull_runs_and_not_after() {
     assert_eq!(pull.layers[1].total, layers[1].blob.len() as u64);
     assert_eq!(pull.layers[1].digest, blob.to_string());
     assert_eq!(node.images.progress(&name), None);
+}
+
+#[tokio::test]
+async fn one_archive_is_one_layer_however_it_is_packed() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let archive = Archive::new().file("big", &vec![9; 3 << 20]).file("etc/hello", b"hello\n");
+    for (tag, layer) in
+        [("z", Layer::zstd(&archive)), ("g", Layer::gzip(&archive)), ("p", Layer::plain(&archive))]
+    {
+        registry.image("a", tag, &[layer], &format!("V={tag}"));
+        let image = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap();
+        assert_eq!(std::fs::read(node.file(&image, 0, "big")).unwrap(), vec![9; 3 << 20], "{tag}");
+        assert_eq!(node.layer_folders(), 1);
+        if tag != "p" {
+            node.images.remove(&image.id).unwrap();
+        }
+    }
+}
+
+/// The inflater's own damage, told apart from that of the way.
+#[tokio::test]
+async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let archive = Archive::new()
+        .file("big", &(0..200_000_u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect::<Vec<_>>());
+    for (index, mut layer) in [Layer::gzip(&archive), Layer::zstd(&archive)].into_iter().enumerate() {
+        let middle = layer.blob.len() / 2;
+        let good = layer.blob.clone();
+        layer.blob[..8].fill(0xff);
+        let tag = format!("t{index}");
+        registry.image("a", &tag, &[layer.clone()], "V=1");
+        let error = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap_err();
+        assert_eq!(error.class(), Class::Corrupt, "{}", chain(&error));
+        assert!(chain(&error).contains("stream: it is damaged"), "{}", chain(&error));
+        layer.blob = good[..middle].to_vec();
+        registry.image("a", &tag, &[layer], "V=1");
+        let error = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap_err();
+        assert!(chain(&error).contains("stream: it ends early"), "{}", chain(&error));
+        node.settled(0).await;
+    }
 }

@@ -15,7 +15,9 @@ impl Fixture {
         let config = Config {
             root: folder.path().join("root"),
             state: folder.path().join("state"),
-            ..Config::default()
+            hosts_dir: None,
+            docker_config: None,
+            unpacker: crate::image::Unpacker::Thread,
         };
         Self { store: Store::open(&config, std::iter::empty()).unwrap(), folder }
     }
