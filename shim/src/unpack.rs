@@ -11,7 +11,7 @@ mod report;
 mod tarball;
 mod tree;
 
-#[cfg(all(test, feature = "runtime"))]
+#[cfg(test)]
 mod tests;
 
 use std::io::{self, BufRead};
@@ -24,7 +24,7 @@ pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};
-pub use tree::{FLOOR, Tree, mark_opaque, own_xattrs};
+pub use tree::{FLOOR, Paths, Tree, mark_opaque, own_xattrs};
 
 /// Bytes written between two looks at the free space.
 const LOOK: u64 = 32 << 20;
@@ -107,7 +107,7 @@ pub fn unpack<R: BufRead>(
     let mut report = Report::default();
     let mut looked = 0;
     tree.check_space()?;
-    while let Some(entry) = tar.next().map_err(|source| UnpackError::Tar { source })? {
+    while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;
         if report.entries > max_entries {
             return Err(UnpackError::Entries { limit: max_entries });

@@ -131,7 +131,7 @@ fn fs_info_follows_layers_and_what_containers_write() -> Result<()> {
 #[test]
 fn a_pull_under_way_shows_its_layers() -> Result<()> {
     place::require_own_namespaces()?;
-    let noise: Vec<u8> = (0..2_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise: Vec<u8> = (0..2_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let layers = vec![Layer::default().file("small", 0o644, "x"), Layer::default().file("big", 0o644, noise)];
     let built = Image { layers, ..Image::default() }.build()?;
     let (held, node) = (Held::serve(&built)?, Node::start()?);

@@ -126,7 +126,7 @@ fn empty(folder: &Path) -> bool {
 #[test]
 fn an_unpacker_that_is_killed_fails_its_pull_and_leaves_nothing() -> Result<()> {
     place::require_own_namespaces()?;
-    let noise: Vec<u8> = (0..2_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let noise: Vec<u8> = (0..2_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     let built =
         Image { layers: vec![Layer::default().file("big", 0o644, noise)], ..Image::default() }.build()?;
     let (held, node) = (Held::serve(&built)?, Node::start()?);

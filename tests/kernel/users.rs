@@ -75,6 +75,10 @@ fn image_users_in_every_form_and_accounts_behind_links() -> Result<()> {
     assert_eq!(merged, triple("1000", "1000", "55,1000,1234"));
     let named = who(&node, &name, |context| context.run_as_username = "root".to_owned())?;
     assert_eq!((named.0.as_str(), named.1.as_str()), ("0", "0"));
+    for image in node.cri().list_images(cri::ListImagesRequest::default())?.images {
+        let image = Some(cri::ImageSpec { image: image.id, ..Default::default() });
+        node.cri().remove_image(cri::RemoveImageRequest { image })?;
+    }
     node.assert_clean(&before)
 }
 

@@ -101,7 +101,7 @@ impl<R: BufRead> Tarball<R> {
     ///
     /// # Errors
     /// [`TarError`].
-    pub fn next(&mut self) -> Result<Option<Entry>, TarError> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip()?;
         let mut overrides = Overrides::default();
         loop {

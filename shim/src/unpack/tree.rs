@@ -61,6 +61,8 @@ pub(super) struct Writing {
 type Place = (Rc<OwnedFd>, Vec<u8>);
 /// The open parent, the canonical path, and the name in the parent.
 type Spot<'p> = (Rc<OwnedFd>, Vec<u8>, &'p [u8]);
+/// Within the layer, of directories.
+pub type Paths = Vec<Vec<u8>>;
 /// Names and values.
 type Xattrs = Vec<(String, Vec<u8>)>;
 
@@ -185,7 +187,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`UnpackError`].
-    pub fn finish(self) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), UnpackError> {
+    pub fn finish(self) -> Result<(Paths, Paths), UnpackError> {
         let mut implied = Vec::new();
         // From the leaves up: a parent may forbid what its children still need.
         for (path, meta) in self.directories.iter().rev() {
