@@ -81,7 +81,13 @@ pub(crate) struct RuntimeFlags {
     /// Cgroup below which pods are made when the agent names none.
     #[arg(long, value_name = "PATH", default_value = "/gantry")]
     pub(crate) cgroup_root: String,
-    /// Folder of gantry-monitor and gantry-pause; beside this program when not given.
+    /// How to reach registries: mirrors, certificates, plain HTTP; HOST/hosts.toml as containerd reads it.
+    #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d")]
+    pub(crate) registry_hosts_dir: PathBuf,
+    /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth_file: Option<PathBuf>,
+    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
     /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.

@@ -1,6 +1,8 @@
 //! `gantry runtime`: the container runtime as a process of its own. Owns its flags'
 //! meaning and its shutdown; the runtime itself is the shim crate's. Called by main.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use gantry_shim::runtime::{Config, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,6 +31,11 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
 /// The flags as the configuration of a runtime that ends with its pods: nothing else needs to be
 /// installed, a network neither.
 pub(crate) fn standalone_config(flags: RuntimeFlags) -> Config {
+    let mut flags = flags;
+    // A runtime of one's own pulls as oneself; one that serves others' pods must be told to.
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let own = || home.map(|home| home.join(".docker/config.json"));
+    flags.registry_auth_file = flags.registry_auth_file.or_else(own);
     Config { default_network: true, ..config(flags) }
 }
 
@@ -44,6 +51,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         cni_data_dir,
         netns_dir,
         cgroup_root,
+        registry_hosts_dir,
+        registry_auth_file,
         programs_dir,
         unset_seccomp_profile,
         boot_id_file,
@@ -59,6 +68,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         cgroup_root,
         programs_dir,
         prefer_external_cni: cni_external,
+        registry_hosts_dir: Some(registry_hosts_dir),
+        registry_auth_file,
         default_network: false,
         unset_seccomp_profile,
         boot_id_file,

@@ -1,5 +1,6 @@
 //! Containers: created, started, stopped, removed. Called by the RPC handlers and `sandbox::stop`.
 
+mod accounts;
 pub(crate) mod create;
 mod devices;
 mod propagation;

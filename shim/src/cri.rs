@@ -5,6 +5,7 @@
 //! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
+mod images;
 pub(crate) mod show;
 mod stats;
 mod streams;
@@ -15,17 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_proto::cri;
-use gantry_proto::cri::image_service_server::ImageService;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
 use streams::{Pieces, pieces};
 use tonic::{Request, Response, Status};
 
 use crate::error::Error;
-use crate::image::{Auth, Reference};
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::LookupError;
-use crate::timeline::Recorder;
 use crate::{attach, container, exec, sandbox, streaming};
 
 /// Both services on one node.
@@ -52,17 +50,6 @@ async fn detached<T: Send + 'static>(
         tracing::debug!("{}", crate::error::chain(&error));
         Status::from(error)
     })
-}
-
-fn credentials(from: cri::AuthConfig) -> Auth {
-    Auth {
-        username: from.username,
-        password: from.password,
-        auth: from.auth,
-        server_address: from.server_address,
-        identity_token: from.identity_token,
-        registry_token: from.registry_token,
-    }
 }
 
 /// None for an object that is not there: stopping and removing it is done already.
@@ -320,40 +307,5 @@ impl RuntimeService for Service {
 
     async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
         Ok(Response::new(detached(exec::sync(self.node.clone(), request.into_inner())).await?))
-    }
-}
-
-#[tonic::async_trait]
-impl ImageService for Service {
-    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        let filter = request.into_inner().filter.and_then(|filter| filter.image).map(|image| image.image);
-        let images = match filter.filter(|name| !name.is_empty()) {
-            Some(name) => self.node.images.find(&name).into_iter().collect(),
-            None => self.node.images.list(),
-        };
-        Ok(Response::new(cri::ListImagesResponse {
-            images: images.iter().map(|image| show::image(image)).collect(),
-        }))
-    }
-
-    async fn image_status(
-        &self,
-        request: Request<cri::ImageStatusRequest>,
-    ) -> Answer<cri::ImageStatusResponse> {
-        let request = request.into_inner();
-        let name = request.image.unwrap_or_default().image;
-        Ok(Response::new(show::image_status(&self.node.images, &name, request.verbose)))
-    }
-
-    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
-        let request = request.into_inner();
-        let (node, name) = (self.node.clone(), request.image.unwrap_or_default().image);
-        let auth = request.auth.map(credentials);
-        let image = detached(async move {
-            let reference = Reference::parse(&name).map_err(Error::from)?;
-            Ok(node.images.pull(&reference, auth, &Recorder::default()).await?)
-        })
-        .await?;
-        Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
     }
 }

@@ -17,18 +17,19 @@ mod hold;
 mod ingest;
 mod layer;
 mod manifest;
+pub(crate) mod pins;
+mod progress;
 mod pull;
 mod reference;
 mod registry;
 mod store;
 mod sync;
-mod tarball;
-mod unpack;
+mod usage;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,17 +38,20 @@ pub use digest::{Digest, DigestError};
 pub use ingest::IngestError;
 pub use layer::LayerError;
 pub use manifest::{ImageConfig, ManifestError};
+pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
-pub use registry::RegistryError;
+pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
-pub use tarball::TarError;
-pub use unpack::UnpackError;
+pub use usage::{Usage, of_folder};
 
 use crate::timeline::{Recorder, Span};
+use crate::unpack::UnpackError;
 use flight::Flights;
+pub use layer::Unpacker;
 use manifest::Platform;
+use pins::Pins;
 use pull::{LayerResult, PullResult};
-use registry::{Http, Patience};
+use registry::{Http, Patience, Sources};
 use store::Store;
 use sync::Syncer;
 
@@ -58,6 +62,12 @@ pub struct Config {
     pub root: PathBuf,
     /// Gone with a reboot: `/run/gantry`.
     pub state: PathBuf,
+    /// Where `HOST/hosts.toml` stands, in containerd's layout: `/etc/containerd/certs.d`.
+    pub hosts_dir: Option<PathBuf>,
+    /// Docker's `config.json`, for pulls that bring no credentials.
+    pub docker_config: Option<PathBuf>,
+    /// Who unpacks layers.
+    pub unpacker: Unpacker,
 }
 
 /// All images of this node; a cheap handle.
@@ -83,6 +93,10 @@ pub struct Image {
     pub diff_ids: Vec<String>,
     /// Digest of the manifest for this platform.
     pub manifest_digest: String,
+    /// The manifest's annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Of the layers and the fix-up layer, each under which the store knows it.
+    keys: Vec<String>,
     folders: Vec<String>,
 }
 
@@ -159,34 +173,52 @@ pub enum Class {
 struct Inner {
     store: Arc<Store>,
     http: Arc<Http>,
+    sources: Sources,
+    unpacker: Unpacker,
     platform: Platform,
     /// By canonical name and credentials: nobody gets what only another may see.
     images: Flights<(String, Option<Auth>), PullResult>,
     layers: Flights<Digest, LayerResult>,
+    pins: Pins,
+    under_way: progress::Board,
+    usages: usage::Cache,
     pulls: Mutex<HashMap<String, Vec<Span>>>,
     syncer: Option<Syncer>,
 }
 
 impl Images {
     /// Opens the store: reads the index, drops layers that no image has (of pulls that died with
-    /// their process) and folders that nobody knows. Blocks.
+    /// their process) and folders that nobody knows. What `pinned` names for containers stays. Blocks.
     ///
     /// # Errors
     /// [`Error::Store`], of an unknown format version above all; [`Error::Sync`].
-    pub fn open(config: &Config) -> Result<Self, Error> {
-        let store = open_store(config)?;
+    pub fn open(config: &Config, pinned: HashMap<String, Vec<String>>) -> Result<Self, Error> {
+        let store = open_store(config, &pinned)?;
         let syncer = Syncer::start(Arc::clone(&store));
         let syncer = syncer.map_err(|source| Error::Sync { source: Arc::new(source) })?;
-        Ok(Self::with(store, Patience::default(), Some(syncer)))
+        Ok(Self::with(config, store, Patience::default(), Some(syncer), pinned))
     }
 
-    fn with(store: Arc<Store>, patience: Patience, syncer: Option<Syncer>) -> Self {
+    fn with(
+        config: &Config,
+        store: Arc<Store>,
+        patience: Patience,
+        syncer: Option<Syncer>,
+        pinned: HashMap<String, Vec<String>>,
+    ) -> Self {
+        let sources =
+            Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
         let inner = Inner {
             store,
             http: Arc::new(Http::new(patience)),
+            sources,
+            unpacker: config.unpacker.clone(),
             platform: Platform::host(),
             images: Flights::new(),
             layers: Flights::new(),
+            pins: Pins::with(pinned),
+            under_way: progress::Board::default(),
+            usages: usage::Cache::default(),
             pulls: Mutex::new(HashMap::new()),
             syncer,
         };
@@ -238,6 +270,12 @@ impl Images {
         self.inner.store.list()
     }
 
+    /// The image's config as it came: JSON of the OCI image specification.
+    #[must_use]
+    pub fn config_document(&self, id: &str) -> Option<String> {
+        self.inner.store.image_record(id).map(|record| record.config.clone())
+    }
+
     /// Folders under [`Images::layers_dir`] that make up the image, topmost first, each once, as
     /// overlayfs wants them for `lowerdir`. Empty only for an image without layers.
     #[must_use]
@@ -245,12 +283,23 @@ impl Images {
         image.folders.clone()
     }
 
-    /// Removes all layers that no image has and no pull under way needs, and says how many. Pulls
-    /// see to their own; this is for when images have gone: durably, since what is pulled next may
-    /// get the same folders, and a power cut would leave an old record with half of the new files.
-    /// Blocks.
-    #[must_use]
-    pub fn remove_unneeded_layers(&self) -> usize {
+    /// Removes the image of this name or id: all its names, at once and durably, and those of its
+    /// layers that nothing else needs. Says which one; None when there is none. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Store`]; the image stays then.
+    pub fn remove(&self, name_or_id: &str) -> Result<Option<String>, Error> {
+        let Some(image) = self.find(name_or_id) else { return Ok(None) };
+        let removed = self.inner.store.remove_image(&image.id);
+        let removed = removed.map_err(|source| Error::Store { source: Box::new(source) })?;
+        self.inner.pulls.lock().unwrap_or_else(PoisonError::into_inner).remove(&image.id);
+        self.remove_unneeded_layers();
+        Ok(removed.then(|| image.id.clone()))
+    }
+
+    /// Removes all layers that no image has and no pull under way or container needs, and says how
+    /// many. Pulls and containers see to their own. Blocks.
+    fn remove_unneeded_layers(&self) -> usize {
         let removed = self.inner.store.release(&[]);
         if removed > 0 {
             self.inner.wake();
@@ -281,6 +330,21 @@ impl Inner {
 }
 
 impl Image {
+    /// Identity of the layers together (image-spec, config.md "Layer ChainID"); empty without layers.
+    #[must_use]
+    pub fn chain_id(&self) -> String {
+        let join = |below: String, id: &String| match below.is_empty() {
+            true => id.clone(),
+            false => Digest::of(format!("{below} {id}").as_bytes()).to_string(),
+        };
+        self.diff_ids.iter().fold(String::new(), join)
+    }
+
+    /// Keys of everything that a container of it needs.
+    pub(crate) fn layer_keys(&self) -> &[String] {
+        &self.keys
+    }
+
     /// Before its record has been read.
     fn unnamed(id: String) -> Self {
         Self {
@@ -291,11 +355,15 @@ impl Image {
             config: ImageConfig::default(),
             diff_ids: Vec::new(),
             manifest_digest: String::new(),
+            annotations: BTreeMap::new(),
+            keys: Vec::new(),
             folders: Vec::new(),
         }
     }
 }
 
-fn open_store(config: &Config) -> Result<Arc<Store>, Error> {
-    Store::open(config).map(Arc::new).map_err(|source| Error::Store { source: Box::new(source) })
+fn open_store(config: &Config, pinned: &HashMap<String, Vec<String>>) -> Result<Arc<Store>, Error> {
+    Store::open(config, pinned.values().flatten())
+        .map(Arc::new)
+        .map_err(|source| Error::Store { source: Box::new(source) })
 }

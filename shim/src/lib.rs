@@ -1,12 +1,13 @@
 //! Gantry's CRI runtime: images, sandboxes, containers, and the monitor that
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
-//! the programs in `bin/` (monitor, pause), which build it without `runtime`.
+//! the programs in `bin/` (monitor, pause, unpack), which build it without `runtime`.
 
 pub mod descriptors;
 pub mod exit;
 pub mod init;
 pub mod monitor;
 pub mod sys;
+pub mod unpack;
 pub mod wire;
 
 #[cfg(feature = "runtime")]

@@ -39,12 +39,13 @@ pub(crate) struct Node {
     pub events: mpsc::UnboundedSender<Event>,
 }
 
-/// Monitor and pause as sealed memfds: what a container can reach through /proc/PID/exe can't be
+/// Our other programs as sealed memfds: what a container can reach through /proc/PID/exe can't be
 /// written, and is not the installed file (CVE-2019-5736).
 #[derive(Debug)]
 pub(crate) struct Programs {
     monitor: OwnedFd,
     pause: OwnedFd,
+    unpack: OwnedFd,
 }
 
 /// A program could not be loaded.
@@ -59,7 +60,7 @@ pub struct ProgramError {
 }
 
 impl Programs {
-    /// Loads both from `folder`.
+    /// Loads all from `folder`.
     ///
     /// # Errors
     /// When one is missing or can't be copied.
@@ -68,13 +69,23 @@ impl Programs {
             let path = folder.join(name);
             seal(&path, name).map_err(|source| ProgramError { path, source })
         };
-        Ok(Self { monitor: sealed("gantry-monitor")?, pause: sealed("gantry-pause")? })
+        Ok(Self {
+            monitor: sealed("gantry-monitor")?,
+            pause: sealed("gantry-pause")?,
+            unpack: sealed("gantry-unpack")?,
+        })
     }
 
     /// A path that execs the monitor from this process's children.
     #[must_use]
     pub(crate) fn monitor_path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.monitor.as_raw_fd()).into()
+    }
+
+    /// A path that execs the unpacker from this process's children.
+    #[must_use]
+    pub(crate) fn unpack_path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.unpack.as_raw_fd()).into()
     }
 
     /// A path that any root process opens pause by, while the runtime lives.

@@ -47,10 +47,14 @@ pub struct Config {
     pub cni_data_dir: PathBuf,
     pub netns_dir: PathBuf,
     pub cgroup_root: String,
-    /// Folder of gantry-monitor and gantry-pause; beside the running program when not given.
+    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside the running program when not given.
     pub programs_dir: Option<PathBuf>,
     /// Run the programs of `cni_bin_dir` even for plugins that are built in.
     pub prefer_external_cni: bool,
+    /// Registries' `HOST/hosts.toml` in containerd's layout; none are read when not given.
+    pub registry_hosts_dir: Option<PathBuf>,
+    /// Docker's `config.json`; pulls without credentials of their own use what it has.
+    pub registry_auth_file: Option<PathBuf>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
@@ -80,6 +84,8 @@ impl Default for Config {
             cgroup_root: "/gantry".into(),
             programs_dir: None,
             prefer_external_cni: false,
+            registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
+            registry_auth_file: None,
             default_network: false,
             unset_seccomp_profile: String::new(),
             boot_id_file: BOOT_ID.into(),
@@ -163,6 +169,11 @@ impl Runtime {
             // What is left costs an address at most; pods need the runtime.
             tracing::warn!("{}", crate::error::chain(&error));
         }
+        let recovered = node.clone();
+        tokio::task::spawn_blocking(move || {
+            recovered.images.unpin_except(|id| recovered.store.container(id).is_ok());
+        })
+        .await?;
         let (marker, boot_id) = (node.config.state.join(BOOT_MARKER), node.boot_id.clone());
         tokio::task::spawn_blocking(move || {
             std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })
@@ -261,7 +272,15 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         }
     };
     let layout = Layout::detect()?;
-    let images = Images::open(&image::Config { root: config.root.clone(), state: config.state.clone() })?;
+    let pinned = image::pins::on_disk(&config.root.join("containers"));
+    let stored = image::Config {
+        root: config.root.clone(),
+        state: config.state.clone(),
+        hosts_dir: config.registry_hosts_dir.clone(),
+        docker_config: config.registry_auth_file.clone(),
+        unpacker: image::Unpacker::Program(programs.unpack_path()),
+    };
+    let images = Images::open(&stored, pinned)?;
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
     let first_start_of_boot = seen != boot_id;

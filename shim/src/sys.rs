@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "the one place for it; every block has its SAFETY")]
 
+pub mod allow;
 pub mod bpf;
 pub mod clone;
 pub mod exec;

@@ -123,7 +123,8 @@ fn the_same_sandbox_twice_is_refused() -> Result<()> {
 fn calls_that_are_not_there_yet_say_so() -> Result<()> {
     let node = Node::start()?;
     let cri = node.cri();
-    let codes = [cri.image_fs_info(cri::ImageFsInfoRequest::default()).expect_err("answered").code()];
+    let codes =
+        [cri.checkpoint_container(cri::CheckpointContainerRequest::default()).expect_err("answered").code()];
     assert_eq!(codes, [Code::Unimplemented; 1]);
     Ok(())
 }

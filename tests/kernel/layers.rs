@@ -29,7 +29,7 @@ fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
 }
 
 #[test]
-fn trap_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()> {
+fn rt_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()> {
     let layers = vec![Layer::default().file("tmp/note", 0o644, "x").file("root/note", 0o644, "y")];
     let log = seen(layers, "stat -c %a /tmp /root /; cat /tmp/note /root/note")?;
     assert_eq!(log, "1777\n700\n755\nxy\n");
@@ -37,7 +37,7 @@ fn trap_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()
 }
 
 #[test]
-fn trap_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
+fn rt_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
     let add = || Layer::default().file("srv/again", 0o644, "here");
     let remove = Layer::default().file("srv/.wh.again", 0o644, "");
     let layers = vec![add(), Layer::default(), remove, add(), Layer::default()];
@@ -46,7 +46,7 @@ fn trap_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
 }
 
 #[test]
-fn trap_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else() -> Result<()> {
+fn rt_1_6_whiteouts_and_opaque_folders_hide_what_lies_below_and_nothing_else() -> Result<()> {
     let layers = vec![
         Layer::default()
             .file("etc/.wh.motd", 0o644, "")
@@ -64,5 +64,42 @@ fn a_link_that_leads_nowhere_is_a_fine_mount_target() -> Result<()> {
     let link = "../run/systemd/resolve/stub-resolv.conf";
     let layers = vec![Layer::default().symlink("etc/resolv.conf", link)];
     assert_eq!(seen(layers, "readlink /etc/resolv.conf; test -f /etc/resolv.conf")?, format!("{link}\n"));
+    Ok(())
+}
+
+/// Debian 12's kernel knows no `lowerdir+`: names must be short enough for one page of options.
+#[test]
+fn rt_1_3_an_image_of_a_hundred_layers_runs() -> Result<()> {
+    let layers = (0..100).map(|n| Layer::default().file(&format!("many/{n}"), 0o644, format!("{n}\n")));
+    let log = seen(layers.collect(), "ls /many | wc -l; cat /many/0 /many/99")?;
+    assert_eq!(log, "100\n0\n99\n");
+    Ok(())
+}
+
+#[test]
+fn rt_1_5_set_id_bits_links_and_harmless_xattrs_arrive() -> Result<()> {
+    let capability = b"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+    let layers = vec![
+        Layer::default()
+            .file("x/suid", 0o4755, "s")
+            .owned(7, 8)
+            .file("x/cap", 0o755, "c")
+            .xattr("security.capability", capability)
+            .xattr("trusted.overlay.opaque", b"y")
+            .link("x/same", "x/cap"),
+    ];
+    let script = "stat -c '%a %u %g' /x/suid; stat -c %h /x/cap; cat /x/same; ls /srv/index.html";
+    assert_eq!(seen(layers, script)?, "4755 7 8\n2\nc/srv/index.html\n");
+    Ok(())
+}
+
+#[test]
+fn rt_1_7_a_hard_link_into_a_lower_layer_is_refused_with_its_remedy() -> Result<()> {
+    let layers = vec![Layer::default().link("linked", "bin/busybox")];
+    let error = seen(layers, "true").expect_err("no layer of its own has the target");
+    let text = format!("{error:#}");
+    for words in ["linked", "bin/busybox", "rebuild the image"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
     Ok(())
 }

@@ -127,6 +127,7 @@ calls! { runtime:
     port_forward(PortForwardRequest) -> PortForwardResponse;
     reopen_container_log(ReopenContainerLogRequest) -> ReopenContainerLogResponse;
     attach(AttachRequest) -> AttachResponse;
+    checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse;
     container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
@@ -139,5 +140,6 @@ calls! { image:
     pull_image(PullImageRequest) -> PullImageResponse;
     image_status(ImageStatusRequest) -> ImageStatusResponse;
     list_images(ListImagesRequest) -> ListImagesResponse;
+    remove_image(RemoveImageRequest) -> RemoveImageResponse;
     image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse;
 }

@@ -31,6 +31,7 @@ struct Entry {
     mode: u32,
     uid: u64,
     gid: u64,
+    xattrs: Vec<(String, Vec<u8>)>,
     content: Content,
 }
 
@@ -42,7 +43,7 @@ pub struct Layer {
 
 impl Layer {
     fn push(mut self, path: &str, mode: u32, content: Content) -> Self {
-        self.entries.push(Entry { path: path.to_owned(), mode, uid: 0, gid: 0, content });
+        self.entries.push(Entry { path: path.to_owned(), mode, uid: 0, gid: 0, xattrs: Vec::new(), content });
         self
     }
 
@@ -79,6 +80,15 @@ impl Layer {
         self
     }
 
+    /// Gives the last entry an extended attribute.
+    #[must_use]
+    pub fn xattr(mut self, name: &str, value: &[u8]) -> Self {
+        if let Some(last) = self.entries.last_mut() {
+            last.xattrs.push((name.to_owned(), value.to_vec()));
+        }
+        self
+    }
+
     /// Debian's busybox at `/bin/busybox`, each applet a hard link to it (a mask over a symlink
     /// would hide busybox itself), and the files a small system expects.
     ///
@@ -103,7 +113,11 @@ impl Layer {
         Ok(layer)
     }
 
-    fn tar(&self) -> Result<Vec<u8>> {
+    /// The layer as a tar archive.
+    ///
+    /// # Errors
+    /// When a path does not fit a header.
+    pub fn archive(&self) -> Result<Vec<u8>> {
         let mut builder = tar::Builder::new(Vec::new());
         for entry in &self.entries {
             let mut header = tar::Header::new_ustar();
@@ -120,6 +134,13 @@ impl Layer {
             header.set_entry_type(kind);
             header.set_size(size);
             let at = || format!("tar entry {}", entry.path);
+            let names = entry.xattrs.iter().map(|(name, _)| format!("SCHILY.xattr.{name}"));
+            let names: Vec<String> = names.collect();
+            let values = entry.xattrs.iter().map(|(_, value)| value.as_slice());
+            if !names.is_empty() {
+                let records = names.iter().map(String::as_str).zip(values);
+                builder.append_pax_extensions(records).with_context(at)?;
+            }
             match &entry.content {
                 Content::Folder => builder.append_data(&mut header, format!("{}/", entry.path), &[][..]),
                 Content::File(bytes) => builder.append_data(&mut header, &entry.path, bytes.as_slice()),
@@ -182,7 +203,7 @@ impl Image {
         let mut layers = Vec::new();
         let mut diff_ids = Vec::new();
         for layer in &self.layers {
-            let tar = layer.tar()?;
+            let tar = layer.archive()?;
             diff_ids.push(sha256(&tar));
             layers.push(blob(gzip(&tar)?));
         }

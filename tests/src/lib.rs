@@ -6,6 +6,7 @@
 pub mod cri;
 pub mod debian;
 pub mod go;
+pub mod held;
 pub mod http;
 pub mod image;
 pub mod leakcheck;

@@ -114,6 +114,7 @@ impl Roots {
             at("cni-cache-dir", "cache"),
             at("cni-data-dir", "leases"),
             at("netns-dir", "netns"),
+            at("registry-hosts-dir", "certs.d"),
             format!("--cgroup-root=/{}", self.tag),
             format!("--programs-dir={}", place::bin_dir()?.display()),
         ])
@@ -290,6 +291,19 @@ impl Node {
         let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
         let request = cri::PullImageRequest { image, ..Default::default() };
         self.cri.pull_image(request).map(|answer| answer.image_ref)
+    }
+
+    /// Writes a registry's `hosts.toml`, and files beside it that it names.
+    ///
+    /// # Errors
+    /// When the disk is full.
+    pub fn registry_config(&self, host: &str, hosts: &str, files: &[(&str, &str)]) -> Result<()> {
+        let folder = self.roots.path("certs.d").join(host);
+        std::fs::create_dir_all(&folder)?;
+        for (name, text) in files.iter().chain([&("hosts.toml", hosts)]) {
+            std::fs::write(folder.join(name), text)?;
+        }
+        Ok(())
     }
 
     /// What is there now, to compare with at the end.

@@ -15,6 +15,16 @@ use crate::http::{self, Response};
 use crate::image::{Blob, Built};
 use crate::poll::poll;
 
+/// A second server over the same storage that speaks https only; stops when dropped.
+#[derive(Debug)]
+pub struct Secured {
+    child: Child,
+    addr: SocketAddr,
+    /// PEM of the authority that signed its certificate.
+    pub authority: String,
+    _folder: TempDir,
+}
+
 /// A running registry; stops when dropped.
 #[derive(Debug)]
 pub struct Registry {
@@ -31,24 +41,7 @@ impl Registry {
     pub fn start() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
         let addr = free_port()?;
-        let config = folder.path().join("config.yml");
-        std::fs::write(
-            &config,
-            format!(
-                "version: 0.1\nlog:\n  level: warn\n  accesslog:\n    disabled: true\n\
-                 storage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {addr}\n",
-                folder.path().join("store").display()
-            ),
-        )?;
-        let log = File::create(folder.path().join("log"))?;
-        let child = Command::new("docker-registry")
-            .arg("serve")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("start docker-registry: apt-get install docker-registry")?;
+        let child = serve(&folder, &folder.path().join("store"), addr, "")?;
         let mut registry = Registry { child, addr, folder };
         registry.await_ready()?;
         Ok(registry)
@@ -76,6 +69,41 @@ impl Registry {
     #[must_use]
     pub fn host(&self) -> String {
         self.addr.to_string()
+    }
+
+    /// The same images over https, with a certificate that nobody trusts yet.
+    ///
+    /// # Errors
+    /// When no certificate can be made or the server does not come up in 20 s.
+    pub fn secured(&self) -> Result<Secured> {
+        let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
+        let signing = rcgen::KeyPair::generate()?;
+        let mut params = rcgen::CertificateParams::new(vec![])?;
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "an authority of one test");
+        let root = params.self_signed(&signing)?;
+        let issuer = rcgen::Issuer::new(params, signing);
+        let key = rcgen::KeyPair::generate()?;
+        let own = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()])?.signed_by(&key, &issuer)?;
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("own.pem"), own.pem())?;
+        std::fs::write(at("own.key"), key.serialize_pem())?;
+        let addr = free_port()?;
+        let tls = format!(
+            "  tls:\n    certificate: {}\n    key: {}\n",
+            at("own.pem").display(),
+            at("own.key").display()
+        );
+        let child = serve(&folder, &self.folder.path().join("store"), addr, &tls)?;
+        let mut secured = Secured { child, addr, authority: root.pem(), _folder: folder };
+        let answered = poll("the https registry to listen", Duration::from_secs(20), || {
+            if let Ok(Some(status)) = secured.child.try_wait() {
+                return Ok(Err(anyhow!("docker-registry ended with {status}")));
+            }
+            std::net::TcpStream::connect(addr).map(|_| Ok(())).map_err(|error| error.to_string())
+        });
+        answered.flatten()?;
+        Ok(secured)
     }
 
     /// Pushes an image and returns the reference to pull it by.
@@ -132,6 +160,43 @@ impl Registry {
 }
 
 impl Drop for Registry {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(folder: &TempDir, store: &std::path::Path, addr: SocketAddr, tls: &str) -> Result<Child> {
+    let config = folder.path().join("config.yml");
+    std::fs::write(
+        &config,
+        format!(
+            "version: 0.1\nlog:\n  level: warn\n  accesslog:\n    disabled: true\n\
+             storage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {addr}\n{tls}",
+            store.display()
+        ),
+    )?;
+    let log = File::create(folder.path().join("log"))?;
+    Command::new("docker-registry")
+        .arg("serve")
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("start docker-registry: apt-get install docker-registry")
+}
+
+impl Secured {
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.addr.to_string()
+    }
+}
+
+impl Drop for Secured {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
         let _ = self.child.kill();

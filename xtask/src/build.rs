@@ -14,7 +14,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 /// The programs beside gantry.
-pub(crate) const BESIDE: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-workload"];
+pub(crate) const BESIDE: [&str; 4] = ["gantry-monitor", "gantry-pause", "gantry-unpack", "gantry-workload"];
 
 /// Builds everything and returns the folder it lies in.
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
@@ -30,7 +30,7 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
         let mut args = vec!["build", "--profile", "tiny", "--target", TARGET, "--package"];
         args.extend(package);
         if package.len() > 1 {
-            args.extend(["--bin", "gantry-pause"]);
+            args.extend(["--bin", "gantry-pause", "--bin", "gantry-unpack"]);
         }
         sh::run(sh::cargo(&args).env("RUSTFLAGS", STATIC_FLAGS))?;
     }

@@ -2,18 +2,15 @@
 //! the monitor will be told. No process is started. Called by the RPC handler, in a task of its own.
 
 use std::fs;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{START_FILE, devices, propagation, reserved};
+use super::{START_FILE, accounts, devices, propagation, reserved};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
@@ -23,13 +20,10 @@ use crate::sandbox::HOST_FILES;
 use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
-use crate::spec::user::{Accounts, User};
+use crate::spec::user::User;
 use crate::store::record::{self, ContainerRecord, MountRecord, SandboxRecord, VERSION};
 use crate::store::{Container, ContainerState, SandboxState};
 use crate::timeline::unix_nanos;
-
-/// More than any account file of an image; no more is read.
-const MAX_ACCOUNTS: u64 = 4 << 20;
 
 /// Makes a container and returns its id.
 ///
@@ -47,7 +41,6 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
-    let image = node.images.find(&named).ok_or_else(|| Error::NoImage(named.clone()))?;
     let id = new_id().map_err(|source| Error::Files {
         what: "get randomness for",
         path: "an id".into(),
@@ -55,6 +48,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     })?;
     let reservation =
         node.store.names.reserve(&reserved(&metadata.name, metadata.attempt, &sandbox.id), &id)?;
+    // Before anything is made: from here to RemoveContainer the image's layers stay.
+    let (image, pin) = node.images.pin(&named, &id).ok_or_else(|| Error::NoImage(named.clone()))?;
     let folder = node.container_folder(&id);
     let (owned, parent, into) = (node.clone(), sandbox.record(), folder.clone());
     let job = move || {
@@ -64,6 +59,10 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
             if let Err(error) = fs::remove_dir_all(&into) {
                 tracing::warn!(folder = %into.display(), "{error}");
             }
+        }
+        // Here, not with the caller: letting go of layers may delete them.
+        if made.is_ok() {
+            pin.keep();
         }
         made
     };
@@ -86,10 +85,8 @@ fn make(
     let checked = spec::container::check(config, &node.config.unset_seccomp())?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
-    let accounts = Accounts {
-        passwd: topmost(node.images.layers_dir(), &layers, "etc/passwd")?,
-        group: topmost(node.images.layers_dir(), &layers, "etc/group")?,
-    };
+    make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
+    let accounts = accounts::read(node.images.layers_dir(), &layers, &folder.join("root"))?;
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
     let mut start = checked.start(config, &image.config, &user, sandbox)?;
     if start.privileged {
@@ -99,7 +96,6 @@ fn make(
     let filter = seccomp::filter(&checked.seccomp, bounding)?;
     (start.seccomp_filter, start.seccomp_flags) = (filter.program, filter.flags);
     let stop_signal = spec::container::stop_signal(config, &image.config)?;
-    make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
     let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
     let mut log_path = String::new();
@@ -221,6 +217,7 @@ fn new_record(
         image: if named.user_specified_image.is_empty() { named.image } else { named.user_specified_image },
         image_id: image.id.clone(),
         image_ref: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+        layers: image.layer_keys().to_vec(),
         labels: config.labels.clone().into_iter().collect(),
         annotations: config.annotations.clone().into_iter().collect(),
         mounts: mounts.collect(),
@@ -235,50 +232,4 @@ fn new_record(
         started: None,
         start_failure: None,
     }
-}
-
-/// Whether a layer's folder is whited out or opaque: what lower layers have there, no container sees.
-fn hides_below(folder: &Path) -> bool {
-    let whiteout = fs::symlink_metadata(folder).is_ok_and(|found| found.file_type().is_char_device());
-    let mut value = [0u8; 1];
-    let opaque = rustix::fs::lgetxattr(folder, "trusted.overlay.opaque", &mut value);
-    whiteout || (opaque == Ok(1) && value == *b"y")
-}
-
-/// An account file of the image, from the topmost layer that has it. A hostile image may have a link
-/// or a device there: links stay inside the layer, and only a plain file is read. A whiteout hides
-/// what lies below.
-fn topmost(layers_dir: &Path, layers: &[String], name: &str) -> Result<String, Error> {
-    for layer in layers {
-        let path = layers_dir.join(layer);
-        let wrap = |source: io::Error| Error::Files {
-            what: "read the accounts of layer",
-            path: path.clone(),
-            source,
-        };
-        let root = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| wrap(error.into()))?;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let found =
-            match rustix::fs::openat2(&root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                Ok(found) => found,
-                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
-                    if hides_below(&path.join("etc")) {
-                        return Ok(String::new());
-                    }
-                    continue;
-                }
-                Err(error) => return Err(wrap(error.into())),
-            };
-        let kind = rustix::fs::fstat(&found).map_err(|error| wrap(error.into()))?;
-        if !rustix::fs::FileType::from_raw_mode(kind.st_mode).is_file() {
-            return Ok(String::new());
-        }
-        let mut bytes = Vec::new();
-        fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
-            .and_then(|file| file.take(MAX_ACCOUNTS).read_to_end(&mut bytes))
-            .map_err(wrap)?;
-        return Ok(String::from_utf8_lossy(&bytes).into_owned());
-    }
-    Ok(String::new())
 }

@@ -98,15 +98,21 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
 pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Result<(), Error> {
     let _operation = container.operation.lock().await;
     kill(container).await?;
-    let (owned, layout) = (container.clone(), node.layout.clone());
+    let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
-        Cgroup::new(&layout, &owned.record().cgroup)?.remove()?;
+        Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;
         match fs::remove_dir_all(&owned.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => {
-                result.map_err(|source| Error::Files { what: "remove", path: owned.folder.clone(), source })
+                result.map_err(|source| Error::Files {
+                    what: "remove",
+                    path: owned.folder.clone(),
+                    source,
+                })?;
             }
         }
+        of.images.unpin(&owned.id);
+        Ok::<(), Error>(())
     })
     .await??;
     node.store.forget_container(&container.id);

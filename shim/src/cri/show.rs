@@ -1,10 +1,9 @@
-//! Sandboxes, containers and images as CRI messages. PURE but for reading states. Called by `cri`.
+//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri`.
 
 use std::collections::BTreeMap;
 
 use gantry_proto::cri;
 
-use crate::image::{Image, Images};
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::record::{ContainerRecord, PodName};
@@ -12,7 +11,7 @@ use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::Span;
 
 /// Verbose info: where the time went.
-fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
+pub(crate) fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
     let json = serde_json::to_string(spans).ok().filter(|_| verbose && !spans.is_empty());
     json.map(|json| ("timeline".to_owned(), json)).into_iter().collect()
 }
@@ -227,32 +226,6 @@ fn stop_signal(number: i32) -> i32 {
             .unwrap_or_default(),
     };
     cri::Signal::from_str_name(&name).unwrap_or(cri::Signal::RuntimeDefault).into()
-}
-
-pub(crate) fn image(image: &Image) -> cri::Image {
-    let (uid, username) = match image.config.user.split(':').next().unwrap_or_default() {
-        // No user named: root, which CRI writes as uid 0.
-        "" => (Some(0), String::new()),
-        user => match user.parse::<i64>() {
-            Ok(uid) => (Some(uid), String::new()),
-            Err(_) => (None, user.to_owned()),
-        },
-    };
-    cri::Image {
-        id: image.id.clone(),
-        repo_tags: image.repo_tags.clone(),
-        repo_digests: image.repo_digests.clone(),
-        size: image.size,
-        uid: uid.map(|value| cri::Int64Value { value }),
-        username,
-        spec: Some(cri::ImageSpec { image: image.id.clone(), ..cri::ImageSpec::default() }),
-        pinned: false,
-    }
-}
-
-pub(crate) fn image_status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
-    let Some(found) = images.find(name) else { return cri::ImageStatusResponse::default() };
-    cri::ImageStatusResponse { image: Some(image(&found)), info: info(verbose, &images.last_pull(&found.id)) }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use super::layer::LayerError;
 use super::manifest::ManifestError;
 use super::registry::RegistryError;
-use super::unpack::UnpackError;
 use super::{Class, Error};
+use crate::unpack::{Kind, Refusal};
 
 impl Error {
     /// The kind of failure.
@@ -34,14 +34,20 @@ fn registry(error: &RegistryError) -> Class {
     match error {
         RegistryError::NotFound { .. } => Class::NotFound,
         RegistryError::Unauthorized { .. } | RegistryError::Challenge { .. } => Class::Unauthorized,
+        RegistryError::Mirrors { source, .. } => registry(source),
         RegistryError::Connect { .. }
+        | RegistryError::Untrusted { .. }
+        | RegistryError::Plain { .. }
         | RegistryError::Lost { .. }
         | RegistryError::Stalled { .. }
         | RegistryError::Redirect { .. }
         | RegistryError::Status { .. } => Class::Unavailable,
-        RegistryError::Auth { .. } | RegistryError::Large { .. } | RegistryError::Url { .. } => {
-            Class::Invalid
-        }
+        RegistryError::Auth { .. }
+        | RegistryError::NoPlace
+        | RegistryError::Hosts { .. }
+        | RegistryError::DockerConfig { .. }
+        | RegistryError::Large { .. }
+        | RegistryError::Url { .. } => Class::Invalid,
         RegistryError::Digest { .. } | RegistryError::Size { .. } => Class::Corrupt,
         RegistryError::Client { .. } => Class::Io,
     }
@@ -53,24 +59,25 @@ fn layer(error: &LayerError) -> Class {
         LayerError::Size { .. }
         | LayerError::Digest { .. }
         | LayerError::DiffId { .. }
-        | LayerError::Gzip { .. } => Class::Corrupt,
+        | LayerError::Inflate { .. } => Class::Corrupt,
         LayerError::Bomb { .. } => Class::Invalid,
         LayerError::Unpack { source } => unpack(source),
         LayerError::GivenUp => Class::Unavailable,
-        LayerError::Ingest { .. } | LayerError::Store { .. } | LayerError::Thread => Class::Io,
+        LayerError::Ingest { .. }
+        | LayerError::Store { .. }
+        | LayerError::Worker { .. }
+        | LayerError::Killed { .. }
+        | LayerError::DiskFull { .. }
+        | LayerError::Stuck { .. }
+        | LayerError::Opaque { .. }
+        | LayerError::Thread => Class::Io,
     }
 }
 
-fn unpack(error: &UnpackError) -> Class {
-    match error {
-        UnpackError::Tar { .. } => Class::Corrupt,
-        UnpackError::Climbs { .. }
-        | UnpackError::Name { .. }
-        | UnpackError::WhiteoutDevice { .. }
-        | UnpackError::LinkTarget { .. }
-        | UnpackError::Parent { .. }
-        | UnpackError::Entries { .. }
-        | UnpackError::Names { .. } => Class::Invalid,
-        UnpackError::Io { .. } | UnpackError::DiskFull { .. } => Class::Io,
+fn unpack(error: &Refusal) -> Class {
+    match error.kind {
+        Kind::Corrupt => Class::Corrupt,
+        Kind::Invalid => Class::Invalid,
+        Kind::Node => Class::Io,
     }
 }

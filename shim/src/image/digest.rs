@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use aws_lc_rs::digest::{Context, SHA256, digest};
 
+pub(crate) use crate::unpack::clip;
+
 /// A verified or promised SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
@@ -125,11 +127,6 @@ impl Hasher {
     pub(crate) fn finish(self) -> Digest {
         Digest::from_ring(self.0.finish().as_ref())
     }
-}
-
-/// Foreign text as it may stand in an error: short, and without control characters.
-pub(crate) fn clip(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(160).collect()
 }
 
 #[cfg(test)]

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::tarball::{Meta, shown};
-use super::unpack::{Tree, UnpackError, own_xattrs};
+use crate::unpack::{Meta, Tree, UnpackError, own_xattrs, shown};
 
 /// What stands at a path of one layer's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn trap_1_1_invented_tmp_gets_the_mode_of_the_base() {
+    fn rt_1_1_invented_tmp_gets_the_mode_of_the_base() {
         check(
             &[
                 (&["", "tmp"], vec![("", directory(0o755)), ("tmp", directory(0o755))]),

@@ -1,25 +1,29 @@
-//! One layer: download → bounded channel → one blocking thread that hashes, inflates, hashes again,
-//! parses and writes. Owns the pipeline and the verdict over the bytes; never talks HTTP itself and
-//! never decides where a layer goes. Called by `pull`.
+//! One layer: download → bounded channel → a blocking thread that hashes and passes on to a confined
+//! process that inflates → another thread that hashes what comes back and passes it on to a confined
+//! process that parses and writes (ADR 0013). Owns the pipeline and the verdict over the bytes: both
+//! digests are the runtime's own work. Never talks HTTP, parses nothing of a layer itself, and never
+//! decides where a layer goes. Called by `pull`.
 
-mod stream;
+mod flow;
+mod room;
+mod worker;
 
-use std::io::{self, BufRead, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flate2::bufread::MultiGzDecoder;
 use tokio::sync::mpsc;
 
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
-use super::manifest::{LayerBlob, Packing};
+use super::manifest::LayerBlob;
+use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
-use super::tarball::{TarError, Tarball};
-use super::unpack::{self, Report, Tree, UnpackError};
-use stream::{Chunks, Fault, Tee, fault};
+use crate::unpack::{Refusal, Report, UnpackError, Verdict, mark_opaque};
+use flow::{FedEnd, Flow, Tapped};
+pub use worker::Unpacker;
 
 /// Chunks on their way between network and thread. hyper's are 8 KiB to 400 KiB.
 const CHUNKS: usize = 16;
@@ -47,12 +51,9 @@ pub enum LayerError {
     /// The archive in it is not the one of the image's config.
     #[error("diff id mismatch: the image config promises {wanted}, got {found}")]
     DiffId { wanted: Digest, found: Digest },
-    /// The blob is what the manifest promises, but no gzip stream.
-    #[error("corrupt gzip stream")]
-    Gzip {
-        #[source]
-        source: Arc<io::Error>,
-    },
+    /// The blob is what the manifest promises, but not packed as it says.
+    #[error("corrupt {packing} stream: {detail}")]
+    Inflate { packing: &'static str, detail: &'static str },
     /// Too large when unpacked.
     #[error("unpacks to more than the {limit} bytes allowed for its size: refused as a bomb")]
     Bomb { limit: u64 },
@@ -60,8 +61,31 @@ pub enum LayerError {
     #[error("unpack")]
     Unpack {
         #[source]
+        source: Refusal,
+    },
+    /// A mark that only the runtime may make failed.
+    #[error("marking opaque directories")]
+    Opaque {
+        #[source]
         source: UnpackError,
     },
+    /// The confined process can't be started or talked to.
+    #[error("{operation} the program gantry-unpack")]
+    Worker {
+        operation: &'static str,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// The confined process ended before its work: killed by a limit, by a call that it may not make,
+    /// or by somebody.
+    #[error("the confined {which} ended early: {detail}")]
+    Killed { which: &'static str, detail: String },
+    /// The disk is for others too; the confined process should have stopped before.
+    #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
+    DiskFull { free: u64, floor: u64 },
+    /// Neither disk nor processor let it go on.
+    #[error("the confined unpacker took nothing for {seconds} s: the image disk may hang")]
+    Stuck { seconds: u64 },
     /// The temporary folder failed.
     #[error("temporary folder")]
     Ingest {
@@ -80,6 +104,13 @@ pub enum LayerError {
     /// The thread ended without an answer.
     #[error("the unpacking thread died")]
     Thread,
+}
+
+impl LayerError {
+    /// Whether the bytes are not those promised, or did not come: another place may do better.
+    pub(crate) fn is_transfer(&self) -> bool {
+        matches!(self, Self::Download { .. } | Self::Size { .. } | Self::Digest { .. })
+    }
 }
 
 /// What the thread hears from the download.
@@ -117,6 +148,7 @@ pub(crate) async fn feed(
     mut download: Download,
     wanted: u64,
     pieces: mpsc::Sender<Piece>,
+    progress: &Layer,
 ) -> Result<bool, RegistryError> {
     let mut found = 0;
     while let Some(chunk) = download.chunk().await? {
@@ -124,10 +156,12 @@ pub(crate) async fn feed(
         if found > wanted {
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
         }
+        progress.downloaded(found);
         if pieces.send(Piece::Chunk(chunk)).await.is_err() {
             return Ok(false);
         }
     }
+    progress.unpacking();
     Ok(pieces.send(Piece::End).await.is_ok())
 }
 
@@ -139,72 +173,51 @@ pub(crate) fn receive(
     pieces: mpsc::Receiver<Piece>,
     promise: &Promise,
     parent: &Path,
+    unpacker: &Unpacker,
 ) -> Result<Unpacked, LayerError> {
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
-    let chunks = Chunks::new(pieces);
-    let (done, chunks) = match promise.layer.packing {
-        Packing::Plain => through(chunks, promise, ingest.path()),
-        Packing::Gzip => {
-            let (done, gzip) = through(MultiGzDecoder::new(chunks), promise, ingest.path());
-            (done, gzip.into_inner())
-        }
-    };
-    // Wrong bytes break gzip and tar long before the digest is known: read on to name the cause.
-    let verdict = match &done {
-        Err(LayerError::GivenUp | LayerError::Ingest { .. } | LayerError::Thread) => None,
-        Err(LayerError::Unpack { source }) if !source.is_content() => None,
-        _ => verdict(chunks, promise),
-    };
-    match verdict {
-        Some(error) => Err(error),
-        None => done.map(|report| Unpacked { ingest, report }),
-    }
+    let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
+    let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, unpacker)?;
+    let report = judge(flow, promise, limit)?;
+    mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
+    Ok(Unpacked { ingest, report })
 }
 
-/// Inflated bytes → diff id → tar → files.
-fn through<R: Read>(inflated: R, promise: &Promise, folder: &Path) -> (Result<Report, LayerError>, R) {
-    let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
-    let mut tar = Tarball::new(Tee::new(inflated, limit));
-    let report = Tree::open(folder).and_then(|tree| unpack::unpack(&mut tar, tree, MAX_ENTRIES));
-    let mut tee = tar.into_inner();
-    let report = match report {
-        Ok(report) => tee.drain().map(|()| report).map_err(|error| broken(error, limit, promise)),
-        Err(UnpackError::Tar { source: TarError::Read { source } }) => Err(broken(source, limit, promise)),
-        Err(source) => Err(LayerError::Unpack { source }),
+/// Wrong bytes break inflater and archive long before their digest is known: of several failures the
+/// one that explains the others counts.
+fn judge(flow: Flow, promise: &Promise, limit: u64) -> Result<Report, LayerError> {
+    let Flow { fed, inflated, tapped, verdict } = flow;
+    if fed.end == FedEnd::GivenUp {
+        return Err(LayerError::GivenUp);
+    }
+    if let Ok(Verdict::Refused(source)) = &verdict
+        && source.kind == crate::unpack::Kind::Node
+    {
+        return Err(LayerError::Unpack { source: source.clone() });
+    }
+    if fed.end == FedEnd::DiskFull {
+        // The unpacker ended for want of room, and could not even say so.
+        return Err(verdict.err().unwrap_or(LayerError::GivenUp));
+    }
+    let (wanted, size) = (promise.layer.blob.digest, promise.layer.blob.size);
+    if fed.count != size {
+        return Err(LayerError::Size { wanted: size, found: fed.count });
+    }
+    if fed.digest != wanted {
+        return Err(LayerError::Digest { wanted, found: fed.digest });
+    }
+    let Tapped { digest: found, bomb } = tapped?;
+    if bomb {
+        return Err(LayerError::Bomb { limit });
+    }
+    // One that had nobody to write to any more knows nothing of its own.
+    let report = match (inflated, verdict?) {
+        (Err(error), _) => return Err(error),
+        (Ok(()), Verdict::Refused(source)) => return Err(LayerError::Unpack { source }),
+        (Ok(()), Verdict::Unpacked(report)) => report,
     };
-    let (inflated, found) = tee.into_parts();
-    let report = report.and_then(|report| match found {
+    match found {
         found if found == promise.diff_id => Ok(report),
         found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
-    });
-    (report, inflated)
-}
-
-fn broken(error: Arc<io::Error>, limit: u64, promise: &Promise) -> LayerError {
-    match fault(&error) {
-        Some(Fault::GivenUp) => LayerError::GivenUp,
-        Some(Fault::Bomb) => LayerError::Bomb { limit },
-        None if promise.layer.packing == Packing::Gzip => LayerError::Gzip { source: error },
-        None => LayerError::Unpack { source: UnpackError::Tar { source: TarError::Read { source: error } } },
     }
-}
-
-/// What is wrong with the compressed bytes, if anything.
-fn verdict(mut chunks: Chunks, promise: &Promise) -> Option<LayerError> {
-    loop {
-        match chunks.fill_buf() {
-            Ok([]) => break,
-            Ok(rest) => {
-                let length = rest.len();
-                chunks.consume(length);
-            }
-            Err(_) => return Some(LayerError::GivenUp),
-        }
-    }
-    let (found_size, found) = chunks.into_count();
-    let (wanted, size) = (promise.layer.blob.digest, promise.layer.blob.size);
-    if found_size != size {
-        return Some(LayerError::Size { wanted: size, found: found_size });
-    }
-    (found != wanted).then_some(LayerError::Digest { wanted, found })
 }

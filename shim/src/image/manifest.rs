@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 
 use super::digest::{Digest, DigestError, clip};
+pub(crate) use crate::unpack::Packing;
 
 /// More layers than overlayfs can stack are of no use to anybody.
 const MAX_LAYERS: usize = 500;
@@ -50,13 +51,6 @@ pub enum ManifestError {
     /// Too many entries.
     #[error("{what} {digest} lists {count} entries: more than the {limit} allowed")]
     Many { what: &'static str, digest: Digest, count: usize, limit: usize },
-}
-
-/// How a layer's bytes are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Packing {
-    Plain,
-    Gzip,
 }
 
 /// Something to fetch: its digest and its exact size.
@@ -253,6 +247,16 @@ pub(crate) fn config(
     Ok((raw.config, diff_ids.iter().map(parse).collect::<Result<_, _>>()?))
 }
 
+/// The annotations of a manifest that was accepted before; those that are no text are none.
+pub(crate) fn annotations(manifest: &[u8]) -> BTreeMap<String, String> {
+    #[derive(Deserialize)]
+    struct Annotated {
+        #[serde(default, deserialize_with = "null_default")]
+        annotations: BTreeMap<String, String>,
+    }
+    serde_json::from_slice(manifest).map(|found: Annotated| found.annotations).unwrap_or_default()
+}
+
 fn image(
     config: &RawDescriptor,
     layers: &[RawDescriptor],
@@ -286,12 +290,14 @@ fn packing(media_type: &str, digest: Digest) -> Result<Packing, ManifestError> {
         "application/vnd.oci.image.layer.v1.tar+gzip"
         | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
         | "application/vnd.docker.image.rootfs.diff.tar.gzip" => return Ok(Packing::Gzip),
+        "application/vnd.oci.image.layer.v1.tar+zstd"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+        | "application/vnd.docker.image.rootfs.diff.tar.zstd" => return Ok(Packing::Zstd),
         "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => {
             "foreign layers hold Windows; choose another image"
         }
-        other if other.contains("zstd") => "push the image with gzip layers",
         other if other.contains("encrypted") => "encrypted layers need keys this node has not",
-        _ => "want a tar layer, plain or gzip",
+        _ => "want a tar layer: plain, gzip or zstd",
     };
     Err(ManifestError::MediaType {
         what: "a layer of manifest",
@@ -390,6 +396,7 @@ mod tests {
         for (media, layer, packing) in [
             (OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar+gzip", Packing::Gzip),
             (OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar", Packing::Plain),
+            (OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar+zstd", Packing::Zstd),
             (DOCKER_MANIFEST, "application/vnd.docker.image.rootfs.diff.tar.gzip", Packing::Gzip),
         ] {
             let Document::Image { config, layers } = read(&manifest(media, layer)).unwrap() else {
@@ -402,8 +409,9 @@ mod tests {
 
     #[test]
     fn unsupported_types_say_so() {
-        let zstd = read(&manifest(OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar+zstd")).unwrap_err();
-        assert!(zstd.to_string().contains("push the image with gzip layers"), "{zstd}");
+        let bzip2 =
+            read(&manifest(OCI_MANIFEST, "application/vnd.oci.image.layer.v1.tar+bzip2")).unwrap_err();
+        assert!(bzip2.to_string().contains("plain, gzip or zstd"), "{bzip2}");
         let helm = manifest(OCI_MANIFEST, "x").replace(r#""mediaType":"""#, r#""mediaType":"helm""#);
         assert!(read(&helm).unwrap_err().to_string().contains("artifact"));
         let schema1 = read(r#"{"schemaVersion":1,"fsLayers":[]}"#).unwrap_err();

@@ -7,17 +7,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::mpsc;
 
 use super::auth::Auth;
 use super::digest::Digest;
 use super::hold::{Hold, Lease};
-use super::layer::{self, LayerError, Promise};
+use super::layer::{self, LayerError, Piece, Promise};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
-use super::store::record::{ImageRecord, LayerRecord, escape};
+use super::store::record::{ImageRecord, LayerRecord};
 use super::{Error, Image, Inner};
 use crate::timeline::{Recorder, Span, unix_nanos};
+use crate::unpack::escape;
 
 /// Layers of one image on their way at the same time.
 const AT_ONCE: usize = 4;
@@ -49,36 +51,38 @@ pub(super) async fn pull(
     spans: Recorder,
 ) -> Result<Arc<Image>, Error> {
     let name = reference.to_string();
+    let progress = inner.under_way.pull(&name);
     let registry = |source: RegistryError| Error::Registry { reference: name.clone(), source: source.into() };
-    let repository = Repository::new(Arc::clone(&inner.http), &reference, auth.as_ref()).map_err(registry)?;
-    let repository = Arc::new(repository);
+    let repository = {
+        let (inner, reference) = (Arc::clone(&inner), reference.clone());
+        let job = move || Repository::new(&inner.http, &inner.sources, &reference, auth.as_ref());
+        tokio::task::spawn_blocking(job).await.map_err(|_| Error::Task { reference: name.clone() })?
+    };
+    let repository = Arc::new(repository.map_err(registry)?);
     let resolved = {
         let mut stage = spans.stage("resolve");
         stage.detail(name.clone());
         resolve(&repository, &reference, &inner.platform).await?
     };
-    let known = inner.store.image_record(&resolved.config.digest.to_string());
-    let (config, diff_ids, lease) = match known {
-        // All layers of a known image are here.
-        Some(record) => {
-            let lease = hold(&inner, record.diff_ids.clone());
-            (record.config.clone(), record.diff_ids.clone(), lease)
-        }
+    let id = resolved.config.digest.to_string();
+    let (record, lease) = match known(&inner, &id) {
+        Some((known, lease)) => (resolved.again(known), lease),
         None => {
             let (config, diff_ids) = config(&inner, &repository, &name, &resolved, &spans).await?;
-            let keys: Vec<String> = diff_ids.iter().map(Digest::to_string).collect();
-            let lease = hold(&inner, keys.clone());
-            if let Err(error) = layers(&inner, &repository, &name, &resolved.layers, &diff_ids, &spans).await
-            {
+            let promises = promises(&resolved.layers, &diff_ids);
+            progress.layers(promises.iter().map(|promise| inner.under_way.layer(promise)).collect());
+            let record = resolved.record(config, &promises);
+            let lease = Lease::new(Hold::new(Arc::clone(&inner), record.diff_ids.clone()));
+            if let Err(error) = layers(&inner, &repository, &name, promises, &spans).await {
                 lease.end().await;
                 return Err(error);
             }
-            (config, keys, lease)
+            (record, lease)
         }
     };
     let _stage = spans.stage("commit");
-    let id = resolved.config.digest.to_string();
-    let (record, named) = resolved.into_record(config, diff_ids);
+    progress.committing();
+    let named = resolved.named;
     let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
     let task = tokio::task::spawn_blocking(move || {
@@ -95,22 +99,40 @@ pub(super) async fn pull(
     }
 }
 
-fn hold(inner: &Arc<Inner>, keys: Vec<String>) -> Lease {
-    Lease::new(Hold::new(Arc::clone(inner), keys))
+/// An image that is here already, and the hold on its layers. Looked for again once they are held: it
+/// may have been removed in between.
+fn known(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
+    let record = inner.store.image_record(id)?;
+    let lease = Lease::new(Hold::new(Arc::clone(inner), record.keys().cloned().collect()));
+    inner.store.image_record(id).is_some().then(|| (ImageRecord::clone(&record), lease))
+}
+
+fn promises(blobs: &[LayerBlob], diff_ids: &[Digest]) -> Vec<Promise> {
+    let pairs = blobs.iter().zip(diff_ids);
+    pairs.map(|(layer, diff_id)| Promise { layer: layer.clone(), diff_id: *diff_id }).collect()
 }
 
 impl Resolved {
-    fn into_record(self, config: String, diff_ids: Vec<String>) -> (ImageRecord, Digest) {
-        let blobs = self.layers.iter().map(|layer| layer.blob.size);
-        let record = ImageRecord {
+    fn record(&self, config: String, promises: &[Promise]) -> ImageRecord {
+        ImageRecord {
             manifest_digest: self.manifest_digest.to_string(),
-            size: blobs.fold(self.config.size, u64::saturating_add),
-            manifest: self.manifest,
+            manifest: self.manifest.clone(),
             config,
-            diff_ids,
+            diff_ids: promises.iter().map(|promise| promise.diff_id.to_string()).collect(),
+            size: self.size(),
             fixup: None,
-        };
-        (record, self.named)
+        }
+    }
+
+    /// A known image by what may be another manifest of it.
+    fn again(&self, known: ImageRecord) -> ImageRecord {
+        let (manifest_digest, manifest) = (self.manifest_digest.to_string(), self.manifest.clone());
+        ImageRecord { manifest_digest, manifest, size: self.size(), ..known }
+    }
+
+    fn size(&self) -> u64 {
+        let blobs = self.layers.iter().map(|layer| layer.blob.size);
+        blobs.fold(self.config.size, u64::saturating_add)
     }
 }
 
@@ -174,15 +196,12 @@ async fn layers(
     inner: &Arc<Inner>,
     repository: &Arc<Repository>,
     name: &str,
-    blobs: &[LayerBlob],
-    diff_ids: &[Digest],
+    promises: Vec<Promise>,
     spans: &Recorder,
 ) -> Result<(), Error> {
     let mut seen = HashSet::new();
-    let promises = blobs.iter().zip(diff_ids).enumerate().filter(|(_, (_, diff_id))| seen.insert(**diff_id));
-    let promises: Vec<(usize, Promise)> = promises
-        .map(|(index, (layer, diff_id))| (index, Promise { layer: layer.clone(), diff_id: *diff_id }))
-        .collect();
+    let promises: Vec<(usize, Promise)> =
+        promises.into_iter().enumerate().filter(|(_, promise)| seen.insert(promise.diff_id)).collect();
     stream::iter(promises)
         .map(|(index, promise)| async move {
             let digest = promise.layer.blob.digest;
@@ -206,8 +225,10 @@ async fn layers(
 /// A layer by whoever brings it first. Another pull's failure is not ours: its registry or its
 /// credentials may be worse.
 async fn one_layer(inner: &Arc<Inner>, repository: &Arc<Repository>, promise: Promise) -> LayerResult {
+    let key = promise.diff_id.to_string();
     loop {
-        if inner.store.layer(&promise.diff_id.to_string()).is_some() {
+        if inner.store.layer(&key).is_some() {
+            inner.under_way.layer(&promise).present();
             let now = unix_nanos();
             let span = Span { name: "present".to_owned(), start: now, end: now, detail: String::new() };
             return Ok(Arc::new(vec![span]));
@@ -223,49 +244,95 @@ async fn one_layer(inner: &Arc<Inner>, repository: &Arc<Repository>, promise: Pr
     }
 }
 
+/// A layer from the first place whose bytes are good: a mirror may lie or break, and the registry
+/// itself still have it.
 async fn fetch(
     inner: Arc<Inner>,
     repository: &Repository,
     promise: Promise,
 ) -> Result<Vec<Span>, LayerError> {
+    let mut place = 0;
+    loop {
+        let own = Recorder::default();
+        let mut asked = place;
+        match fetch_from(&inner, repository, &promise, &mut asked, &own).await {
+            Ok(()) => return Ok(own.spans()),
+            Err(error) if error.is_transfer() && repository.has_another(asked) => {
+                let layer = promise.layer.blob.digest;
+                tracing::warn!(%layer, error = crate::error::chain(&error), "asking the next place");
+                place = asked + 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One try, from `place` on; `place` is then the one that answered.
+async fn fetch_from(
+    inner: &Arc<Inner>,
+    repository: &Repository,
+    promise: &Promise,
+    place: &mut usize,
+    own: &Recorder,
+) -> Result<(), LayerError> {
     let download = |source| LayerError::Download { source };
-    let blob = promise.layer.blob.clone();
-    let own = Recorder::default();
+    let blob = &promise.layer.blob;
+    let progress = inner.under_way.layer(promise);
+    progress.begin();
     let mut downloading = own.stage("download");
     downloading.detail(format!("{} bytes", blob.size));
-    let source = repository.blob(&blob).await.map_err(download)?;
+    let (source, answered) = match repository.blob(blob, *place).await {
+        Ok(found) => found,
+        Err(source) => {
+            // All have been asked.
+            *place = usize::MAX - 1;
+            return Err(download(source));
+        }
+    };
+    *place = answered;
     let (send, pieces) = layer::pipe();
-    let recorder = own.clone();
     // The thread's own: whoever wanted the layer may be gone when it is done.
-    let hold = Hold::new(Arc::clone(&inner), vec![promise.diff_id.to_string()]);
+    let hold = Hold::new(Arc::clone(inner), vec![promise.diff_id.to_string()]);
+    let (owned, recorder, promised) = (Arc::clone(inner), own.clone(), promise.clone());
     let thread = tokio::task::spawn_blocking(move || {
         let _hold = hold;
-        let mut stage = recorder.stage("unpack");
-        let unpacked = layer::receive(pieces, &promise, inner.store.ingest_dir())?;
-        stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
-        let record = LayerRecord {
-            folder: promise.diff_id.short(),
-            blob: promise.layer.blob.digest.to_string(),
-            compressed: promise.layer.blob.size,
-            unpacked: unpacked.report.bytes,
-            implied: unpacked.report.implied.iter().map(|path| escape(path)).collect(),
-            empty: unpacked.report.entries == 0,
-            opaque_root: unpacked.report.opaque_root,
-        };
-        inner
-            .store
-            .add_layer(&promise.diff_id.to_string(), record, unpacked.ingest)
-            .map_err(|source| LayerError::Store { source: Box::new(source) })
+        keep(&owned, &promised, pieces, &recorder)
     });
-    let fed = layer::feed(source, blob.size, send).await;
+    let fed = layer::feed(source, blob.size, send, &progress).await;
     drop(downloading);
     let unpacked = thread.await.map_err(|_| LayerError::Thread)?;
     // The thread's verdict counts unless the network kept it from having one.
     match (fed, unpacked) {
         (Err(source), Err(LayerError::GivenUp) | Ok(())) => Err(download(source)),
         (_, Err(error)) => Err(error),
-        (Ok(_), Ok(())) => Ok(own.spans()),
+        (Ok(_), Ok(())) => {
+            progress.done();
+            Ok(())
+        }
     }
+}
+
+/// Unpacks what comes and makes it known. Blocks.
+fn keep(
+    inner: &Inner,
+    promise: &Promise,
+    pieces: mpsc::Receiver<Piece>,
+    recorder: &Recorder,
+) -> Result<(), LayerError> {
+    let mut stage = recorder.stage("unpack");
+    let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.unpacker)?;
+    stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
+    let record = LayerRecord {
+        folder: promise.diff_id.short(),
+        blob: promise.layer.blob.digest.to_string(),
+        compressed: promise.layer.blob.size,
+        unpacked: unpacked.report.bytes,
+        implied: unpacked.report.implied.iter().map(|path| escape(path)).collect(),
+        empty: unpacked.report.entries == 0,
+        opaque_root: unpacked.report.opaque_root,
+    };
+    let added = inner.store.add_layer(&promise.diff_id.to_string(), record, unpacked.ingest);
+    added.map_err(|source| LayerError::Store { source: Box::new(source) })
 }
 
 fn invalid(reference: &str, source: ManifestError) -> Error {

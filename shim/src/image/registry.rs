@@ -1,32 +1,36 @@
-//! The registry client: distribution's pull API over HTTP. Owns connections, authorization,
-//! redirects, time limits and the classes of failure; never parses manifests, never writes files,
-//! and never shows credentials to any host but the registry and the token server it names. Called
-//! by `pull`.
+//! The registry client: distribution's pull API over HTTP. Owns the order of mirrors, authorization,
+//! redirects and the classes of failure; never parses manifests, never writes files, and never shows
+//! credentials to any host but the one they are for and the token server it names. Called by `pull`.
 
+mod docker_config;
+mod hosts;
+mod http_client;
 mod token;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use reqwest::{Response, Url};
 use tokio::time::timeout;
 
 use super::auth::{self, Auth, AuthError, Credentials};
-use super::digest::{Digest, clip};
+use super::digest::Digest;
 use super::manifest::{Blob, DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use super::reference::Reference;
+pub use docker_config::DockerConfigError;
+pub use hosts::HostsError;
+use hosts::{Host, Tls};
+pub(crate) use http_client::{Http, Patience};
+use http_client::{is_loopback, shown, stalled};
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
 const MAX_MANIFEST: usize = 4 << 20;
-/// Enough of an error page to find the registry's own words.
-const MAX_ERROR_PAGE: usize = 16 << 10;
 const MAX_REDIRECTS: usize = 5;
-const AGENT: &str = concat!("gantry/", env!("CARGO_PKG_VERSION"));
 
 /// Why a registry did not give what was asked for.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -79,6 +83,50 @@ pub enum RegistryError {
     /// A document over its limit.
     #[error("{url}: larger than the {limit} bytes allowed for a manifest or config")]
     Large { url: String, limit: usize },
+    /// Neither the server nor a mirror may be asked for this.
+    #[error("the registry's hosts.toml leaves no server or mirror with the capabilities pull and resolve")]
+    NoPlace,
+    /// All places failed; the last one's error is the source.
+    #[error("mirrors failed ({failures}), and so did the last place")]
+    Mirrors {
+        failures: String,
+        #[source]
+        source: Box<RegistryError>,
+    },
+    /// The node's own configuration for this registry.
+    #[error("configuration of registry {domain}")]
+    Hosts {
+        domain: String,
+        #[source]
+        source: HostsError,
+    },
+    /// The node's own credentials for this registry.
+    #[error("credentials for {domain} from docker's config.json")]
+    DockerConfig {
+        domain: String,
+        #[source]
+        source: DockerConfigError,
+    },
+    /// The server shows a certificate that nobody here vouches for.
+    #[error(
+        "{url}: its certificate is not trusted: name its authority by \"ca\" in the registry's hosts.toml \
+         (--registry-hosts-dir), or install it with the system's"
+    )]
+    Untrusted {
+        url: String,
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
+    /// Something answers that does not speak TLS.
+    #[error(
+        "{url}: the server does not speak https: for plain HTTP, put server = \"http://...\" into the \
+         registry's hosts.toml (--registry-hosts-dir)"
+    )]
+    Plain {
+        url: String,
+        #[source]
+        source: Arc<reqwest::Error>,
+    },
     /// The address made of the reference is no URL.
     #[error("{url:?} is not a URL")]
     Url { url: String },
@@ -91,33 +139,30 @@ pub enum RegistryError {
     },
 }
 
-/// Patience with a registry.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
-    pub(crate) connect: Duration,
-    /// Longest time without a byte, the wait for the first one included.
-    pub(crate) stall: Duration,
+/// Where the node's registry configuration stands; read anew for each pull.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sources {
+    /// containerd's `certs.d`.
+    pub(crate) hosts_dir: Option<PathBuf>,
+    /// docker's `config.json`.
+    pub(crate) docker_config: Option<PathBuf>,
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self { connect: Duration::from_secs(15), stall: Duration::from_secs(30) }
-    }
-}
-
-/// Connections shared by all pulls.
-#[derive(Debug)]
-pub(crate) struct Http {
-    patience: Patience,
-    /// Loopback (a proxy of the environment is not for it) by http and https, all others by http and https.
-    clients: [OnceLock<reqwest::Client>; 4],
-}
-
-/// One repository as seen by one pull with its credentials.
+/// One repository as seen by one pull with its credentials: the places that may have it, in the order
+/// of asking.
 pub(crate) struct Repository {
+    endpoints: Vec<Endpoint>,
+}
+
+/// The repository at one place.
+struct Endpoint {
     http: Arc<Http>,
     base: Url,
+    /// Within the registry.
     path: String,
+    /// Told to a mirror: whose images it is asked for.
+    namespace: Option<String>,
+    host: Host,
     authorization: Authorization,
 }
 
@@ -136,132 +181,130 @@ pub(crate) struct Download {
     stall: Duration,
 }
 
-impl Http {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, clients: Default::default() }
-    }
-
-    /// Made on first use, one for each kind of connection.
-    fn client(&self, url: &Url) -> Result<reqwest::Client, RegistryError> {
-        let (direct, plain) = (is_loopback(url), url.scheme() == "http");
-        let cell = match (direct, plain) {
-            (true, true) => &self.clients[0],
-            (true, false) => &self.clients[1],
-            (false, true) => &self.clients[2],
-            (false, false) => &self.clients[3],
-        };
-        if let Some(client) = cell.get() {
-            return Ok(client.clone());
-        }
-        let mut builder = reqwest::Client::builder()
-            .user_agent(AGENT)
-            .connect_timeout(self.patience.connect)
-            // Redirects are followed by hand: each hop decides anew whether it may see credentials.
-            .redirect(reqwest::redirect::Policy::none());
-        if direct {
-            builder = builder.no_proxy();
-        }
-        if plain {
-            // None are asked for: a host without root certificates can still pull over plain HTTP.
-            builder = builder.tls_certs_only([]);
-        }
-        let client = builder
-            .build()
-            .map_err(|source| RegistryError::Client { url: shown(url), source: Arc::new(source) })?;
-        Ok(cell.get_or_init(|| client).clone())
-    }
-
-    /// One request, no redirects, headers within the stall limit.
-    async fn send(
-        &self,
-        url: &Url,
-        method: Method,
-        headers: HeaderMap,
-        body: Option<String>,
-    ) -> Result<Response, RegistryError> {
-        let mut request = self.client(url)?.request(method, url.clone()).headers(headers);
-        if let Some(body) = body {
-            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
-        }
-        match timeout(self.patience.connect + self.patience.stall, request.send()).await {
-            Ok(answer) => answer.map_err(|source| lost(url, source.without_url())),
-            Err(_) => Err(stalled(shown(url), self.patience.stall)),
-        }
-    }
-
-    /// A whole small body.
-    async fn body(&self, url: &str, mut response: Response, limit: usize) -> Result<Bytes, RegistryError> {
-        let mut body = Vec::new();
-        loop {
-            let chunk = timeout(self.patience.stall, response.chunk()).await;
-            let chunk = chunk.map_err(|_| stalled(url.to_owned(), self.patience.stall))?;
-            let lost = |source: reqwest::Error| RegistryError::Lost {
-                url: url.to_owned(),
-                source: Arc::new(source.without_url()),
-            };
-            let Some(chunk) = chunk.map_err(lost)? else { return Ok(body.into()) };
-            if body.len() + chunk.len() > limit {
-                return Err(RegistryError::Large { url: url.to_owned(), limit });
-            }
-            body.extend_from_slice(&chunk);
-        }
-    }
-
-    /// Turns an answer other than success into an error with the registry's own words in it.
-    async fn refusal(&self, url: &Url, response: Response, trusted: bool) -> RegistryError {
-        let (status, headers) = (response.status(), response.headers().clone());
-        let url = shown(url);
-        // The words of a redirect's target are not repeated: it may be a host that only this node
-        // can reach.
-        let page = if trusted { self.body(&url, response, MAX_ERROR_PAGE).await } else { Ok(Bytes::new()) };
-        let mut detail = page.ok().and_then(|page| spoken(&page)).unwrap_or_else(|| {
-            status.canonical_reason().map_or_else(|| "no reason given".to_owned(), str::to_lowercase)
-        });
-        if let Some(after) = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
-            detail = format!("{detail} (retry after {})", clip(after));
-        }
-        let status = status.as_u16();
-        match status {
-            404 => RegistryError::NotFound { url, detail },
-            401 | 403 => RegistryError::Unauthorized { url, status, detail },
-            _ => RegistryError::Status { url, status, detail },
-        }
-    }
-}
-
 impl Repository {
-    /// The repository of `reference`, with those of `auth` that are meant for it. Sends nothing.
+    /// The repository of `reference`, with those of `auth` that are meant for it. Reads the node's
+    /// configuration and so blocks; sends nothing.
     ///
     /// # Errors
-    /// Credentials that can't be read; a host that makes no URL.
+    /// Credentials and configuration that can't be read; a host that makes no URL.
     pub(crate) fn new(
-        http: Arc<Http>,
+        http: &Arc<Http>,
+        sources: &Sources,
         reference: &Reference,
         auth: Option<&Auth>,
     ) -> Result<Self, RegistryError> {
         let domain = reference.domain();
-        let credentials = auth.map_or(Ok(Credentials::Anonymous), |auth| auth.credentials_for(domain));
-        let credentials =
-            credentials.map_err(|source| RegistryError::Auth { domain: domain.to_owned(), source })?;
-        let host = if domain == "docker.io" { "registry-1.docker.io" } else { domain };
-        let parse = |text: String| Url::parse(&text).map_err(|_| RegistryError::Url { url: text });
-        let mut base = parse(format!("https://{host}/"))?;
-        if is_loopback(&base) {
-            base = parse(format!("http://{host}/"))?;
-        }
-        let path = reference.path().to_owned();
-        Ok(Self { http, base, path, authorization: Authorization::new(credentials) })
+        let hosts = hosts::of_registry(sources.hosts_dir.as_deref(), domain, &default_base(domain)?);
+        let hosts = hosts.map_err(|source| RegistryError::Hosts { domain: domain.to_owned(), source })?;
+        let endpoint = |host: Host| {
+            // The pull's credentials are for the registry it names; a mirror sees those that the
+            // node has for the mirror itself.
+            let name = if host.own { domain.to_owned() } else { authority(&host.base) };
+            let given = auth.filter(|_| host.own).map(|auth| auth.credentials_for(domain)).transpose();
+            let given = given.map_err(|source| RegistryError::Auth { domain: name.clone(), source })?;
+            let credentials = match (given, &sources.docker_config) {
+                (None | Some(Credentials::Anonymous), Some(file)) => docker_config::credentials(file, &name)
+                    .map_err(|source| RegistryError::DockerConfig { domain: name, source })?,
+                (given, _) => given.unwrap_or_default(),
+            };
+            Ok(Endpoint {
+                http: Arc::clone(http),
+                base: host.base.clone(),
+                path: reference.path().to_owned(),
+                namespace: (!host.own).then(|| domain.to_owned()),
+                host,
+                authorization: Authorization::new(credentials),
+            })
+        };
+        Ok(Self { endpoints: hosts.into_iter().map(endpoint).collect::<Result<_, _>>()? })
     }
 
     /// Fetches a manifest or index by tag or digest and knows its digest afterwards.
     ///
     /// # Errors
-    /// [`RegistryError`]; `Digest` when the bytes are not those asked for or announced.
+    /// [`RegistryError`] of the last place that was asked.
     pub(crate) async fn manifest(
         &self,
         name: &str,
         wanted: Option<Digest>,
     ) -> Result<Fetched, RegistryError> {
+        let mut failed = Failed::default();
+        // What a digest means is no matter of trust.
+        let may = |host: &Host| if wanted.is_some() { host.pull } else { host.pull && host.resolve };
+        for endpoint in self.endpoints.iter().filter(|endpoint| may(&endpoint.host)) {
+            match endpoint.manifest(name, wanted).await {
+                Ok(fetched) => return Ok(fetched),
+                Err(error) => failed.push(error),
+            }
+        }
+        Err(failed.into_error())
+    }
+
+    /// Fetches a small blob whole and verifies it.
+    ///
+    /// # Errors
+    /// [`RegistryError`] of the last place that was asked.
+    pub(crate) async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
+        let mut failed = Failed::default();
+        for endpoint in self.endpoints.iter().filter(|endpoint| endpoint.host.pull) {
+            match endpoint.small_blob(blob, limit).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => failed.push(error),
+            }
+        }
+        Err(failed.into_error())
+    }
+
+    /// Opens a blob at the first place from `place` on that has it; says which that was, so that one
+    /// whose bytes turn out bad is not asked again. The caller counts and hashes what comes.
+    ///
+    /// # Errors
+    /// [`RegistryError`] of the last place that was asked.
+    pub(crate) async fn blob(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
+        let mut failed = Failed::default();
+        for (index, endpoint) in self.endpoints.iter().enumerate().skip(place) {
+            if !endpoint.host.pull {
+                continue;
+            }
+            match endpoint.blob(blob).await {
+                Ok(download) => return Ok((download, index)),
+                Err(error) => failed.push(error),
+            }
+        }
+        Err(failed.into_error())
+    }
+
+    /// Whether a place behind this one may be asked for a blob.
+    pub(crate) fn has_another(&self, place: usize) -> bool {
+        self.endpoints.iter().skip(place + 1).any(|endpoint| endpoint.host.pull)
+    }
+}
+
+/// What went wrong so far, place by place.
+#[derive(Default)]
+struct Failed {
+    before: Vec<String>,
+    last: Option<RegistryError>,
+}
+
+impl Failed {
+    fn push(&mut self, error: RegistryError) {
+        if let Some(before) = self.last.replace(error) {
+            self.before.push(crate::error::chain(&before));
+        }
+    }
+
+    fn into_error(self) -> RegistryError {
+        match self.last {
+            None => RegistryError::NoPlace,
+            Some(last) if self.before.is_empty() => last,
+            Some(last) => RegistryError::Mirrors { failures: self.before.join("; "), source: Box::new(last) },
+        }
+    }
+}
+
+impl Endpoint {
+    async fn manifest(&self, name: &str, wanted: Option<Digest>) -> Result<Fetched, RegistryError> {
         let url = self.url("manifests", name)?;
         let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST, "*/*;q=0.1"].join(", ");
         let response = self.get(url.clone(), Some(&accept)).await?;
@@ -282,11 +325,7 @@ impl Repository {
         Ok(Fetched { bytes, digest: found, content_type })
     }
 
-    /// Fetches a small blob whole and verifies it.
-    ///
-    /// # Errors
-    /// [`RegistryError`], `Size` and `Digest` included.
-    pub(crate) async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
+    async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
         let url = shown(&self.url("blobs", &blob.digest.to_string())?);
         if blob.size > limit as u64 {
             return Err(RegistryError::Large { url, limit });
@@ -303,23 +342,32 @@ impl Repository {
         Ok(bytes)
     }
 
-    /// Opens a blob. The caller counts and hashes what comes.
-    ///
-    /// # Errors
-    /// [`RegistryError`]; `Size` when the server announces another length than the manifest.
-    pub(crate) async fn blob(&self, blob: &Blob) -> Result<Download, RegistryError> {
+    /// `Size` when the server announces another length than the manifest.
+    async fn blob(&self, blob: &Blob) -> Result<Download, RegistryError> {
         let url = self.url("blobs", &blob.digest.to_string())?;
         let response = self.get(url.clone(), None).await?;
         let url = shown(&url);
         match response.content_length() {
             Some(found) if found != blob.size => Err(RegistryError::Size { url, wanted: blob.size, found }),
-            _ => Ok(Download { url, response, stall: self.http.patience.stall }),
+            _ => Ok(Download { url, response, stall: self.http.patience().stall }),
         }
     }
 
     fn url(&self, kind: &str, name: &str) -> Result<Url, RegistryError> {
-        let path = format!("v2/{}/{kind}/{name}", self.path);
-        self.base.join(&path).map_err(|_| RegistryError::Url { url: format!("{}{path}", self.base) })
+        let path = format!("{}/{kind}/{name}", self.path);
+        let bad = |_| RegistryError::Url { url: format!("{}{path}", self.base) };
+        // Joined to a base with a slash at its end: a colon in a digest begins no scheme.
+        let mut url = self.base.join(&format!("./{path}")).map_err(bad)?;
+        if let Some(namespace) = &self.namespace {
+            url.query_pairs_mut().append_pair("ns", namespace);
+        }
+        Ok(url)
+    }
+
+    /// The TLS of this place; what identifies this node goes nowhere else.
+    fn tls(&self, url: &Url) -> Tls {
+        let own = same_origin(url, &self.base);
+        Tls { client: self.host.tls.client.clone().filter(|_| own), ..self.host.tls.clone() }
     }
 
     /// GET with authorization and redirects, until there is a 200.
@@ -328,15 +376,16 @@ impl Repository {
         let mut hops = 0;
         loop {
             let own = same_origin(&url, &self.base);
-            let mut headers = HeaderMap::new();
+            let mut headers = if own { self.host.headers.clone() } else { HeaderMap::new() };
             if let Some(accept) = accept.and_then(|text| HeaderValue::from_str(text).ok()) {
                 headers.insert(ACCEPT, accept);
             }
+            let mut shown_before = None;
             if let Some(value) = if own { self.authorization.header().await } else { None } {
+                shown_before = Some(value.clone());
                 headers.insert(AUTHORIZATION, value);
             }
-            let shown_before = headers.get(AUTHORIZATION).cloned();
-            let response = self.http.send(&url, Method::GET, headers, None).await?;
+            let response = self.send(&url, Method::GET, headers, None).await?;
             let status = response.status();
             if status == StatusCode::OK {
                 return Ok(response);
@@ -357,6 +406,16 @@ impl Repository {
             }
             return Err(self.http.refusal(&url, response, own).await);
         }
+    }
+
+    async fn send(
+        &self,
+        url: &Url,
+        method: Method,
+        headers: HeaderMap,
+        body: Option<String>,
+    ) -> Result<Response, RegistryError> {
+        self.http.send(url, &self.tls(url), self.host.dial_timeout, method, headers, body).await
     }
 }
 
@@ -397,44 +456,19 @@ fn same_origin(a: &Url, b: &Url) -> bool {
     (a.scheme(), a.host(), a.port_or_known_default()) == (b.scheme(), b.host(), b.port_or_known_default())
 }
 
-/// localhost, 127.0.0.0/8 and ::1 speak plain HTTP: nobody can listen in between.
-fn is_loopback(url: &Url) -> bool {
-    let Some(host) = url.host_str() else { return false };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || bare.parse::<Ipv4Addr>().map(IpAddr::V4).is_ok_and(|ip| ip.is_loopback())
-        || bare.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback())
+/// The registry's own server: docker.io's has another name, and loopback speaks plain HTTP, since
+/// nobody can listen in between.
+fn default_base(domain: &str) -> Result<Url, RegistryError> {
+    let host = if domain == "docker.io" { "registry-1.docker.io" } else { domain };
+    let parse = |text: String| Url::parse(&text).map_err(|_| RegistryError::Url { url: text });
+    let base = parse(format!("https://{host}/v2/"))?;
+    if is_loopback(&base) { parse(format!("http://{host}/v2/")) } else { Ok(base) }
 }
 
-/// A URL as it may be shown: queries of blob stores hold signatures, which are credentials.
-fn shown(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    url.set_fragment(None);
-    // Both fail only for URLs without a host, which can't be fetched in the first place.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.to_string()
-}
-
-fn lost(url: &Url, source: reqwest::Error) -> RegistryError {
-    let (url, connect, source) = (shown(url), source.is_connect(), Arc::new(source));
-    if connect { RegistryError::Connect { url, source } } else { RegistryError::Lost { url, source } }
-}
-
-fn stalled(url: String, stall: Duration) -> RegistryError {
-    RegistryError::Stalled { url, seconds: stall.as_secs() }
-}
-
-/// The first error of distribution's error document: `{"errors":[{"code":…,"message":…}]}`.
-fn spoken(page: &[u8]) -> Option<String> {
-    let page: serde_json::Value = serde_json::from_slice(page).ok()?;
-    let error = page.get("errors")?.get(0)?;
-    let text = |key: &str| error.get(key).and_then(|value| value.as_str()).map(clip);
-    match (text("code"), text("message")) {
-        (Some(code), Some(message)) => Some(format!("{code}: {message}")),
-        (code, message) => code.or(message),
-    }
+/// Host, and port where it is named.
+fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 #[cfg(test)]
@@ -443,18 +477,15 @@ mod tests {
 
     #[test]
     fn only_loopback_speaks_plain_http() {
-        for (name, base) in [
-            ("localhost:5000/a", "http://localhost:5000/"),
-            ("127.3.2.1:5000/a", "http://127.3.2.1:5000/"),
-            ("[::1]:5000/a", "http://[::1]:5000/"),
-            ("busybox", "https://registry-1.docker.io/"),
-            ("10.0.0.1:5000/a", "https://10.0.0.1:5000/"),
-            ("localhost.evil.com/a", "https://localhost.evil.com/"),
+        for (domain, base) in [
+            ("localhost:5000", "http://localhost:5000/v2/"),
+            ("127.3.2.1:5000", "http://127.3.2.1:5000/v2/"),
+            ("[::1]:5000", "http://[::1]:5000/v2/"),
+            ("docker.io", "https://registry-1.docker.io/v2/"),
+            ("10.0.0.1:5000", "https://10.0.0.1:5000/v2/"),
+            ("localhost.evil.com", "https://localhost.evil.com/v2/"),
         ] {
-            let reference = Reference::parse(name).unwrap();
-            let http = Arc::new(Http::new(Patience::default()));
-            let repository = Repository::new(http, &reference, None).unwrap();
-            assert_eq!(repository.base.as_str(), base, "{name}");
+            assert_eq!(default_base(domain).unwrap().as_str(), base, "{domain}");
         }
     }
 
@@ -469,14 +500,5 @@ mod tests {
         assert_eq!(go("http://a/x", "http://b/z").unwrap(), "http://b/z");
         assert!(go("https://a/x", "http://a/z").is_err());
         assert!(go("http://a/x", "file:///etc/passwd").is_err());
-    }
-
-    #[test]
-    fn errors_show_no_signatures_and_speak_the_registrys_words() {
-        let url = Url::parse("https://u:p@h/x?X-Amz-Signature=secret#f").unwrap();
-        assert_eq!(shown(&url), "https://h/x");
-        let page = br#"{"errors":[{"code":"NAME_UNKNOWN","message":"no such\u001b[31m thing"}]}"#;
-        assert_eq!(spoken(page).unwrap(), "NAME_UNKNOWN: no such[31m thing");
-        assert_eq!(spoken(b"<html>"), None);
     }
 }

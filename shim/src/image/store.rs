@@ -18,8 +18,9 @@ mod find;
 mod journal;
 mod needed;
 pub(crate) mod record;
+mod remove;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -92,6 +93,9 @@ pub(crate) struct Store {
     layers_dir: PathBuf,
     ingest_dir: PathBuf,
     disk: Disk,
+    /// Held by whoever writes to the disk what the journal holds, or against it: a removal may not
+    /// overtake an addition. Taken before `journal`.
+    writing: Mutex<()>,
     /// Taken before `state`, never the other way round.
     journal: Mutex<Journal>,
     state: RwLock<State>,
@@ -103,7 +107,7 @@ struct State {
     images: HashMap<String, Held>,
     /// `repository:tag` and `repository@digest` → image id.
     names: BTreeMap<String, String>,
-    /// Layer → how many pulls under way need it; never zero.
+    /// Layer → how many pulls under way and containers need it; never zero.
     holds: HashMap<String, usize>,
 }
 
@@ -114,11 +118,15 @@ struct Held {
 }
 
 impl Store {
-    /// Opens the store, brings memory up to date and deletes what nobody knows. Blocks.
+    /// Opens the store, brings memory up to date and deletes what nobody knows. Blocks. `pinned` are
+    /// layers that containers need: they are held from the first.
     ///
     /// # Errors
     /// [`StoreError`], `Version` among them.
-    pub(crate) fn open(config: &Config) -> Result<Self, StoreError> {
+    pub(crate) fn open<'a>(
+        config: &Config,
+        pinned: impl Iterator<Item = &'a String>,
+    ) -> Result<Self, StoreError> {
         let (layers_dir, ingest_dir) = (config.root.join("layers"), config.root.join("ingest"));
         let journal_dir = config.state.join("images");
         make_folder(&config.root, 0o711)?;
@@ -133,8 +141,15 @@ impl Store {
         for change in changes {
             state.note(change);
         }
-        let store =
-            Self { layers_dir, ingest_dir, disk, journal: Mutex::new(journal), state: RwLock::new(state) };
+        let store = Self {
+            layers_dir,
+            ingest_dir,
+            disk,
+            writing: Mutex::new(()),
+            journal: Mutex::new(journal),
+            state: RwLock::new(state),
+        };
+        pinned.for_each(|key| store.hold(std::slice::from_ref(key)));
         store.drop_unusable()?;
         store.delete_unknown()?;
         store.write(State::show_all)?;
@@ -199,11 +214,17 @@ impl Store {
         images
     }
 
+    /// Names of all layers' folders.
+    pub(crate) fn folders(&self) -> HashSet<String> {
+        self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect())
+    }
+
     /// Makes durable what is journaled so far. Blocks for as long as the disk needs.
     ///
     /// # Errors
     /// syncfs's, redb's; the journal then keeps everything for the next time.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        let _writing = self.writing();
         let pending = self.journal().offer();
         if pending.is_empty() {
             return Ok(());
@@ -238,7 +259,7 @@ impl Store {
                 .collect();
             for id in broken {
                 tracing::warn!(image = %id, "a layer of the image is gone: it must be pulled again");
-                let change = Change::DropImage { id };
+                let change = Change::DropImage { id, names: Vec::new() };
                 state.note(change.clone());
                 gone.push(change);
             }
@@ -284,6 +305,10 @@ impl Store {
         Ok(())
     }
 
+    fn writing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn journal(&self) -> std::sync::MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -309,9 +334,9 @@ impl State {
             }
             Change::Name { name, id } => drop(self.names.insert(name, id)),
             Change::DropLayer { key } => drop(self.layers.remove(&key)),
-            Change::DropImage { id } => {
+            Change::DropImage { id, names } => {
                 self.images.remove(&id);
-                self.names.retain(|_, own| *own != id);
+                self.names.retain(|name, own| *own != id && !names.contains(name));
             }
         }
     }
@@ -373,6 +398,8 @@ impl State {
             config,
             diff_ids: record.diff_ids.clone(),
             manifest_digest: record.manifest_digest.clone(),
+            annotations: manifest::annotations(record.manifest.as_bytes()),
+            keys: record.keys().cloned().collect(),
             folders: self.chain_of(id, record)?,
         })
     }

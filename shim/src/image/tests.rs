@@ -5,16 +5,19 @@ pub(crate) mod archive;
 mod durable;
 mod failures;
 mod leftovers;
+mod mirrors;
 mod network;
 mod pulls;
+mod removal;
 mod server;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Patience;
-use super::{Class, Config, Error, Image, Images, Reference, open_store};
+use super::{Class, Config, Error, Image, Images, Reference, Unpacker, open_store};
 use crate::timeline::Recorder;
 use archive::Archive;
 use server::{Answer, Registry, Request};
@@ -64,12 +67,20 @@ impl Node {
 }
 
 fn config(folder: &Path) -> Config {
-    Config { root: folder.join("root"), state: folder.join("state") }
+    Config {
+        root: folder.join("root"),
+        state: folder.join("state"),
+        hosts_dir: Some(folder.join("certs.d")),
+        docker_config: Some(folder.join("config.json")),
+        unpacker: Unpacker::Thread,
+    }
 }
 
 fn open(folder: &Path) -> Images {
     let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_secs(20) };
-    Images::with(open_store(&config(folder)).unwrap(), patience, None)
+    let config = config(folder);
+    let store = open_store(&config, &HashMap::new()).unwrap();
+    Images::with(&config, store, patience, None, HashMap::new())
 }
 
 fn count(folder: &Path) -> usize {

@@ -200,6 +200,9 @@ pub(crate) struct ContainerRecord {
     pub image_id: String,
     /// Repo digest, or the id when there is none.
     pub image_ref: String,
+    /// Keys of the layers it needs, which stay until it is removed (`image::pins` reads them).
+    #[serde(default)]
+    pub layers: Vec<String>,
     /// From the request.
     pub labels: BTreeMap<String, String>,
     /// From the request.

@@ -45,3 +45,17 @@ pub fn new_cgroup_namespace() -> io::Result<()> {
     // SAFETY: CLONE_NEWCGROUP only changes how the caller sees cgroups; nothing of memory or files.
     check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into()).map(|_| ())
 }
+
+/// Namespaces of the calling thread's own, by `CLONE_NEW*` flags. A thread that asks for a mount
+/// namespace also stops sharing its working folder and root with the process's others.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN.
+pub fn new_namespaces(flags: i32) -> io::Result<()> {
+    let known = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if flags & !known != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: of these flags none touches memory or descriptors (CLONE_FILES and CLONE_VM would).
+    check(unsafe { libc::unshare(flags) }.into()).map(|_| ())
+}

@@ -12,8 +12,9 @@ use crate::image::ingest::{Ingest, IngestError};
 use crate::image::layer::LayerError;
 use crate::image::store::StoreError;
 use crate::image::store::chain::chain;
-use crate::image::store::record::{ImageRecord, LayerRecord, unescape};
+use crate::image::store::record::{ImageRecord, LayerRecord};
 use crate::image::{Error, Image, Inner};
+use crate::unpack::unescape;
 
 /// Makes an image known whose layers are here and held.
 ///
@@ -25,15 +26,12 @@ pub(super) fn commit(
     mut record: ImageRecord,
     names: Vec<String>,
 ) -> Result<Arc<Image>, Error> {
-    // Held until the image has it.
+    // Held until the image has it. That of a known image is held by the caller.
     let mut made = None;
-    record.fixup = match inner.store.image_record(id) {
-        Some(known) => known.fixup.clone(),
-        None => {
-            made = fix_up(inner, id, &record.diff_ids)?;
-            made.as_ref().map(|(key, _)| key.clone())
-        }
-    };
+    if record.fixup.is_none() {
+        made = fix_up(inner, id, &record.diff_ids)?;
+        record.fixup = made.as_ref().map(|(key, _)| key.clone());
+    }
     let image = inner.store.add_image(id, record, names).map_err(unstored);
     drop(made);
     image

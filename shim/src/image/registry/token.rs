@@ -8,7 +8,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::{RegistryError, Repository, is_loopback, same_origin, shown};
+use super::{Endpoint, RegistryError, is_loopback, same_origin, shown};
 use crate::image::auth::{Challenge, Credentials, basic_header};
 use crate::image::digest::clip;
 
@@ -37,7 +37,7 @@ impl Authorization {
     }
 }
 
-impl Repository {
+impl Endpoint {
     /// Answers a challenge met with the header `shown_before`. False: there is nothing (more) to
     /// show, and the 401 stands.
     pub(super) async fn answer(
@@ -101,7 +101,7 @@ impl Repository {
                 (Method::GET, None)
             }
         };
-        let response = self.http.send(&server, method, headers, body).await?;
+        let response = self.send(&server, method, headers, body).await?;
         if response.status() != StatusCode::OK {
             let trusted = same_origin(&server, &self.base);
             return Err(self.http.refusal(&server, response, trusted).await);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn trap_1_2_empty_layers_go_and_of_equal_ones_the_topmost_stays() {
+    fn rt_1_2_empty_layers_go_and_of_equal_ones_the_topmost_stays() {
         check(&["base", "a", "b", "a"], &["a", "b", "base"]);
         check(&["base", "empty", "a", "empty"], &["a", "base"]);
         check(&["empty1", "empty2"], &["empty2"]);

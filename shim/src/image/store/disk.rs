@@ -104,7 +104,7 @@ impl Disk {
             Change::Image { id, record, names } => Step::Image(id, self.print(id, record)?, names),
             Change::Name { name, id } => Step::Name(name, id),
             Change::DropLayer { key } => Step::DropLayer(key),
-            Change::DropImage { id } => Step::DropImage(id),
+            Change::DropImage { id, names } => Step::DropImage(id, names),
         })
     }
 
@@ -125,9 +125,9 @@ impl Disk {
                     }
                     Step::Name(name, id) => drop(names.insert(*name, *id)?),
                     Step::DropLayer(key) => drop(layers.remove(*key)?),
-                    Step::DropImage(id) => {
+                    Step::DropImage(id, own) => {
                         images.remove(*id)?;
-                        names.retain(|_, own| own != *id)?;
+                        names.retain(|name, of| of != *id && !own.iter().any(|own| own == name))?;
                     }
                 }
             }
@@ -164,5 +164,5 @@ enum Step<'a> {
     Image(&'a str, Vec<u8>, &'a [String]),
     Name(&'a str, &'a str),
     DropLayer(&'a str),
-    DropImage(&'a str),
+    DropImage(&'a str, &'a [String]),
 }

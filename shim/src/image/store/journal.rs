@@ -106,7 +106,7 @@ impl Journal {
                 (Change::Layer { key, .. }, Change::DropLayer { key: gone })
                 | (
                     Change::Image { id: key, .. } | Change::Name { id: key, .. },
-                    Change::DropImage { id: gone },
+                    Change::DropImage { id: gone, .. },
                 ) => key == gone,
                 _ => false,
             })
@@ -115,6 +115,15 @@ impl Journal {
             self.remove(at)?;
         }
         Ok(())
+    }
+
+    /// Whether a change that waits gives one of these names to an image.
+    pub(super) fn names_any(&self, names: &[String]) -> bool {
+        self.pending.iter().any(|(_, change)| match change {
+            Change::Image { names: own, .. } => own.iter().any(|own| names.contains(own)),
+            Change::Name { name, .. } => names.contains(name),
+            Change::Layer { .. } | Change::DropLayer { .. } | Change::DropImage { .. } => false,
+        })
     }
 
     /// Deletes all up to `last`: they are on disk.

@@ -1,6 +1,6 @@
-//! Which layers stay, and the going of the others. A layer stays while an image has it or a pull
-//! holds it. Owns the count of holds and the folders' way in and out of `layers/`; never drops an
-//! image. Called by `hold` and `pull` on blocking threads, by `Store` at its opening.
+//! Which layers stay, and the going of the others. A layer stays while an image has it, or a pull or
+//! a container holds it. Owns the count of holds and the folders' way in and out of `layers/`; never
+//! drops an image. Called by `hold`, `pins` and `pull` on blocking threads, by `Store` at its opening.
 //!
 //! ```text
 //!            hold                       add_layer                add_image
@@ -109,8 +109,7 @@ impl State {
     /// Forgets the layers that no image has and no pull holds.
     pub(super) fn take_unneeded(&mut self) -> Vec<(String, Arc<LayerRecord>)> {
         let records = self.images.values().map(|held| &held.record);
-        let needed: HashSet<&String> =
-            records.flat_map(|record| record.diff_ids.iter().chain(&record.fixup)).collect();
+        let needed: HashSet<&String> = records.flat_map(|record| record.keys()).collect();
         let is_unneeded = |key: &String| !needed.contains(key) && !self.holds.contains_key(key);
         self.layers.extract_if(|key, _| is_unneeded(key)).collect()
     }

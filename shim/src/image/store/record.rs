@@ -15,7 +15,7 @@ pub(crate) struct LayerRecord {
     pub(crate) blob: String,
     pub(crate) compressed: u64,
     pub(crate) unpacked: u64,
-    /// Directories without an entry of their own, escaped as by [`escape`].
+    /// Directories without an entry of their own, escaped as by `unpack::escape`.
     pub(crate) implied: Vec<String>,
     /// Nothing in it at all.
     pub(crate) empty: bool,
@@ -37,14 +37,38 @@ pub(crate) struct ImageRecord {
     pub(crate) fixup: Option<String>,
 }
 
+impl ImageRecord {
+    /// Keys of all layers that the image needs.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.diff_ids.iter().chain(&self.fixup)
+    }
+}
+
 /// What can happen to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
-    Layer { key: String, record: LayerRecord },
-    Image { id: String, record: ImageRecord, names: Vec<String> },
-    Name { name: String, id: String },
-    DropLayer { key: String },
-    DropImage { id: String },
+    Layer {
+        key: String,
+        record: LayerRecord,
+    },
+    Image {
+        id: String,
+        record: ImageRecord,
+        names: Vec<String>,
+    },
+    Name {
+        name: String,
+        id: String,
+    },
+    DropLayer {
+        key: String,
+    },
+    /// With the names it had: on disk they may still be those of an image that had them before.
+    DropImage {
+        id: String,
+        #[serde(default)]
+        names: Vec<String>,
+    },
 }
 
 /// A change on its way to the disk.
@@ -54,50 +78,4 @@ pub(crate) struct Pending {
     /// /run may be a disk: after a reboot the layer's files may be half-written all the same.
     pub(crate) boot_id: String,
     pub(crate) change: Change,
-}
-
-/// A path as text: what is not printable ASCII, and `%`, becomes `%XX`.
-pub(crate) fn escape(path: &[u8]) -> String {
-    path.iter().fold(String::with_capacity(path.len()), |mut text, byte| {
-        if (b' '..=b'~').contains(byte) && *byte != b'%' {
-            text.push(char::from(*byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-        text
-    })
-}
-
-/// The path of [`escape`]'s text.
-pub(crate) fn unescape(text: &str) -> Vec<u8> {
-    let mut path = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(code) if *byte == b'%' => {
-                path.push(code);
-                rest = &after[2..];
-            }
-            _ => {
-                path.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    path
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_path_survives_escaping() {
-        let all: Vec<u8> = (1..=255).collect();
-        for path in [&b"usr/share/x"[..], b"", b"100%", b"%41", b"caf\xc3\xa9/\xff\n", &all] {
-            assert_eq!(unescape(&escape(path)), path, "{path:?}");
-            assert!(escape(path).is_ascii());
-        }
-    }
 }

@@ -120,6 +120,12 @@ impl Layer {
         Self { media, blob: gzip(&tar), diff_id: Digest::of(&tar) }
     }
 
+    pub(crate) fn zstd(archive: &Archive) -> Self {
+        let tar = archive.tar();
+        let media = "application/vnd.oci.image.layer.v1.tar+zstd";
+        Self { media, blob: zstd::encode_all(tar.as_slice(), 3).unwrap(), diff_id: Digest::of(&tar) }
+    }
+
     pub(crate) fn plain(archive: &Archive) -> Self {
         let tar = archive.tar();
         Self { media: "application/vnd.oci.image.layer.v1.tar", diff_id: Digest::of(&tar), blob: tar }

@@ -59,7 +59,7 @@ async fn a_power_cut_before_the_sync_takes_layer_and_image() {
 #[tokio::test]
 async fn after_the_sync_all_survives_without_run() {
     let (folder, image) = pulled().await;
-    let images = Images::open(&config(folder.path())).unwrap();
+    let images = Images::open(&config(folder.path()), HashMap::new()).unwrap();
     let path = folder.path().to_owned();
     until("the journal is empty", || journal(&path).is_empty()).await;
     drop(images);
@@ -71,7 +71,7 @@ async fn after_the_sync_all_survives_without_run() {
 #[tokio::test]
 async fn an_image_whose_layer_is_gone_is_pulled_again() {
     let (folder, image) = pulled().await;
-    drop(Images::open(&config(folder.path())).unwrap());
+    drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
     let layer = fs::read_dir(folder.path().join("root/layers")).unwrap().next().unwrap().unwrap().path();
     fs::remove_dir_all(layer).unwrap();
     let images = open(folder.path());
@@ -87,7 +87,7 @@ async fn layers_that_no_image_has_are_dropped_at_the_start() {
     for durable in [false, true] {
         let (folder, _) = pulled().await;
         if durable {
-            open_store(&config(folder.path())).unwrap().flush().unwrap();
+            open_store(&config(folder.path()), &HashMap::new()).unwrap().flush().unwrap();
             let database = redb::Database::open(folder.path().join("root/images.redb")).unwrap();
             let write = database.begin_write().unwrap();
             write.delete_table(redb::TableDefinition::<&str, &[u8]>::new("images")).unwrap();
@@ -97,7 +97,7 @@ async fn layers_that_no_image_has_are_dropped_at_the_start() {
             fs::remove_file(&journal(folder.path())[1]).unwrap();
         }
         assert_eq!(count(&folder.path().join("root/layers")), 1);
-        let store = open_store(&config(folder.path())).unwrap();
+        let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
         assert_eq!(count(&folder.path().join("root/layers")), 0, "durable: {durable}");
         assert!(journal(folder.path()).is_empty());
         store.flush().unwrap();
@@ -112,7 +112,7 @@ async fn unknown_versions_are_refused_by_name() {
     let file = journal(folder.path()).remove(0);
     let pending = fs::read_to_string(&file).unwrap();
     fs::write(&file, pending.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
-    let error = open_store(&config(folder.path())).unwrap_err();
+    let error = open_store(&config(folder.path()), &HashMap::new()).unwrap_err();
     assert!(chain(&error).contains("has format 2, this program knows 1"), "{}", chain(&error));
     fs::write(&file, pending).unwrap();
 
@@ -124,7 +124,7 @@ async fn unknown_versions_are_refused_by_name() {
         write.open_table(meta).unwrap().insert("version", 9).unwrap();
         write.commit().unwrap();
     }
-    let error = open_store(&config(folder.path())).unwrap_err();
+    let error = open_store(&config(folder.path()), &HashMap::new()).unwrap_err();
     assert!(chain(&error).contains("images.redb has format 9"), "{}", chain(&error));
 }
 
@@ -132,6 +132,6 @@ async fn unknown_versions_are_refused_by_name() {
 async fn a_second_process_is_kept_out() {
     let (folder, _) = pulled().await;
     let _first = open(folder.path());
-    let error = open_store(&config(folder.path())).unwrap_err();
+    let error = open_store(&config(folder.path()), &HashMap::new()).unwrap_err();
     assert!(chain(&error).contains("opening the image database"), "{}", chain(&error));
 }

@@ -139,9 +139,9 @@ async fn hostile_and_unsupported_layers_are_refused() {
         check(&registry, Class::Invalid, words).await;
     }
     let registry = Registry::new();
-    let zstd = Layer { media: "application/vnd.oci.image.layer.v1.tar+zstd", ..Layer::gzip(&hello()) };
-    registry.image("a", "t", &[zstd], "V=1");
-    check(&registry, Class::Invalid, "push the image with gzip layers").await;
+    let bzip2 = Layer { media: "application/vnd.oci.image.layer.v1.tar+bzip2", ..Layer::gzip(&hello()) };
+    registry.image("a", "t", &[bzip2], "V=1");
+    check(&registry, Class::Invalid, "plain, gzip or zstd").await;
 }
 
 #[tokio::test]

@@ -245,9 +245,10 @@ async fn a_layer_that_is_done_after_its_pull_was_cancelled_goes() {
 async fn a_crowd_of_good_bad_and_cancelled_pulls_leaves_whole_images_only() {
     require_root();
     let (folder, registry) = (tempfile::tempdir().unwrap(), Registry::new());
-    let store = open_store(&config(folder.path())).unwrap();
+    let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let syncer = Syncer::start(Arc::clone(&store)).unwrap();
-    let images = Images::with(store, Patience::default(), Some(syncer));
+    let images =
+        Images::with(&config(folder.path()), store, Patience::default(), Some(syncer), HashMap::new());
     let node = Node { folder, images };
     // Implied directories over a private one: each image has a fix-up layer, too.
     let base = Layer::gzip(&Archive::new().directory("etc/", 0o700));

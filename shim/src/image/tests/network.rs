@@ -146,7 +146,8 @@ async fn silence_is_a_stall() {
     require_root();
     let folder = tempfile::tempdir().unwrap();
     let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_millis(200) };
-    let images = Images::with(open_store(&config(folder.path())).unwrap(), patience, None);
+    let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
+    let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
     let registry = Registry::new();
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");

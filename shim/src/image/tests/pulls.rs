@@ -141,7 +141,7 @@ async fn pulls_at_the_same_time_share_images_and_layers() {
 }
 
 #[tokio::test]
-async fn trap_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
+async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
     let (node, registry) = (Node::new(), Registry::new());
     let base = Archive::new().directory("./", 0o755).owner(0, 7).directory("tmp/", 0o1777);
     let top = Archive::new().file("tmp/foo", b"x");
@@ -159,7 +159,7 @@ async fn trap_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
 }
 
 #[tokio::test]
-async fn trap_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
+async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
     let (node, registry) = (Node::new(), Registry::new());
     let (base, twice, empty) = (hello(), Archive::new().file("w", b""), Archive::new());
     let layers: Vec<Layer> = [&base, &twice, &empty, &twice].into_iter().map(Layer::gzip).collect();
@@ -169,4 +169,77 @@ async fn trap_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
     assert_eq!(folders.len(), 2, "{folders:?}");
     assert!(node.file(&image, 0, "w").exists() && node.file(&image, 1, "etc/hello").exists());
     assert_eq!(image.diff_ids.len(), 4);
+}
+
+#[tokio::test]
+async fn progress_is_seen_while_the_pull_runs_and_not_after() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", &[5; 5000]))];
+    registry.image("a", "old", &layers[..1], "V=0");
+    registry.image("a", "t", &layers, "V=1");
+    node.pull(&registry.name("a:old")).await.unwrap();
+    let (open, gate) = Gate::new();
+    let (blob, held) = (crate::image::digest::Digest::of(&layers[1].blob), layers[1].blob.clone());
+    registry.script(move |request| {
+        let is_layer = request.path.ends_with(&blob.to_string());
+        is_layer.then(|| Answer::new(200).body(held.clone()).cut(10, Some(&gate)))
+    });
+    let name = registry.name("a:t");
+    assert_eq!(node.images.progress(&name), None);
+    let watch = async {
+        let seen = || node.images.progress(&name).filter(|pull| pull.layers.len() == 2);
+        until("ten bytes have come", || seen().is_some_and(|pull| pull.layers[1].downloaded == 10)).await;
+        let pull = seen().unwrap();
+        open.send(()).unwrap();
+        pull
+    };
+    let (image, pull) = tokio::join!(node.pull(&name), watch);
+    image.unwrap();
+    assert_eq!((pull.image.as_str(), pull.stage), (name.as_str(), "layers"));
+    assert_eq!((pull.layers[0].stage, pull.layers[1].stage), ("exists", "downloading"));
+    assert_eq!(pull.layers[1].total, layers[1].blob.len() as u64);
+    assert_eq!(pull.layers[1].digest, blob.to_string());
+    assert_eq!(node.images.progress(&name), None);
+}
+
+#[tokio::test]
+async fn one_archive_is_one_layer_however_it_is_packed() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let archive = Archive::new().file("big", &vec![9; 3 << 20]).file("etc/hello", b"hello\n");
+    for (tag, layer) in
+        [("z", Layer::zstd(&archive)), ("g", Layer::gzip(&archive)), ("p", Layer::plain(&archive))]
+    {
+        registry.image("a", tag, &[layer], &format!("V={tag}"));
+        let image = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap();
+        assert_eq!(std::fs::read(node.file(&image, 0, "big")).unwrap(), vec![9; 3 << 20], "{tag}");
+        assert_eq!(node.layer_folders(), 1);
+        if tag != "p" {
+            node.images.remove(&image.id).unwrap();
+        }
+    }
+}
+
+/// The inflater's own damage, told apart from that of the way.
+#[tokio::test]
+async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
+    let (node, registry) = (Node::new(), Registry::new());
+    let archive = Archive::new().file(
+        "big",
+        &(0..200_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect::<Vec<_>>(),
+    );
+    for (index, mut layer) in [Layer::gzip(&archive), Layer::zstd(&archive)].into_iter().enumerate() {
+        let middle = layer.blob.len() / 2;
+        let good = layer.blob.clone();
+        layer.blob[..8].fill(0xff);
+        let tag = format!("t{index}");
+        registry.image("a", &tag, &[layer.clone()], "V=1");
+        let error = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap_err();
+        assert_eq!(error.class(), Class::Corrupt, "{}", chain(&error));
+        assert!(chain(&error).contains("stream: it is damaged"), "{}", chain(&error));
+        layer.blob = good[..middle].to_vec();
+        registry.image("a", &tag, &[layer], "V=1");
+        let error = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap_err();
+        assert!(chain(&error).contains("stream: it ends early"), "{}", chain(&error));
+        node.settled(0).await;
+    }
 }

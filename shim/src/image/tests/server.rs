@@ -191,7 +191,9 @@ impl Shared {
     }
 
     fn stored(&self, request: &Request) -> Answer {
-        match self.content.lock().unwrap().get(&request.path) {
+        // What a mirror is told beside the path says whose images are meant.
+        let path = request.path.split('?').next().unwrap();
+        match self.content.lock().unwrap().get(path) {
             Some((body, media)) => Answer::new(200).header("content-type", media).body(body.clone()),
             None => Answer::new(404)
                 .body(br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#),

@@ -12,8 +12,14 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config { root: folder.path().join("root"), state: folder.path().join("state") };
-        Self { store: Store::open(&config).unwrap(), folder }
+        let config = Config {
+            root: folder.path().join("root"),
+            state: folder.path().join("state"),
+            hosts_dir: None,
+            docker_config: None,
+            unpacker: crate::image::Unpacker::Thread,
+        };
+        Self { store: Store::open(&config, std::iter::empty()).unwrap(), folder }
     }
 
     /// As the thread of a pull does it; the layer holds one file named `content`.

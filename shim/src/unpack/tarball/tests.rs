@@ -6,7 +6,7 @@ use crate::image::tests::archive::Archive;
 fn entries(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, TarError> {
     let mut tar = Tarball::new(bytes);
     let mut all = Vec::new();
-    while let Some(entry) = tar.next()? {
+    while let Some(entry) = tar.next_entry()? {
         let mut data = Vec::new();
         while tar.read_data(|chunk| {
             data.extend_from_slice(chunk);
@@ -29,7 +29,8 @@ fn data_read_or_not_the_next_entry_is_found() {
     assert_eq!((all[0].1.len(), all[1].1.as_slice()), (700, &b"bb"[..]));
     let bytes = archive.tar();
     let mut tar = Tarball::new(bytes.as_slice());
-    let names: Vec<Vec<u8>> = std::iter::from_fn(|| tar.next().unwrap()).map(|entry| entry.path).collect();
+    let names: Vec<Vec<u8>> =
+        std::iter::from_fn(|| tar.next_entry().unwrap()).map(|entry| entry.path).collect();
     assert_eq!(names.len(), 3);
 }
 

@@ -20,6 +20,7 @@ fn run(archive: &Archive) -> Result<Unpacked, UnpackError> {
     let bytes = archive.tar();
     let mut tar = Tarball::new(bytes.as_slice());
     let report = unpack(&mut tar, Tree::open(&folder.path().join("layer"))?, 1000)?;
+    mark_opaque(&folder.path().join("layer"), &report.opaque).unwrap();
     Ok(Unpacked { folder, report })
 }
 
@@ -76,7 +77,7 @@ fn metadata_arrives_with_set_id_bits_owners_and_times() {
 }
 
 #[test]
-fn trap_1_1_implied_directories_are_reported() {
+fn rt_1_1_implied_directories_are_reported() {
     let done = run(&Archive::new().file("a/b/c", b"").directory("a/", 0o700)).unwrap();
     assert_eq!(done.report.implied, [b"".to_vec(), b"a/b".to_vec()]);
     assert_eq!(done.stat("a").mode() & 0o7777, 0o700);
@@ -87,7 +88,7 @@ fn trap_1_1_implied_directories_are_reported() {
 }
 
 #[test]
-fn trap_1_5_only_harmless_xattrs_are_set() {
+fn rt_1_5_only_harmless_xattrs_are_set() {
     let capability = b"\x01\x00\x00\x02\x00\n\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
     let archive = Archive::new()
         .pax(&[
@@ -108,7 +109,7 @@ fn trap_1_5_only_harmless_xattrs_are_set() {
 }
 
 #[test]
-fn trap_1_6_whiteouts_and_the_same_layers_entries_in_either_order() {
+fn rt_1_6_whiteouts_and_the_same_layers_entries_in_either_order() {
     let done = run(&Archive::new().file("d/.wh.gone", b"")).unwrap();
     assert!(done.is_whiteout("d/gone"));
     let orders = [
@@ -138,7 +139,7 @@ fn trap_1_6_whiteouts_and_the_same_layers_entries_in_either_order() {
 }
 
 #[test]
-fn trap_1_6_the_last_of_duplicate_entries_wins() {
+fn rt_1_6_the_last_of_duplicate_entries_wins() {
     let done = run(&Archive::new().file("f", b"one").file("f", b"two")).unwrap();
     assert_eq!(fs::read(done.path("f")).unwrap(), b"two");
 
@@ -156,7 +157,7 @@ fn trap_1_6_the_last_of_duplicate_entries_wins() {
 }
 
 #[test]
-fn trap_1_7_hard_links_stay_within_the_layer() {
+fn rt_1_7_hard_links_stay_within_the_layer() {
     let done = run(&Archive::new().file("a/f", b"x").hardlink("b/g", "/a/f").hardlink("a/f", "a/f")).unwrap();
     assert_eq!(done.stat("a/f").ino(), done.stat("b/g").ino());
     for archive in [
@@ -221,7 +222,7 @@ fn hostile_entries_are_refused() {
     for (archive, want) in rows {
         let error = run(&archive).map(|done| done.report).unwrap_err();
         assert!(want(&error), "{error}");
-        assert!(error.is_content());
+        assert_ne!(error.kind(), Kind::Node);
     }
     let deep =
         |levels| run(&Archive::new().pax(&[("path", "d/".repeat(levels).as_bytes())]).directory("d", 0o755));

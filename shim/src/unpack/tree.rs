@@ -1,43 +1,48 @@
 //! The folder of a layer being unpacked. Owns every file system call of unpacking, all beneath one
 //! open directory with openat2(2); follows symbolic links only as parents, and then as if the
-//! layer were the root. Decides nothing about archives. Called by `unpack` and `fixup`.
+//! layer were the root. Needs no /proc: where it runs there is none. Decides nothing about archives.
+//! Called by `unpack` and by the runtime's `fixup`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
 use super::UnpackError;
 use super::plan::{Node, join, split};
-use crate::image::tarball::{Meta, shown};
+use super::tarball::{Meta, shown};
 
 const OPAQUE_XATTR: &str = "trusted.overlay.opaque";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// Room that unpacking leaves to the node, so that a pull can't stop its logs and records.
-const FLOOR: u64 = 128 << 20;
+/// Room in bytes that unpacking leaves to the node, so that a pull can't stop its logs and records.
+pub const FLOOR: u64 = 128 << 20;
 /// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
 const DEEPEST: usize = 256;
 /// 100,000 directories of 80 bytes each are 8 MB.
 const MOST_NAMES: usize = 64 << 20;
 
+/// As many links as the kernel follows in one path.
+const MOST_LINKS: usize = 40;
+
 /// A folder that is filled by nobody else.
-pub(crate) struct Tree {
+#[derive(Debug)]
+pub struct Tree {
     root: Rc<OwnedFd>,
-    /// The root's own path, to make sense of links in /proc/self/fd.
-    root_path: PathBuf,
     /// Every directory so far; None for those that only paths of others imply. Their metadata is
     /// set last: writing into a directory changes its times.
     directories: BTreeMap<Vec<u8>, Option<Meta>>,
+    /// Those that hide what lower layers have in them.
+    opaque: BTreeSet<Vec<u8>>,
     /// Archives list a directory's files one after the other.
     last: Option<(Vec<u8>, Rc<OwnedFd>, Vec<u8>)>,
     owner: (u32, u32),
@@ -46,7 +51,7 @@ pub(crate) struct Tree {
 }
 
 /// A regular file being written.
-pub(crate) struct Writing {
+pub(super) struct Writing {
     file: File,
     path: Vec<u8>,
     owner: (u32, u32),
@@ -56,6 +61,8 @@ pub(crate) struct Writing {
 type Place = (Rc<OwnedFd>, Vec<u8>);
 /// The open parent, the canonical path, and the name in the parent.
 type Spot<'p> = (Rc<OwnedFd>, Vec<u8>, &'p [u8]);
+/// Within the layer, of directories.
+pub type Paths = Vec<Vec<u8>>;
 /// Names and values.
 type Xattrs = Vec<(String, Vec<u8>)>;
 
@@ -64,25 +71,30 @@ impl Tree {
     ///
     /// # Errors
     /// [`UnpackError::Io`].
-    pub(crate) fn open(path: &Path) -> Result<Self, UnpackError> {
+    pub fn open(path: &Path) -> Result<Self, UnpackError> {
         let named = path.as_os_str().as_bytes();
-        let root = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(io("open", named))?;
-        let root_path = fd_path(&root).map_err(io("readlink", named))?;
+        // Not open(2), which the confined program may not call.
+        let root = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty()).map_err(io("open", named))?;
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let directories = BTreeMap::from([(Vec::new(), None)]);
-        Ok(Self { root: Rc::new(root), root_path, directories, last: None, owner, names: 0 })
+        let opaque = BTreeSet::new();
+        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, names: 0 })
     }
 
     /// # Errors
     /// [`UnpackError::DiskFull`] when the file system is nearly full.
-    pub(crate) fn check_space(&self) -> Result<(), UnpackError> {
+    pub fn check_space(&self) -> Result<(), UnpackError> {
         let stat = rustix::fs::fstatvfs(&*self.root).map_err(io("statvfs", b""))?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         let floor = FLOOR.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 20);
         if free < floor { Err(UnpackError::DiskFull { free, floor }) } else { Ok(()) }
     }
 
-    pub(crate) fn directory(&mut self, path: &[u8], meta: Meta) -> Result<(), UnpackError> {
+    /// Makes a directory, or gives one that is there other metadata.
+    ///
+    /// # Errors
+    /// [`UnpackError`].
+    pub fn directory(&mut self, path: &[u8], meta: Meta) -> Result<(), UnpackError> {
         if path.is_empty() {
             self.directories.insert(Vec::new(), Some(meta));
             return Ok(());
@@ -151,13 +163,13 @@ impl Tree {
     /// Hides `path` in lower layers. What this layer itself holds there stays: a directory becomes
     /// opaque, and anything else hides the lower one as it is.
     pub(super) fn whiteout(&mut self, path: &[u8]) -> Result<(), UnpackError> {
-        let (parent, _, name) = self.place(path)?;
+        let (parent, canonical, name) = self.place(path)?;
         match stat(&parent, name).map_err(io("stat", path))? {
             None => rustix::fs::mknodat(&*parent, os(name), FileType::CharacterDevice, Mode::empty(), 0)
                 .map_err(io("mknod whiteout", path)),
             Some(found) if file_type(&found) == FileType::Directory => {
-                let directory = open_beneath(&parent, name).map_err(io("open", path))?;
-                set_opaque(&directory, path)
+                self.opaque.insert(canonical);
+                Ok(())
             }
             Some(_) => Ok(()),
         }
@@ -165,12 +177,17 @@ impl Tree {
 
     /// Hides what lower layers hold in `directory`.
     pub(super) fn opaque(&mut self, directory: &[u8]) -> Result<(), UnpackError> {
-        let (fd, _) = self.parent(directory, directory)?;
-        set_opaque(&fd, directory)
+        let (_, canonical) = self.parent(directory, directory)?;
+        self.opaque.insert(canonical);
+        Ok(())
     }
 
-    /// Sets the directories' metadata and names those that nobody described.
-    pub(crate) fn finish(self) -> Result<Vec<Vec<u8>>, UnpackError> {
+    /// Sets the directories' metadata and names those that nobody described, and those that are
+    /// opaque (see [`mark_opaque`]).
+    ///
+    /// # Errors
+    /// [`UnpackError`].
+    pub fn finish(self) -> Result<(Paths, Paths), UnpackError> {
         let mut implied = Vec::new();
         // From the leaves up: a parent may forbid what its children still need.
         for (path, meta) in self.directories.iter().rev() {
@@ -187,7 +204,7 @@ impl Tree {
             }
         }
         implied.reverse();
-        Ok(implied)
+        Ok((implied, self.opaque.into_iter().collect()))
     }
 
     /// The open parent of `path`, the canonical path, and the name in the parent.
@@ -242,14 +259,39 @@ impl Tree {
         Ok(place)
     }
 
-    /// Opens an existing directory, symbolic links followed as if the layer were `/`.
+    /// Opens an existing directory, symbolic links followed as if the layer were `/`. By hand: the
+    /// kernel would open it as well, but not say where it was led.
     fn walk(&self, directory: &[u8]) -> Result<Place, Errno> {
-        let path: &[u8] = if directory.is_empty() { b"." } else { directory };
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        let fd = rustix::fs::openat2(&*self.root, os(path), DIRECTORY, Mode::empty(), resolve)?;
-        let full = fd_path(&fd)?;
-        let canonical = full.strip_prefix(&self.root_path).map_err(|_| Errno::XDEV)?;
-        Ok((Rc::new(fd), canonical.as_os_str().as_bytes().to_vec()))
+        let parts = |path: &[u8]| path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let mut ahead: VecDeque<Vec<u8>> = parts(directory).into();
+        let mut at: Vec<u8> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = ahead.pop_front() {
+            match name.as_slice() {
+                b"" | b"." => continue,
+                b".." => {
+                    at = split(&at).0.to_vec();
+                    continue;
+                }
+                _ => {}
+            }
+            let parent = open_beneath(&self.root, &at)?;
+            let found = stat(&parent, &name)?.ok_or(Errno::NOENT)?;
+            match file_type(&found) {
+                FileType::Directory => at = join(&at, &name),
+                FileType::Symlink if links < MOST_LINKS => {
+                    links += 1;
+                    let target = rustix::fs::readlinkat(&parent, os(&name), Vec::new())?.into_bytes();
+                    if target.starts_with(b"/") {
+                        at.clear();
+                    }
+                    parts(&target).into_iter().rev().for_each(|part| ahead.push_front(part));
+                }
+                FileType::Symlink => return Err(Errno::LOOP),
+                _ => return Err(Errno::NOTDIR),
+            }
+        }
+        Ok((Rc::new(open_beneath(&self.root, &at)?), at))
     }
 
     /// A directory that stays if it is there, and is opaque if it takes the place of something
@@ -272,7 +314,8 @@ impl Tree {
             return Ok(());
         }
         self.replacing(parent, path, name, make).map_err(io("mkdir", path))?;
-        set_opaque(&open_beneath(parent, name).map_err(io("open", path))?, path)
+        self.opaque.insert(path.to_vec());
+        Ok(())
     }
 
     /// Makes something where something may be already: the last entry wins.
@@ -291,17 +334,20 @@ impl Tree {
         self.last = None;
         match rustix::fs::unlinkat(parent, os(name), AtFlags::empty()) {
             Err(Errno::ISDIR) => {
-                let mut below = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd()));
-                below.push(os(name));
-                std::fs::remove_dir_all(below)
-                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                remove_tree(parent, name)?;
                 let inside = [path, b"/"].concat();
-                let below = self.directories.range(inside.clone()..).map(|(own, _)| own);
-                let gone: Vec<Vec<u8>> = below.take_while(|own| own.starts_with(&inside)).cloned().collect();
+                let is_gone = |own: &Vec<u8>| own == path || own.starts_with(&inside);
+                let below = self.directories.range(path.to_vec()..).map(|(own, _)| own);
+                // Names that sort between `path` and `path/` (say `path-x`) are passed over.
+                let gone: Vec<Vec<u8>> = below
+                    .take_while(|own| own.starts_with(path))
+                    .filter(|own| is_gone(own))
+                    .cloned()
+                    .collect();
                 for own in gone {
                     self.directories.remove(&own);
                 }
-                self.directories.remove(path);
+                self.opaque.retain(|own| !is_gone(own));
             }
             other => other?,
         }
@@ -368,8 +414,37 @@ fn times(meta: &Meta) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-fn set_opaque(fd: &OwnedFd, path: &[u8]) -> Result<(), UnpackError> {
-    rustix::fs::fsetxattr(fd, OPAQUE_XATTR, b"y", XattrFlags::empty()).map_err(io("set opaque", path))
+/// Marks directories below `folder` that hide what lower layers have in them. The runtime does it for
+/// the confined unpacker, whose word the paths are: no link is followed and nothing above is reached.
+///
+/// # Errors
+/// [`UnpackError::Io`].
+pub fn mark_opaque(folder: &Path, paths: &[Vec<u8>]) -> Result<(), UnpackError> {
+    let named = folder.as_os_str().as_bytes();
+    let root = rustix::fs::open(folder, DIRECTORY, Mode::empty()).map_err(io("open", named))?;
+    for path in paths {
+        let fd = open_beneath(&root, path).map_err(io("open", path))?;
+        rustix::fs::fsetxattr(&fd, OPAQUE_XATTR, b"y", XattrFlags::empty())
+            .map_err(io("set opaque", path))?;
+    }
+    Ok(())
+}
+
+/// Removes a directory and all below it. Nobody else is in it, so what is listed is what is there.
+fn remove_tree(parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+    let fd = open_beneath(parent, name)?;
+    for entry in Dir::read_from(&fd)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::unlinkat(&fd, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => remove_tree(&fd, name.to_bytes())?,
+            other => other?,
+        }
+    }
+    rustix::fs::unlinkat(parent, os(name), AtFlags::REMOVEDIR)
 }
 
 /// The others either mean something to overlayfs (`trusted.*`, `user.overlay.*`) or to this node's
@@ -382,7 +457,7 @@ fn is_allowed(name: &str) -> bool {
 ///
 /// # Errors
 /// The system call's.
-pub(crate) fn own_xattrs(fd: &OwnedFd) -> Result<(Xattrs, bool), Errno> {
+pub fn own_xattrs(fd: &OwnedFd) -> Result<(Xattrs, bool), Errno> {
     let mut names = vec![0; 64 << 10];
     let length = rustix::fs::flistxattr(fd, &mut *names)?;
     let (mut xattrs, mut opaque) = (Vec::new(), false);
@@ -426,11 +501,6 @@ fn file_type(stat: &Stat) -> FileType {
 
 fn is_whiteout(stat: &Stat) -> bool {
     file_type(stat) == FileType::CharacterDevice && stat.st_rdev == 0
-}
-
-fn fd_path(fd: &OwnedFd) -> Result<PathBuf, Errno> {
-    let link = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes())))
 }
 
 fn os(path: &[u8]) -> &OsStr {

@@ -46,7 +46,7 @@ pub enum TarError {
 
 /// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     File,
     Directory,
     Symlink(Vec<u8>),
@@ -58,27 +58,32 @@ pub(crate) enum Kind {
 
 /// Owner, permissions, time and extended attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Meta {
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
+pub struct Meta {
+    /// Permission and set-id bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
     /// Seconds and nanoseconds since 1970.
-    pub(crate) mtime: (i64, u32),
-    pub(crate) xattrs: Vec<(String, Vec<u8>)>,
+    pub mtime: (i64, u32),
+    /// As in the archive, not yet sorted out.
+    pub xattrs: Vec<(String, Vec<u8>)>,
 }
 
 /// One entry; its data, if any, must be read or skipped before the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// As in the archive: bytes, maybe with `./`, `/` or worse in front.
-    pub(crate) path: Vec<u8>,
-    pub(crate) kind: Kind,
-    pub(crate) size: u64,
-    pub(crate) meta: Meta,
+    pub path: Vec<u8>,
+    pub kind: Kind,
+    pub size: u64,
+    pub meta: Meta,
 }
 
 /// The reader.
-pub(crate) struct Tarball<R> {
+#[derive(Debug)]
+pub struct Tarball<R> {
     inner: R,
     offset: u64,
     /// Data and padding of the current entry that nobody has read yet.
@@ -88,7 +93,7 @@ pub(crate) struct Tarball<R> {
 }
 
 impl<R: BufRead> Tarball<R> {
-    pub(crate) fn new(inner: R) -> Self {
+    pub fn new(inner: R) -> Self {
         Self { inner, offset: 0, data: 0, padding: 0, path: String::new() }
     }
 
@@ -96,7 +101,7 @@ impl<R: BufRead> Tarball<R> {
     ///
     /// # Errors
     /// [`TarError`].
-    pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip()?;
         let mut overrides = Overrides::default();
         loop {
@@ -117,7 +122,7 @@ impl<R: BufRead> Tarball<R> {
     ///
     /// # Errors
     /// [`TarError::Read`], [`TarError::Truncated`].
-    pub(crate) fn read_data<E>(
+    pub fn read_data<E>(
         &mut self,
         mut take: impl FnMut(&[u8]) -> Result<usize, E>,
     ) -> Result<Result<usize, E>, TarError> {
@@ -140,7 +145,7 @@ impl<R: BufRead> Tarball<R> {
     }
 
     /// The stream below, to be drained: hashes want every byte.
-    pub(crate) fn into_inner(self) -> R {
+    pub fn into_inner(self) -> R {
         self.inner
     }
 
@@ -255,8 +260,14 @@ impl<R: BufRead> Tarball<R> {
 }
 
 /// A path as it may stand in an error.
-pub(crate) fn shown(path: &[u8]) -> String {
-    super::digest::clip(&String::from_utf8_lossy(path))
+pub fn shown(path: &[u8]) -> String {
+    clip(&String::from_utf8_lossy(path))
+}
+
+/// Foreign text as it may stand in an error: short, and without control characters.
+#[must_use]
+pub fn clip(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(160).collect()
 }
 
 fn read(source: io::Error) -> TarError {

@@ -1,9 +1,14 @@
-//! One layer's archive into one folder, in overlayfs's own form: whiteouts become 0:0 devices,
-//! opaque directories an xattr. Owns limits and the order of work; `unpack/plan.rs` decides what an
-//! entry means, `unpack/tree.rs` does it. Never looks at other layers. Called by `layer`, on a
-//! blocking thread.
+//! One layer's archive into one folder, in overlayfs's own form: whiteouts become 0:0 devices. Owns
+//! limits and the order of work; `unpack/plan.rs` decides what an entry means, `unpack/tree.rs` does it.
+//! Never looks at other layers. Run by the program `gantry-unpack` in confinement (ADR 0013), which
+//! shares these files with the runtime; the runtime builds fix-up layers with `Tree`.
 
+mod confine;
+mod inflate;
 mod plan;
+mod program;
+mod report;
+mod tarball;
 mod tree;
 
 #[cfg(test)]
@@ -12,9 +17,14 @@ mod tests;
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use super::tarball::{TarError, Tarball};
+pub use confine::ConfineError;
+pub use inflate::{Packing, inflate};
 use plan::Action;
-pub(crate) use tree::{Tree, own_xattrs};
+pub use program::{Command, ProgramError, run};
+pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
+pub use tarball::Tarball;
+pub use tarball::{Meta, TarError, clip, shown};
+pub use tree::{FLOOR, Paths, Tree, mark_opaque, own_xattrs};
 
 /// Bytes written between two looks at the free space.
 const LOOK: u64 = 32 << 20;
@@ -68,28 +78,28 @@ pub enum UnpackError {
 }
 
 impl UnpackError {
-    /// Whether the bytes are to blame (and not this machine).
-    pub(crate) fn is_content(&self) -> bool {
-        !matches!(self, Self::Io { .. } | Self::DiskFull { .. })
+    /// Who is to blame.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Tar { .. } => Kind::Corrupt,
+            Self::Io { .. } | Self::DiskFull { .. } => Kind::Node,
+            Self::Climbs { .. }
+            | Self::Name { .. }
+            | Self::WhiteoutDevice { .. }
+            | Self::LinkTarget { .. }
+            | Self::Parent { .. }
+            | Self::Entries { .. }
+            | Self::Names { .. } => Kind::Invalid,
+        }
     }
-}
-
-/// What came out.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Report {
-    /// Directories that had to be made without an entry of their own; the root is "".
-    pub(crate) implied: Vec<Vec<u8>>,
-    pub(crate) entries: u64,
-    pub(crate) bytes: u64,
-    /// The layer hides all layers below it.
-    pub(crate) opaque_root: bool,
 }
 
 /// Unpacks `tar` into `tree`, which must be empty.
 ///
 /// # Errors
 /// [`UnpackError`]; the folder is then good for nothing.
-pub(crate) fn unpack<R: BufRead>(
+pub fn unpack<R: BufRead>(
     tar: &mut Tarball<R>,
     mut tree: Tree,
     max_entries: u64,
@@ -97,7 +107,7 @@ pub(crate) fn unpack<R: BufRead>(
     let mut report = Report::default();
     let mut looked = 0;
     tree.check_space()?;
-    while let Some(entry) = tar.next().map_err(|source| UnpackError::Tar { source })? {
+    while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;
         if report.entries > max_entries {
             return Err(UnpackError::Entries { limit: max_entries });
@@ -135,6 +145,6 @@ pub(crate) fn unpack<R: BufRead>(
             Action::Node { path, node } => tree.node(&path, node, &entry.meta)?,
         }
     }
-    report.implied = tree.finish()?;
+    (report.implied, report.opaque) = tree.finish()?;
     Ok(report)
 }

@@ -1,7 +1,7 @@
 //! What a tar entry asks for, checked. PURE: no file system. Called by `unpack`.
 
 use super::UnpackError;
-use crate::image::tarball::{Entry, Kind, shown};
+use super::tarball::{Entry, Kind, shown};
 
 /// One step. Paths are relative to the layer's root, without `.`, `..` or empty parts; the root
 /// itself is "".
@@ -128,7 +128,7 @@ pub(super) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::tarball::Meta;
+    use crate::unpack::tarball::Meta;
 
     fn check(path: &str, kind: Kind) -> Result<Action, UnpackError> {
         plan(&Entry { path: path.into(), kind, size: 0, meta: Meta::default() })

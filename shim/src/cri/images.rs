@@ -1,0 +1,173 @@
+//! The image half of CRI v1. Owns the edge and the messages: names and ids in, one call of `image`, an
+//! answer out; never logic. Served by `runtime::Runtime` beside `cri`.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use gantry_proto::cri;
+use gantry_proto::cri::image_service_server::ImageService;
+use tonic::{Request, Response, Status};
+
+use super::{Answer, Service, detached, show};
+use crate::error::Error;
+use crate::image::{self, Auth, Image, Images, Reference, Usage};
+use crate::node::Node;
+use crate::timeline::{Recorder, unix_nanos};
+
+fn credentials(from: cri::AuthConfig) -> Auth {
+    Auth {
+        username: from.username,
+        password: from.password,
+        auth: from.auth,
+        server_address: from.server_address,
+        identity_token: from.identity_token,
+        registry_token: from.registry_token,
+    }
+}
+
+fn named(spec: Option<cri::ImageSpec>) -> String {
+    spec.unwrap_or_default().image
+}
+
+#[tonic::async_trait]
+impl ImageService for Service {
+    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
+        let filter = named(request.into_inner().filter.and_then(|filter| filter.image));
+        let images = match filter.is_empty() {
+            false => self.node.images.find(&filter).into_iter().collect(),
+            true => self.node.images.list(),
+        };
+        let images = images.iter().map(|image| show(image)).collect();
+        Ok(Response::new(cri::ListImagesResponse { images }))
+    }
+
+    async fn image_status(
+        &self,
+        request: Request<cri::ImageStatusRequest>,
+    ) -> Answer<cri::ImageStatusResponse> {
+        let request = request.into_inner();
+        Ok(Response::new(status(&self.node.images, &named(request.image), request.verbose)))
+    }
+
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
+        let request = request.into_inner();
+        let (node, name) = (self.node.clone(), named(request.image));
+        let auth = request.auth.map(credentials);
+        let image = detached(async move {
+            let reference = Reference::parse(&name).map_err(Error::from)?;
+            Ok(node.images.pull(&reference, auth, &Recorder::default()).await?)
+        })
+        .await?;
+        Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
+    }
+
+    /// As containerd: whichever name or id is given, the whole image goes; one that is not there is
+    /// removed already.
+    async fn remove_image(
+        &self,
+        request: Request<cri::RemoveImageRequest>,
+    ) -> Answer<cri::RemoveImageResponse> {
+        let (node, name) = (self.node.clone(), named(request.into_inner().image));
+        let removed =
+            detached(
+                async move { Ok(tokio::task::spawn_blocking(move || node.images.remove(&name)).await??) },
+            );
+        if let Some(id) = removed.await? {
+            tracing::info!(image = id, "removed");
+        }
+        Ok(Response::new(cri::RemoveImageResponse {}))
+    }
+
+    async fn image_fs_info(&self, _: Request<cri::ImageFsInfoRequest>) -> Answer<cri::ImageFsInfoResponse> {
+        let node = self.node.clone();
+        let counted = tokio::task::spawn_blocking(move || {
+            let root = node.config.root.clone();
+            let counted = count(&node).map_err(|source| Error::Files {
+                what: "count the files below",
+                path: root.clone(),
+                source,
+            });
+            counted.map(|usage| (root, usage))
+        });
+        let (root, usage) = counted.await.map_err(Error::from).flatten().map_err(Status::from)?;
+        let usage = cri::FilesystemUsage {
+            timestamp: unix_nanos(),
+            fs_id: Some(cri::FilesystemIdentifier { mountpoint: root.display().to_string() }),
+            used_bytes: Some(cri::UInt64Value { value: usage.bytes }),
+            inodes_used: Some(cri::UInt64Value { value: usage.inodes }),
+        };
+        // Layers and writable layers stand on one file system; like containerd, say so by naming one.
+        Ok(Response::new(cri::ImageFsInfoResponse {
+            image_filesystems: vec![usage],
+            container_filesystems: Vec::new(),
+        }))
+    }
+}
+
+/// Layers, and what containers have written.
+fn count(node: &Node) -> io::Result<Usage> {
+    let mut usage = node.images.usage()?;
+    for container in node.store.containers() {
+        usage += image::of_folder(&container.folder.join("upper"))?;
+    }
+    Ok(usage)
+}
+
+fn show(image: &Image) -> cri::Image {
+    let (uid, username) = user(&image.config.user);
+    let annotations: BTreeMap<String, String> = image.annotations.clone().into_iter().collect();
+    cri::Image {
+        id: image.id.clone(),
+        repo_tags: image.repo_tags.clone(),
+        repo_digests: image.repo_digests.clone(),
+        size: image.size,
+        uid: uid.map(|value| cri::Int64Value { value }),
+        username,
+        spec: Some(cri::ImageSpec { image: image.id.clone(), annotations, ..cri::ImageSpec::default() }),
+        // Nothing of this runtime's own is an image: the kubelet may collect each of them.
+        pinned: false,
+    }
+}
+
+/// The user of `user[:group]`: a number, or a name; neither when the image names none.
+fn user(config: &str) -> (Option<i64>, String) {
+    let user = config.split(':').next().unwrap_or_default();
+    match user.parse() {
+        Ok(uid) => (Some(uid), String::new()),
+        Err(_) => (None, user.to_owned()),
+    }
+}
+
+fn status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
+    let found = images.find(name);
+    let mut info = BTreeMap::new();
+    if verbose {
+        // An image that is not here may be on its way.
+        let pull = images.progress(name).and_then(|pull| serde_json::to_string(&pull).ok());
+        info.extend(pull.map(|pull| ("pull".to_owned(), pull)));
+        if let Some(found) = &found {
+            info.extend(show::info(verbose, &images.last_pull(&found.id)));
+            info.insert("info".to_owned(), verbose_info(images, found).to_string());
+        }
+    }
+    cri::ImageStatusResponse { image: found.map(|found| show(&found)), info }
+}
+
+/// As containerd's `info`, which tools read: the chain id and the image's whole config.
+fn verbose_info(images: &Images, image: &Image) -> serde_json::Value {
+    let config = images.config_document(&image.id);
+    let config = config.and_then(|config| serde_json::from_str::<serde_json::Value>(&config).ok());
+    serde_json::json!({ "chainID": image.chain_id(), "imageSpec": config })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_image_user_is_a_number_or_a_name_and_never_its_group() {
+        assert_eq!(user(""), (None, String::new()));
+        assert_eq!(user("1002:web"), (Some(1002), String::new()));
+        assert_eq!(user("web:7"), (None, "web".to_owned()));
+    }
+}

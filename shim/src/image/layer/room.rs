@@ -1,0 +1,92 @@
+//! Patience with a confined process, and the disk's floor: whatever the process does, it may not fill
+//! the disk. Owns the waiting for pipes. Called by `flow`.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::LayerError;
+use crate::unpack;
+
+/// Below this the process is ended; it should have stopped by itself at its own, higher floor.
+const FLOOR: u64 = unpack::FLOOR / 2;
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// Longer than any disk that still works is busy.
+const STUCK: Duration = Duration::from_secs(600);
+/// Waits between two looks when the pipe is never full.
+const LOOK: u32 = 64;
+
+/// The disk that a layer goes to.
+pub(super) struct Room {
+    folder: OwnedFd,
+}
+
+impl Room {
+    pub(super) fn new(folder: &Path) -> Result<Self, LayerError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(worker("open the folder of"))?;
+        Ok(Self { folder })
+    }
+
+    /// A waiter for one end of a pipe.
+    pub(super) fn waiter(&self) -> Waiter<'_> {
+        Waiter { room: self, waits: 0 }
+    }
+
+    fn check(&self) -> Result<(), LayerError> {
+        self.at_least(FLOOR)
+    }
+
+    fn at_least(&self, floor: u64) -> Result<(), LayerError> {
+        let stat = rustix::fs::fstatvfs(&self.folder).map_err(worker("look at the disk of"))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let floor = floor.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 20);
+        if free < floor { Err(LayerError::DiskFull { free, floor }) } else { Ok(()) }
+    }
+}
+
+pub(super) struct Waiter<'a> {
+    room: &'a Room,
+    waits: u32,
+}
+
+impl Waiter<'_> {
+    /// Whether the unpacker has reason to stop at its own floor.
+    pub(super) fn is_full(&self) -> bool {
+        self.room.at_least(unpack::FLOOR).is_err()
+    }
+
+    /// Waits until `fd` is ready for `what`, or its other end is gone.
+    ///
+    /// # Errors
+    /// `DiskFull`, `Stuck`.
+    pub(super) fn wait(&mut self, fd: impl AsFd, what: PollFlags) -> Result<(), LayerError> {
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(LOOK) {
+            self.room.check()?;
+        }
+        let since = Instant::now();
+        loop {
+            let mut fds = [PollFd::new(&fd, what)];
+            match poll(&mut fds, Some(&TICK)) {
+                Ok(0) => self.room.check()?,
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(worker("wait for")(errno)),
+            }
+            if since.elapsed() > STUCK {
+                return Err(LayerError::Stuck { seconds: STUCK.as_secs() });
+            }
+        }
+    }
+}
+
+pub(super) fn worker(operation: &'static str) -> impl FnOnce(Errno) -> LayerError {
+    move |errno| LayerError::Worker { operation, source: Arc::new(io::Error::from(errno)) }
+}

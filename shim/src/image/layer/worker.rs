@@ -1,0 +1,167 @@
+//! One confined process with a pipe to it and a pipe back. Owns its life: one that is dropped is killed
+//! and waited for. Called by `flow`.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::pipe::PipeFlags;
+
+use super::LayerError;
+use super::room::worker;
+use crate::unpack::{Command, ProgramError};
+
+/// The most that a pipe may hold without asking for more (fs.pipe-max-size).
+const PIPE: usize = 1 << 20;
+
+/// Who unpacks layers.
+#[derive(Debug, Clone)]
+pub enum Unpacker {
+    /// The program `gantry-unpack`.
+    Program(PathBuf),
+    /// The same code on a thread, for tests of all but the confinement.
+    #[cfg(test)]
+    Thread,
+}
+
+/// A process at work.
+pub(super) struct Worker {
+    process: Process,
+    /// What it reads; writing never blocks. Dropped: the end.
+    pub(super) input: Option<File>,
+    /// What it writes.
+    pub(super) output: Option<File>,
+}
+
+enum Process {
+    Child(Child),
+    #[cfg(test)]
+    Thread(Option<std::thread::JoinHandle<Result<(), ProgramError>>>),
+}
+
+/// How it ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Done,
+    Code(i32),
+    Signal(i32),
+}
+
+impl Worker {
+    /// Starts a process for `command`.
+    ///
+    /// # Errors
+    /// [`LayerError::Worker`].
+    pub(super) fn start(unpacker: &Unpacker, command: &Command) -> Result<Self, LayerError> {
+        let (theirs_in, input) = pipe()?;
+        let (output, theirs_out) = pipe()?;
+        let flags = rustix::fs::fcntl_getfl(&input).map_err(worker("prepare pipes for"))?;
+        rustix::fs::fcntl_setfl(&input, flags | OFlags::NONBLOCK).map_err(worker("prepare pipes for"))?;
+        let process = match unpacker {
+            Unpacker::Program(path) => {
+                let mut program = std::process::Command::new(path);
+                program.arg0("gantry-unpack").args(command.args()).env_clear().current_dir("/");
+                program.stdin(Stdio::from(theirs_in)).stdout(Stdio::from(theirs_out)).stderr(Stdio::null());
+                let child = program
+                    .spawn()
+                    .map_err(|source| LayerError::Worker { operation: "start", source: Arc::new(source) })?;
+                Process::Child(child)
+            }
+            #[cfg(test)]
+            Unpacker::Thread => Process::Thread(Some(std::thread::spawn({
+                let args = command.args();
+                move || {
+                    let command = Command::parse(args.into_iter())?;
+                    let root = match &command {
+                        Command::Unpack { folder, .. } => folder.clone(),
+                        Command::Inflate { .. } => PathBuf::new(),
+                    };
+                    command.execute(&root, theirs_in.into(), theirs_out.into())
+                }
+            }))),
+        };
+        Ok(Self { process, input: Some(input.into()), output: Some(output.into()) })
+    }
+
+    /// Ends it, whatever it does.
+    pub(super) fn kill(&mut self) {
+        match &mut self.process {
+            // Fails only when it has ended.
+            Process::Child(child) => drop(child.kill()),
+            #[cfg(test)]
+            Process::Thread(_) => {}
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`LayerError::Worker`].
+    pub(super) fn end(&mut self) -> Result<End, LayerError> {
+        self.input = None;
+        match &mut self.process {
+            Process::Child(child) => {
+                let status = child.wait().map_err(|source| LayerError::Worker {
+                    operation: "wait for",
+                    source: Arc::new(source),
+                })?;
+                Ok(match (status.code(), status.signal()) {
+                    (Some(0), _) => End::Done,
+                    (Some(code), _) => End::Code(code),
+                    (None, signal) => End::Signal(signal.unwrap_or_default()),
+                })
+            }
+            #[cfg(test)]
+            Process::Thread(thread) => match thread.take().map(std::thread::JoinHandle::join) {
+                Some(Ok(Err(error))) => Ok(End::Code(error.exit_code().into())),
+                Some(Err(_)) => Ok(End::Signal(libc::SIGABRT)),
+                Some(Ok(Ok(()))) | None => Ok(End::Done),
+            },
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        (self.input, self.output) = (None, None);
+        match &mut self.process {
+            Process::Child(child) => {
+                // Both fail only when it has ended and been waited for.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            #[cfg(test)]
+            Process::Thread(_) => {}
+        }
+    }
+}
+
+impl End {
+    /// For the error, when it should have ended otherwise.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Done => "without a word".to_owned(),
+            Self::Code(code) => match ProgramError::of_exit_code(*code) {
+                Some(words) => words.to_owned(),
+                None => format!("with code {code}"),
+            },
+            Self::Signal(libc::SIGSYS) => {
+                "it made a system call that it may not make: the layer may be an attack".to_owned()
+            }
+            Self::Signal(libc::SIGXCPU) => "it used up its processor time".to_owned(),
+            Self::Signal(signal) => format!("by signal {signal}"),
+        }
+    }
+}
+
+/// Read end, write end.
+fn pipe() -> Result<(OwnedFd, OwnedFd), LayerError> {
+    let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(worker("make pipes for"))?;
+    // A smaller pipe is slower, and all that a busy node may have left.
+    let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE);
+    Ok(ends)
+}

@@ -1,0 +1,237 @@
+//! HTTP connections to registries: clients by kind of trust, one request at a time, small bodies, and
+//! what the answers mean when they are no success. Owns time limits and how a URL may be shown; knows
+//! no credentials and follows no redirect. Called by `registry` and `token`.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Method};
+use reqwest::{Certificate, Identity, Response, Url};
+use tokio::time::timeout;
+
+use super::RegistryError;
+use super::hosts::Tls;
+use crate::image::digest::clip;
+
+/// Enough of an error page to find the registry's own words.
+const MAX_ERROR_PAGE: usize = 16 << 10;
+const AGENT: &str = concat!("gantry/", env!("CARGO_PKG_VERSION"));
+/// Kinds of connection that are kept.
+const MOST_CLIENTS: usize = 64;
+
+/// Patience with a registry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) connect: Duration,
+    /// Longest time without a byte, the wait for the first one included.
+    pub(crate) stall: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(15), stall: Duration::from_secs(30) }
+    }
+}
+
+/// Connections shared by all pulls.
+#[derive(Debug)]
+pub(crate) struct Http {
+    patience: Patience,
+    clients: Mutex<HashMap<Kind, reqwest::Client>>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Kind {
+    /// Loopback: a proxy of the environment is not for it.
+    direct: bool,
+    plain: bool,
+    tls: Tls,
+    dial: Option<Duration>,
+}
+
+impl Kind {
+    fn builder(&self, patience: Patience) -> reqwest::Result<reqwest::ClientBuilder> {
+        let mut builder = reqwest::Client::builder()
+            .user_agent(AGENT)
+            .connect_timeout(self.dial.unwrap_or(patience.connect))
+            // Redirects are followed by hand: each hop decides anew whether it may see credentials.
+            .redirect(reqwest::redirect::Policy::none());
+        if self.direct {
+            builder = builder.no_proxy();
+        }
+        if self.plain {
+            // None are asked for: a host without root certificates can still pull over plain HTTP.
+            return Ok(builder.tls_certs_only([]));
+        }
+        for pem in &self.tls.authorities {
+            builder = builder.tls_certs_merge(Certificate::from_pem_bundle(pem)?);
+        }
+        if let Some(pem) = &self.tls.client {
+            builder = builder.identity(Identity::from_pem(pem)?);
+        }
+        Ok(builder.tls_danger_accept_invalid_certs(self.tls.skip_verify))
+    }
+}
+
+impl Http {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { patience, clients: Mutex::default() }
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// Made on first use, one for each kind of connection: connections of one may not serve another.
+    fn client(&self, url: &Url, tls: &Tls, dial: Option<Duration>) -> Result<reqwest::Client, RegistryError> {
+        let (direct, plain) = (is_loopback(url), url.scheme() == "http");
+        let tls = if plain { Tls::default() } else { tls.clone() };
+        let kind = Kind { direct, plain, tls, dial };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&kind) {
+            return Ok(client.clone());
+        }
+        let fail = |source| RegistryError::Client { url: shown(url), source: Arc::new(source) };
+        let client = kind.builder(self.patience).and_then(reqwest::ClientBuilder::build).map_err(fail)?;
+        if clients.len() >= MOST_CLIENTS {
+            // Certificates that were renewed; connections of pulls under way go on.
+            clients.clear();
+        }
+        clients.insert(kind, client.clone());
+        Ok(client)
+    }
+
+    /// One request, no redirects, headers within the stall limit.
+    pub(super) async fn send(
+        &self,
+        url: &Url,
+        tls: &Tls,
+        dial: Option<Duration>,
+        method: Method,
+        headers: HeaderMap,
+        body: Option<String>,
+    ) -> Result<Response, RegistryError> {
+        let mut request = self.client(url, tls, dial)?.request(method, url.clone()).headers(headers);
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
+        }
+        let connect = dial.unwrap_or(self.patience.connect);
+        match timeout(connect + self.patience.stall, request.send()).await {
+            Ok(answer) => answer.map_err(|source| lost(url, source.without_url())),
+            Err(_) => Err(stalled(shown(url), self.patience.stall)),
+        }
+    }
+
+    /// A whole small body.
+    pub(super) async fn body(
+        &self,
+        url: &str,
+        mut response: Response,
+        limit: usize,
+    ) -> Result<Bytes, RegistryError> {
+        let mut body = Vec::new();
+        loop {
+            let chunk = timeout(self.patience.stall, response.chunk()).await;
+            let chunk = chunk.map_err(|_| stalled(url.to_owned(), self.patience.stall))?;
+            let lost = |source: reqwest::Error| RegistryError::Lost {
+                url: url.to_owned(),
+                source: Arc::new(source.without_url()),
+            };
+            let Some(chunk) = chunk.map_err(lost)? else { return Ok(body.into()) };
+            if body.len() + chunk.len() > limit {
+                return Err(RegistryError::Large { url: url.to_owned(), limit });
+            }
+            body.extend_from_slice(&chunk);
+        }
+    }
+
+    /// Turns an answer other than success into an error with the registry's own words in it.
+    pub(super) async fn refusal(&self, url: &Url, response: Response, trusted: bool) -> RegistryError {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let url = shown(url);
+        // The words of a redirect's target are not repeated: it may be a host that only this node
+        // can reach.
+        let page = if trusted { self.body(&url, response, MAX_ERROR_PAGE).await } else { Ok(Bytes::new()) };
+        let mut detail = page.ok().and_then(|page| spoken(&page)).unwrap_or_else(|| {
+            status.canonical_reason().map_or_else(|| "no reason given".to_owned(), str::to_lowercase)
+        });
+        if let Some(after) = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
+            detail = format!("{detail} (retry after {})", clip(after));
+        }
+        let status = status.as_u16();
+        match status {
+            404 => RegistryError::NotFound { url, detail },
+            401 | 403 => RegistryError::Unauthorized { url, status, detail },
+            _ => RegistryError::Status { url, status, detail },
+        }
+    }
+}
+
+/// localhost, 127.0.0.0/8 and ::1.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    let Some(host) = url.host_str() else { return false };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || bare.parse::<Ipv4Addr>().map(IpAddr::V4).is_ok_and(|ip| ip.is_loopback())
+        || bare.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// A URL as it may be shown: queries of blob stores hold signatures, which are credentials.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Both fail only for URLs without a host, which can't be fetched in the first place.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.to_string()
+}
+
+pub(super) fn lost(url: &Url, source: reqwest::Error) -> RegistryError {
+    let (url, connect) = (shown(url), source.is_connect());
+    let words = crate::error::chain(&source);
+    let source = Arc::new(source);
+    // rustls's words: reqwest hands its errors on as opaque ones.
+    if connect && words.contains("invalid peer certificate") {
+        RegistryError::Untrusted { url, source }
+    } else if connect && words.contains("InvalidContentType") {
+        RegistryError::Plain { url, source }
+    } else if connect {
+        RegistryError::Connect { url, source }
+    } else {
+        RegistryError::Lost { url, source }
+    }
+}
+
+pub(super) fn stalled(url: String, stall: Duration) -> RegistryError {
+    RegistryError::Stalled { url, seconds: stall.as_secs() }
+}
+
+/// The first error of distribution's error document: `{"errors":[{"code":…,"message":…}]}`.
+fn spoken(page: &[u8]) -> Option<String> {
+    let page: serde_json::Value = serde_json::from_slice(page).ok()?;
+    let error = page.get("errors")?.get(0)?;
+    let text = |key: &str| error.get(key).and_then(|value| value.as_str()).map(clip);
+    match (text("code"), text("message")) {
+        (Some(code), Some(message)) => Some(format!("{code}: {message}")),
+        (code, message) => code.or(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_no_signatures_and_speak_the_registrys_words() {
+        let url = Url::parse("https://u:p@h/x?X-Amz-Signature=secret#f").unwrap();
+        assert_eq!(shown(&url), "https://h/x");
+        let page = br#"{"errors":[{"code":"NAME_UNKNOWN","message":"no such\u001b[31m thing"}]}"#;
+        assert_eq!(spoken(page).unwrap(), "NAME_UNKNOWN: no such[31m thing");
+        assert_eq!(spoken(b"<html>"), None);
+    }
+}
