@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod node;
 pub mod operator;
 pub mod pod;
+pub mod ports;
 pub mod probe;
 pub mod runtime;
 pub mod timeline;

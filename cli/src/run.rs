@@ -35,8 +35,8 @@ const INTERRUPTED: u8 = 130;
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let pods = match manifest::load(&args.files) {
-        Ok(pods) => pods,
+    let manifest::Loaded { pods, objects: _objects } = match manifest::load(&args.files) {
+        Ok(loaded) => loaded,
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));

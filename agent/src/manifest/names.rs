@@ -47,6 +47,37 @@ pub fn is_label_value(value: &str) -> bool {
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
+/// A key of a ConfigMap or Secret: it becomes a file's name.
+#[must_use]
+pub fn is_config_key(key: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(word) && key != "." && !key.starts_with("..")
+}
+
+/// `SIGTERM`, `SIGRTMIN+1` and the like; the runtime knows which there are.
+#[must_use]
+pub fn is_signal(name: &str) -> bool {
+    let word = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || matches!(b, b'+' | b'-');
+    name.strip_prefix("SIG").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(word))
+}
+
+/// The name of an HTTP header.
+#[must_use]
+pub fn is_http_token(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+/// Segments of [a-z0-9_-] joined by dots or slashes.
+#[must_use]
+pub fn is_sysctl(name: &str) -> bool {
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    name.len() <= 253
+        && name
+            .split(['.', '/'])
+            .all(|part| edge(part.bytes().next()) && edge(part.bytes().last()) && part.bytes().all(word))
+}
+
 /// An image reference by the distribution grammar, split where the kubelet needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageName {
