@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::api::files::Files;
 use crate::pod::spec::Pod;
 
-pub use env::subscript;
+pub(crate) use env::subscript;
 pub use field::FieldError;
 use parse::Kind;
 

@@ -173,8 +173,7 @@ pub(super) fn field_path(at: &str, selector: api::ObjectFieldSelector, place: Pl
 }
 
 /// `metadata.labels['x']` as (`metadata.labels`, `x`).
-#[must_use]
-pub fn subscript(path: &str) -> Option<(&str, &str)> {
+pub(crate) fn subscript(path: &str) -> Option<(&str, &str)> {
     let (of, key) = path.strip_suffix("']")?.split_once("['")?;
     (!of.is_empty()).then_some((of, key))
 }

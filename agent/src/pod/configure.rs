@@ -2,6 +2,9 @@
 //! expanded. Owns the order of the environment and the wording of what is missing; never calls the
 //! runtime. Called by [`super::run`] right before a container is created.
 
+mod environment;
+mod user;
+
 use std::collections::BTreeMap;
 
 use super::history::Trouble;
