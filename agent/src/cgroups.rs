@@ -3,6 +3,9 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod hierarchies;
+pub mod limits;
+pub mod tree;
 
 use std::fmt;
 
