@@ -19,5 +19,6 @@ pub mod pod;
 pub mod ports;
 pub mod probe;
 pub mod runtime;
+pub mod static_pods;
 pub mod timeline;
 pub mod volumes;

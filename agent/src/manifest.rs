@@ -30,7 +30,9 @@ use crate::pod::spec::Pod;
 
 pub(crate) use env::subscript;
 pub use field::FieldError;
+pub(crate) use network::cut as hostname_of;
 use parse::Kind;
+pub(crate) use pod::fnv1a_128;
 
 /// As the kubelet takes of a file.
 const MAX_BYTES: u64 = 10 << 20;
@@ -141,7 +143,12 @@ pub struct Loaded {
 #[derive(Debug, Clone)]
 pub enum Object {
     /// To run.
-    Pod(Box<Pod>),
+    Pod {
+        /// What is described.
+        pod: Box<Pod>,
+        /// Whether the UID is the manifest's own, not derived from its content.
+        uid_given: bool,
+    },
     /// To refer to.
     ConfigMap(object::Named<crate::api::ConfigMap>),
     /// To refer to.
@@ -168,7 +175,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
             }
             seen.push((kind, name, path.clone()));
             match object {
-                Object::Pod(pod) => {
+                Object::Pod { pod, .. } => {
                     let others = loaded.pods.iter().zip(&owners);
                     beside(&pod, path, others)?;
                     loaded.pods.push(*pod);
@@ -212,9 +219,9 @@ fn beside<'a>(
 
 impl Object {
     /// Kind and namespace/name.
-    fn id(&self) -> (&'static str, String) {
+    pub(crate) fn id(&self) -> (&'static str, String) {
         match self {
-            Self::Pod(pod) => ("pod", pod.full_name()),
+            Self::Pod { pod, .. } => ("pod", pod.full_name()),
             Self::ConfigMap((namespace, name, _)) => ("ConfigMap", format!("{namespace}/{name}")),
             Self::Secret((namespace, name, _)) => ("Secret", format!("{namespace}/{name}")),
         }
@@ -245,7 +252,11 @@ fn read_document(at: &Place<'_>, value: Value, depth: usize, objects: &mut Vec<O
     let wrap = |source| Error::Field { path: at.path.to_owned(), document: at.document, source };
     let not = |found| Error::Kind { path: at.path.to_owned(), document: at.document, found };
     objects.push(match parse::kind(&value).map_err(not)? {
-        Kind::Pod => Object::Pod(Box::new(parse::typed(&value).and_then(pod::pod).map_err(wrap)?)),
+        Kind::Pod => {
+            let described: k8s_openapi::api::core::v1::Pod = parse::typed(&value).map_err(wrap)?;
+            let uid_given = described.metadata.uid.is_some();
+            Object::Pod { pod: Box::new(pod::pod(described).map_err(wrap)?), uid_given }
+        }
         Kind::ConfigMap => {
             Object::ConfigMap(parse::typed(&value).and_then(object::config_map).map_err(wrap)?)
         }

@@ -167,7 +167,7 @@ pub(super) fn hostname(given: Option<String>, pod_name: &str) -> Result<String> 
 }
 
 /// At most 63 characters, and none at the end that a host name must not end with.
-pub(super) fn cut(name: &str) -> String {
+pub(crate) fn cut(name: &str) -> String {
     match name.get(..63) {
         Some(head) if name.len() > 63 => head.trim_end_matches(['-', '.']).to_owned(),
         _ => name.to_owned(),

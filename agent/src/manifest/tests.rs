@@ -39,7 +39,7 @@ fn parse(text: &str) -> Result<Vec<Pod>, Error> {
     Ok(objects
         .into_iter()
         .filter_map(|object| match object {
-            Object::Pod(pod) => Some(*pod),
+            Object::Pod { pod, .. } => Some(*pod),
             Object::ConfigMap(_) | Object::Secret(_) => None,
         })
         .collect())
