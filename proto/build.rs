@@ -1,4 +1,4 @@
-//! Compiles the three .proto files with protox, so that a build needs no protoc.
+//! Compiles the .proto files with protox, so that a build needs no protoc.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 #[cfg(feature = "grpc")]
 fn grpc() -> Result<(), Box<dyn Error>> {
-    for file in ["proto/cri.proto", "proto/operator.proto"] {
+    for file in ["proto/cri.proto", "proto/operator.proto", "proto/health.proto"] {
         let descriptors = protox::compile([file], ["proto"])?;
         tonic_prost_build::configure().generate_default_stubs(true).compile_fds(descriptors)?;
     }

@@ -9,8 +9,10 @@
 pub mod agent;
 pub mod api;
 pub mod cgroups;
+pub mod checkpoint;
 pub mod clock;
 pub mod dns;
+pub mod events;
 pub mod logs;
 pub mod manifest;
 pub mod node;
@@ -22,3 +24,4 @@ pub mod runtime;
 pub mod static_pods;
 pub mod timeline;
 pub mod volumes;
+mod watcher;

@@ -10,6 +10,7 @@ pub mod history;
 pub mod phase;
 pub mod plan;
 pub mod predecessor;
+pub mod probing;
 pub mod publish;
 pub mod restart;
 pub mod run;
@@ -39,7 +40,7 @@ pub enum Life {
     Running,
     /// Being ended, by order or because all containers are done.
     Stopping {
-        /// When what still runs is killed; none when nothing runs.
+        /// When what still runs is killed.
         deadline: Option<Duration>,
         /// What is awaited.
         step: StopStep,
@@ -57,6 +58,10 @@ pub enum StopStep {
     Containers,
     /// The sandbox to stop.
     Sandbox,
+    /// The volumes to be taken back.
+    Volumes,
+    /// The cgroup to go.
+    Cgroup,
 }
 
 /// What the pod's owner asked for. Latest wins, except that a kill is monotone.

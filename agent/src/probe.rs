@@ -1,5 +1,12 @@
-//! How probes and hooks reach a container from outside it. Owns the trait; never counts
-//! successes (the pod's worker does). Exec goes through [`crate::runtime::Runtime`].
+//! How probes and hooks reach a container from outside it. Owns the trait and what an answer means;
+//! never counts successes (the pod's worker does). Exec goes through [`crate::runtime::Runtime`].
+
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+mod grpc;
+mod http;
+pub mod net;
+pub mod request;
 
 use std::fmt;
 use std::time::Duration;
@@ -11,19 +18,21 @@ use futures_util::future::BoxFuture;
 pub enum Verdict {
     /// With what was answered.
     Success(String),
+    /// As good, but people should know.
+    Warning(String),
     /// With what is wrong, as the kubelet's events print it.
     Failure(String),
-    /// Nothing is known: the try itself failed.
+    /// Nothing is known: the try itself failed, and counts for nothing.
     Unknown(String),
 }
 
-/// The network side of probes and hooks. A try ends within `timeout`, or is a failure.
+/// The network side of probes and hooks. A try ends within `timeout`.
 pub trait ProbeIo: Send + Sync + fmt::Debug {
-    /// Success: 200 to 399. Redirects to the same host are followed, others are a success with a warning.
-    fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Verdict>;
-    /// Success: the connection opens.
-    fn tcp(&self, host: String, port: u16, timeout: Duration) -> BoxFuture<'_, Verdict>;
-    /// Success: SERVING.
+    /// Asks for a page; redirects to the same host are followed.
+    fn http(&self, request: HttpRequest, timeout: Duration) -> BoxFuture<'_, Result<Answer, HttpError>>;
+    /// Opens a connection and closes it; the error as upstream words it.
+    fn tcp(&self, host: String, port: u16, timeout: Duration) -> BoxFuture<'_, Result<(), String>>;
+    /// Asks the gRPC health service.
     fn grpc(&self, host: String, port: u16, service: String, timeout: Duration) -> BoxFuture<'_, Verdict>;
 }
 
@@ -36,5 +45,32 @@ pub struct HttpRequest {
     pub path: String,
     /// HTTPS without verification.
     pub tls: bool,
+    /// All of them, User-Agent included.
     pub headers: Vec<(String, String)>,
+}
+
+/// The page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// 100 to 999.
+    pub status: u16,
+    /// At most 10 KiB of it.
+    pub body: String,
+}
+
+/// Why there is no page.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpError {
+    /// No connection, no answer, or too many redirects.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The other side speaks plain HTTP.
+    #[error("{0}")]
+    NotTls(String),
+    /// It broke off within the page.
+    #[error("{0}")]
+    Body(String),
+    /// The request cannot be put together.
+    #[error("{0}")]
+    Request(String),
 }

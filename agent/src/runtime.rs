@@ -12,6 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 
 use crate::pod::spec::env::EnvValue;
 use crate::pod::spec::{Container, Pod, PodUid};
@@ -29,10 +30,10 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn observe<'a>(&'a self, uid: &'a PodUid) -> Effect<'a, Observed>;
     /// Every pod that has a sandbox, whoever made it.
     fn pods(&self) -> Effect<'_, Vec<KnownPod>>;
-    /// The image's ID when the runtime has it.
-    fn image_id<'a>(&'a self, image: &'a str) -> Effect<'a, Option<String>>;
+    /// The image when the runtime has it.
+    fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>>;
     /// Fetches the image; returns its ID.
-    fn pull_image<'a>(&'a self, image: &'a str, pod: &'a Pod) -> Effect<'a, String>;
+    fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String>;
     /// Makes the pod's sandbox; returns its ID.
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String>;
     /// Ends whatever runs in the sandbox and gives its network back.
@@ -55,8 +56,59 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         command: &'a [String],
         timeout: Duration,
     ) -> Effect<'a, ExecOutput>;
+    /// The end of a log, as it stands in for last words: 80 lines, 2 KiB. One that cannot be read is
+    /// a text that says so, as upstream.
+    fn log_end<'a>(&'a self, log_path: &'a str) -> Effect<'a, String>;
+    /// Reports, as they happen, which pods have changed. Ends with an error, of kind Unsupported
+    /// when the runtime has no such stream.
+    fn changes(&self) -> Effect<'_, Changes>;
     /// The runtime's own stages of something it made; empty when it keeps none.
     fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>>;
+}
+
+/// Pods in which something has changed; `None` when it is not known which.
+pub type Changes = BoxStream<'static, Result<Option<PodUid>, Error>>;
+
+/// An image the runtime has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The runtime's.
+    pub id: String,
+    /// Bytes, as the runtime counts them.
+    pub size: u64,
+    /// Whom its programs run as, when the image says a number.
+    pub uid: Option<i64>,
+    /// Whom its programs run as, when the image says a name; else empty.
+    pub username: String,
+}
+
+/// An image to fetch.
+#[derive(Debug, Clone, Copy)]
+pub struct PullImage<'a> {
+    /// With registry and tag or digest.
+    pub image: &'a str,
+    /// For whom.
+    pub pod: &'a Pod,
+    /// To show the registry; the runtime's own configuration when none.
+    pub auth: Option<&'a RegistryAuth>,
+}
+
+/// Credentials for a registry, as in CRI's AuthConfig.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in AuthConfig")]
+pub struct RegistryAuth {
+    pub username: String,
+    pub password: String,
+    pub auth: String,
+    pub server_address: String,
+    pub identity_token: String,
+    pub registry_token: String,
+}
+
+impl fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryAuth").field("server_address", &self.server_address).finish_non_exhaustive()
+    }
 }
 
 /// Whose stages are asked for.
@@ -176,8 +228,8 @@ pub struct Sandbox {
     pub ready: bool,
     /// Unix nanoseconds.
     pub created_at: i64,
-    /// Empty on the host's network.
-    pub ip: String,
+    /// Primary first; empty on the host's network.
+    pub ips: Vec<String>,
 }
 
 /// One container, one attempt.
@@ -193,6 +245,8 @@ pub struct Instance {
     pub sandbox: String,
     /// What it does.
     pub state: InstanceState,
+    /// Digest of its image, as the runtime names it.
+    pub image_id: String,
     /// Unix nanoseconds.
     pub created_at: i64,
     /// Full path of its log; empty when the runtime does not say.
@@ -305,7 +359,7 @@ pub enum Error {
         source: Failure,
     },
     #[error("look for image {image:?}")]
-    ImageId {
+    Image {
         image: String,
         #[source]
         source: Failure,
@@ -364,6 +418,11 @@ pub enum Error {
         #[source]
         source: Failure,
     },
+    #[error("watch the runtime's events")]
+    Changes {
+        #[source]
+        source: Failure,
+    },
     #[error("read the stages of {of}")]
     Timeline {
         of: String,
@@ -388,7 +447,7 @@ impl Error {
         match self {
             Self::Observe { source, .. }
             | Self::Pods { source }
-            | Self::ImageId { source, .. }
+            | Self::Image { source, .. }
             | Self::PullImage { source, .. }
             | Self::RunSandbox { source, .. }
             | Self::StopSandbox { source, .. }
@@ -398,6 +457,7 @@ impl Error {
             | Self::ExecSync { source, .. }
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }
+            | Self::Changes { source }
             | Self::Timeline { source, .. }
             | Self::Connect { source, .. } => Some(source),
             Self::Endpoint { .. } => None,

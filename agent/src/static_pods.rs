@@ -12,9 +12,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::sync::{mpsc, watch};
 
 use choice::{Choice, Found};
 
@@ -31,24 +32,16 @@ pub async fn follow(
     look(&mut choice, &folder).await;
     let (sender, receiver) = watch::channel(choice.found());
     let task = tokio::spawn(async move {
+        let mut changes = changes_of(&folder);
         loop {
-            // A new watch each time: the folder may have been removed and made again.
-            let changes = changes_of(&folder);
-            // Between reading the folder and watching it something may have changed.
-            look(&mut choice, &folder).await;
-            offer(&sender, choice.found());
-            let awaited = async {
-                match &changes {
-                    Some(changes) => something(changes).await,
-                    None => std::future::pending().await,
-                }
-            };
-            // All three arms are cancel-safe: nothing is read but "look again".
+            // Both others are cancel-safe: nothing is read but "look again".
             tokio::select! {
-                () = awaited => {}
+                () = next(&mut changes) => {}
                 () = tokio::time::sleep(every) => {}
                 () = sender.closed() => return,
             }
+            look(&mut choice, &folder).await;
+            offer(&sender, choice.found());
         }
     });
     (receiver, task)
@@ -78,8 +71,71 @@ async fn look(choice: &mut Choice, folder: &Path) {
     }
 }
 
-/// None when it cannot be watched: then it is looked at from time to time.
-fn changes_of(folder: &Path) -> Option<AsyncFd<OwnedFd>> {
+/// The ear at the folder; dropping it ends its thread.
+struct Changes {
+    heard: mpsc::Receiver<()>,
+    _stop: OwnedFd,
+}
+
+/// Waits in a thread of its own: an inotify descriptor is no socket. None when that cannot be had;
+/// then the folder is looked at from time to time only.
+fn changes_of(folder: &Path) -> Option<Changes> {
+    let (tell, heard) = mpsc::channel(1);
+    let folder = folder.to_owned();
+    let begin = || -> std::io::Result<OwnedFd> {
+        let (stop, keep) = pipe_with(PipeFlags::CLOEXEC)?;
+        std::thread::Builder::new()
+            .name("static-pods".into())
+            .spawn(move || listen(&folder, &stop, &tell))?;
+        Ok(keep)
+    };
+    match begin() {
+        Ok(keep) => Some(Changes { heard, _stop: keep }),
+        Err(error) => {
+            tracing::warn!(%error, "the manifest folder is looked at from time to time only");
+            None
+        }
+    }
+}
+
+/// Cancel-safe: a message stays in the channel.
+async fn next(changes: &mut Option<Changes>) {
+    let heard = match changes {
+        Some(changes) => changes.heard.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Until the other end of `stop` is closed. A new watch each time: the folder may have been removed
+/// and made again. It is made before anybody is told to look, so that no change falls between.
+fn listen(folder: &Path, stop: &OwnedFd, tell: &mpsc::Sender<()>) {
+    let again = Timespec { tv_sec: 1, tv_nsec: 0 };
+    loop {
+        let watch = watch_of(folder);
+        if watch.is_ok() {
+            // Full: somebody is about to look anyway.
+            let _ = tell.try_send(());
+        }
+        let mut wait = vec![PollFd::new(stop, PollFlags::IN)];
+        wait.extend(watch.as_ref().map(|watch| PollFd::new(watch, PollFlags::IN)));
+        // A folder that is not there yet is tried again.
+        match poll(&mut wait, watch.is_err().then_some(&again)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the manifest folder is looked at from time to time only");
+                return;
+            }
+        }
+        if wait.first().is_none_or(|stop| !stop.revents().is_empty()) {
+            return;
+        }
+    }
+}
+
+fn watch_of(folder: &Path) -> rustix::io::Result<OwnedFd> {
     let what = WatchFlags::CREATE
         | WatchFlags::CLOSE_WRITE
         | WatchFlags::MOVED_TO
@@ -87,31 +143,10 @@ fn changes_of(folder: &Path) -> Option<AsyncFd<OwnedFd>> {
         | WatchFlags::DELETE
         | WatchFlags::ATTRIB
         | WatchFlags::DELETE_SELF
-        | WatchFlags::MOVE_SELF
-        | WatchFlags::ONLYDIR;
-    let watch = || -> std::io::Result<AsyncFd<OwnedFd>> {
-        let descriptor = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        add_watch(&descriptor, folder, what)?;
-        AsyncFd::register(descriptor)
-    };
-    match watch() {
-        Ok(changes) => Some(changes),
-        Err(error) => {
-            tracing::debug!(folder = %folder.display(), %error, "cannot be watched, looked at from time to time");
-            None
-        }
-    }
-}
-
-/// Which file does not matter: everything is read again.
-async fn something(changes: &AsyncFd<OwnedFd>) {
-    match changes.readable().await {
-        Ok(mut ready) => ready.clear_ready(),
-        Err(error) => {
-            tracing::debug!(%error, "the watch broke");
-            std::future::pending::<()>().await;
-        }
-    }
+        | WatchFlags::MOVE_SELF;
+    let descriptor = init(CreateFlags::CLOEXEC)?;
+    add_watch(&descriptor, folder, what)?;
+    Ok(descriptor)
 }
 
 #[cfg(test)]

@@ -5,19 +5,24 @@ mod narrate;
 mod signals;
 mod summary;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::cgroups::tree::Tree;
+use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::Pod;
 use gantry_agent::pod::status::{Phase, PodStatus};
-use gantry_agent::runtime::cri::{self, CriRuntime};
+use gantry_agent::probe::net::NetProbe;
+use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
+use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{manifest, node};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -29,20 +34,24 @@ use narrate::narrate;
 use signals::Signals;
 
 const BAD_MANIFEST: u8 = 2;
+/// Our runtime refuses such mounts so far.
+const RECURSIVE_READ_ONLY: bool = false;
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 /// For the last lines of containers that have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let manifest::Loaded { pods, objects: _objects } = match manifest::load(&args.files) {
+    let manifest::Loaded { pods, objects } = match manifest::load(&args.files) {
         Ok(loaded) => loaded,
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
-    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir } = *args;
+    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir, root_dir } = *args;
+    let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
+    let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?;
     // First of all what tells whether another agent is here already.
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
@@ -53,11 +62,21 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             (Some(runtime), channel)
         }
     };
-    let facts = node::facts(pod_logs_dir.clone())?;
+    let facts = NodeConfig { seccomp_root: root_dir.join("seccomp"), ..node::facts(pod_logs_dir.clone())? };
+    let node = Arc::new(node::info(&root_dir)?);
+    let api = Arc::new(objects);
+    // Beside the socket: as long-lived as what runs here, and one per agent.
+    let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
     let deps = Deps {
-        runtime: Arc::new(CriRuntime::new(channel, facts)),
         logs: Arc::new(LogDir::new(pod_logs_dir)),
         clock: Arc::new(SystemClock::new()),
+        volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), RECURSIVE_READ_ONLY)),
+        cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
+        api,
+        probe_io: Arc::new(NetProbe::new()?),
+        checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"))),
+        node,
+        runtime: Arc::new(CriRuntime::new(channel, facts)),
     };
     let code = live(pods, deps, socket, &mut signals).await?;
     if let Some(runtime) = in_process {

@@ -46,3 +46,17 @@ pub mod monitor {
 pub mod operator {
     tonic::include_proto!("gantry.operator.v1");
 }
+
+/// What a gRPC probe asks a container, `grpc.health.v1`.
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod health {
+    tonic::include_proto!("grpc.health.v1");
+}

@@ -12,17 +12,12 @@ use super::*;
 use crate::agent::Agent;
 use crate::clock::SystemClock;
 use crate::logs::dir::LogDir;
-use crate::pod::run::Deps;
-use crate::pod::tests::pod as a_pod;
+use crate::pod::tests::{deps, pod as a_pod};
 use crate::runtime::fake::FakeRuntime;
 
 fn agent(runtime: &FakeRuntime, folder: &Path) -> Agent {
-    let deps = Deps {
-        runtime: Arc::new(runtime.clone()),
-        logs: Arc::new(LogDir::new(folder.join("logs"))),
-        clock: Arc::new(SystemClock::new()),
-    };
-    Agent::start(vec![a_pod()], deps)
+    let logs = Arc::new(LogDir::new(folder.join("logs")));
+    Agent::start(vec![a_pod()], deps(runtime, logs, Arc::new(SystemClock::new())))
 }
 
 async fn dial(path: &Path) -> OperatorClient<Channel> {

@@ -1,18 +1,23 @@
 //! What the worker remembers of a pod between observations: effects under way, failures,
-//! back-offs, the last record of each container. Pure: owns the bookkeeping, time is an
-//! argument; never survives the agent, which recovers from the runtime. Called by the
-//! worker (to write) and the planner and publisher (to read).
+//! back-offs, the last record of each container, how far its ground is made. Pure: owns the
+//! bookkeeping, time is an argument; never survives the agent, which recovers from the runtime and
+//! its checkpoint. Called by the worker (to write) and the planner and publisher (to read).
+
+pub mod hooks;
+mod outcome;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::plan::{Action, Op};
+pub use hooks::Hooks;
+pub use outcome::Output;
+
+use super::plan::{Action, Ended, Op, Plan, Wait};
+use super::probing::{Probing, Runner};
 use super::restart::{self, Backoff};
 use super::spec::Pod;
-use crate::runtime::{Instance, InstanceState, Observed};
-
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(10);
+use crate::checkpoint::Marks;
+use crate::runtime::{Image, Instance, InstanceState, Observed};
 
 /// Why a container does not start, as `kubectl` would show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +37,47 @@ impl Trouble {
     }
 }
 
+/// What a pod stands on.
+///
+/// ```text
+/// Unknown ──cgroup──▶ Cgroup ──volumes──▶ Ready ──end──▶ NoVolumes ──▶ Gone
+///    └───────────────────┴──────────── end ─────────────────▲
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Ground {
+    /// Nothing, or what an earlier agent made.
+    #[default]
+    Unknown,
+    /// Its cgroup is there.
+    Cgroup {
+        /// As the runtime is told it.
+        parent: String,
+    },
+    /// Its volumes, too.
+    Ready {
+        /// As the runtime is told it.
+        parent: String,
+    },
+    /// The volumes were taken back.
+    NoVolumes,
+    /// The cgroup, too.
+    Gone,
+}
+
 /// A failed effect waits before it is tried again.
 #[derive(Debug, Clone, Copy)]
 struct Retry {
     delay: Duration,
     until: Duration,
+}
+
+/// A container when it was first seen running.
+#[derive(Debug, Clone, Copy)]
+struct Sighting {
+    at: Duration,
+    /// How old it was.
+    age: Duration,
+    adopted: bool,
 }
 
 /// The memory of one worker.
@@ -52,51 +93,117 @@ pub struct History {
     pub troubles: BTreeMap<String, (Trouble, Duration)>,
     /// Why there is no sandbox, or why stopping fails.
     pub pod_trouble: Option<String>,
-    /// Container name → attempt it was fetched for, image ID.
-    pub images: BTreeMap<String, (u32, String)>,
+    /// Container name → attempt it was fetched for, image.
+    pub images: BTreeMap<String, (u32, Image)>,
     /// Container ID → when its end was first seen.
     pub exits: BTreeMap<String, Duration>,
+    /// Container ID → what it left to say.
+    pub words: BTreeMap<String, String>,
+    /// Container IDs whose end was begun and told.
+    pub killing: BTreeSet<String>,
     /// The newest record ever seen of each container.
     pub last: BTreeMap<String, Instance>,
     /// Sandboxes whose stop succeeded.
     pub stopped_sandboxes: BTreeSet<String>,
-    /// All containers are done for good; sticky.
-    pub finished: bool,
+    /// Why the pod ends by itself, and since when; sticky.
+    pub ended: Option<(Ended, Duration)>,
     /// Each container has run; sticky.
     pub started: bool,
+    /// Cgroup and volumes.
+    pub ground: Ground,
+    /// Of containers.
+    pub hooks: Hooks,
+    /// Of running containers.
+    pub probing: Probing,
+    /// The checkpoint as it is written.
+    pub remembered: Marks,
+    /// The checkpoint as the agent before this one left it.
+    recalled: Marks,
+    running: BTreeMap<String, Sighting>,
+    lost_sandboxes: BTreeMap<String, Duration>,
+    waits: BTreeMap<(String, bool), Duration>,
+    /// How long the pod was active before this agent, and when it was taken up.
+    active_before: Duration,
+    begun: Duration,
+    looked: bool,
     attempts: BTreeMap<String, u32>,
     sandbox_attempt: Option<u32>,
     retries: BTreeMap<Op, Retry>,
 }
 
-/// What an effect brought.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    /// The ID of a usable image.
-    Image(String),
-    /// Nothing that the next observation does not show.
-    Done,
-}
-
 impl History {
-    /// Takes in what was observed.
-    pub fn absorb(&mut self, observed: &Observed, now: Duration) {
+    /// Of a pod taken up at `now`.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self { begun: now, ..Self::default() }
+    }
+
+    /// What the agent before this one left.
+    pub fn recall(&mut self, marks: Marks) {
+        self.remembered.clone_from(&marks);
+        self.recalled = marks;
+    }
+
+    /// Takes in what was observed; `wall` is the wall clock's time, for ages only.
+    pub fn absorb(&mut self, pod: &Pod, observed: &Observed, now: Duration, wall: i64) {
         for instance in &observed.containers {
             if instance.exit().is_some() {
                 self.exits.entry(instance.id.clone()).or_insert(now);
             }
             self.know_attempt(&instance.name, instance.attempt);
         }
-        self.exits.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
+        let there: BTreeSet<&str> = observed.containers.iter().map(|c| c.id.as_str()).collect();
+        self.exits.retain(|id, _| there.contains(id.as_str()));
+        self.words.retain(|id, _| there.contains(id.as_str()) || self.last.values().any(|l| l.id == *id));
+        self.killing.retain(|id| there.contains(id.as_str()));
+        self.hooks.retain(|id| there.contains(id));
         let names: BTreeSet<&str> = observed.containers.iter().map(|c| c.name.as_str()).collect();
         for newest in names.into_iter().filter_map(|name| observed.newest(name)) {
-            if matches!(newest.state, InstanceState::Running { .. }) {
+            if matches!(newest.state, InstanceState::Running { .. }) && !self.hooks.is_failed(&newest.id) {
                 self.troubles.remove(&newest.name);
             }
             self.last.insert(newest.name.clone(), newest.clone());
         }
+        self.absorb_sandboxes(observed, now, wall);
+        self.absorb_runners(pod, observed, now, wall);
+        self.looked = true;
+    }
+
+    fn absorb_sandboxes(&mut self, observed: &Observed, now: Duration, wall: i64) {
         self.sandbox_attempt = self.sandbox_attempt.max(observed.sandboxes.iter().map(|s| s.attempt).max());
-        self.stopped_sandboxes.retain(|id| observed.sandboxes.iter().any(|s| s.id == *id));
+        let there = |id: &String| observed.sandboxes.iter().any(|s| s.id == *id);
+        self.stopped_sandboxes.retain(there);
+        self.lost_sandboxes.retain(|id, _| there(id));
+        for sandbox in observed.sandboxes.iter().filter(|s| !s.ready) {
+            self.lost_sandboxes.entry(sandbox.id.clone()).or_insert(now);
+        }
+        if !self.looked {
+            let oldest = observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min();
+            self.active_before = oldest.map_or(Duration::ZERO, |at| age(at, wall));
+        }
+    }
+
+    fn absorb_runners(&mut self, pod: &Pod, observed: &Observed, now: Duration, wall: i64) {
+        let newest = pod.all_containers().filter_map(|c| Some((c, observed.newest(&c.name)?)));
+        let running: Vec<_> = newest
+            .filter_map(|(container, instance)| match instance.state {
+                InstanceState::Running { started_at } => Some((container, instance, started_at)),
+                _ => None,
+            })
+            .collect();
+        self.running.retain(|id, _| running.iter().any(|(_, instance, _)| instance.id == *id));
+        let adopted = !self.looked;
+        let mut runners = Vec::with_capacity(running.len());
+        for (container, instance, started_at) in &running {
+            let first = Sighting { at: now, age: age(*started_at, wall), adopted };
+            let seen = *self.running.entry(instance.id.clone()).or_insert(first);
+            // Nothing is asked of a container before its own hook is done.
+            if self.hooks.is_done(&instance.id) {
+                let Sighting { at, age, adopted } = seen;
+                runners.push(Runner { container, id: &instance.id, since: at, age, adopted });
+            }
+        }
+        self.probing.absorb(pod, &runners, &self.recalled);
     }
 
     /// An attempt that is known from somewhere else, such as the log folder.
@@ -123,6 +230,18 @@ impl History {
         self.sandbox_attempt.map_or(0, |attempt| attempt + 1)
     }
 
+    /// How long the pod has been active, over restarts of the agent.
+    #[must_use]
+    pub fn active(&self, now: Duration) -> Duration {
+        self.active_before + now.saturating_sub(self.begun)
+    }
+
+    /// When the sandbox was first seen not to be ready, or not to be the one that counts.
+    #[must_use]
+    pub fn lost_at(&self, sandbox: &str, now: Duration) -> Duration {
+        self.lost_sandboxes.get(sandbox).copied().unwrap_or(now)
+    }
+
     /// Until when an effect that failed waits.
     #[must_use]
     pub fn retry_at(&self, op: &Op, now: Duration) -> Option<Duration> {
@@ -134,84 +253,52 @@ impl History {
         self.retries.clear();
     }
 
+    /// Keeps what a plan has found out for good.
+    pub fn settle(&mut self, plan: &Plan, now: Duration) {
+        self.started |= plan.started;
+        if let (None, Some(ended)) = (self.ended, plan.ended) {
+            self.ended = Some((ended, now));
+        }
+    }
+
+    /// Those of the waits that have not been told.
+    pub fn new_waits(&mut self, waits: &[Wait]) -> Vec<Wait> {
+        let told = std::mem::take(&mut self.waits);
+        let key = |wait: &Wait| (wait.container.clone(), wait.image);
+        self.waits = waits.iter().map(|wait| (key(wait), wait.until)).collect();
+        waits.iter().filter(|wait| told.get(&key(wait)) != Some(&wait.until)).cloned().collect()
+    }
+
     /// An action is about to be carried out.
     pub fn begin(&mut self, pod: &Pod, action: &Action, now: Duration) {
-        let deadline = match action {
-            Action::StopContainer { deadline, .. } => Some(*deadline),
-            _ => None,
-        };
-        if let Action::CreateContainer { container, ended: Some(ended), .. } = action
-            && let Some(spec) = pod.container(container)
-        {
-            self.crash.next(&restart::crash_key(pod, spec), *ended, now);
-        }
-        self.flights.insert(action.op(), deadline);
-    }
-
-    /// An action has come to its end.
-    pub fn finish(&mut self, pod: &Pod, action: &Action, result: Result<Output, Trouble>, now: Duration) {
-        let op = action.op();
-        self.flights.remove(&op);
-        match result {
-            Ok(output) => {
-                self.retries.remove(&op);
-                self.succeeded(action, output);
-            }
-            Err(trouble) => {
-                let delay = self.retries.get(&op).map_or(RETRY_FIRST, |r| (r.delay * 2).min(RETRY_MAX));
-                self.retries.insert(op, Retry { delay, until: now + delay });
-                self.failed(pod, action, trouble, now);
-            }
-        }
-    }
-
-    fn succeeded(&mut self, action: &Action, output: Output) {
+        let mut until = None;
         match action {
-            Action::EnsureImage { container, attempt } => {
-                // One of the container itself stays until it is overcome.
-                if self.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
-                    self.troubles.remove(container);
-                }
-                if let Output::Image(id) = output {
-                    self.images.insert(container.clone(), (*attempt, id));
-                }
+            Action::StopContainer { id, deadline, .. } | Action::PreStop { id, deadline, .. } => {
+                self.killing.insert(id.clone());
+                until = Some(*deadline);
             }
-            Action::RunSandbox { .. } => self.pod_trouble = None,
-            Action::StartContainer { container, .. } => {
-                self.troubles.remove(container);
-            }
-            Action::StopSandbox { id } => {
-                self.stopped_sandboxes.insert(id.clone());
-                self.pod_trouble = None;
-            }
-            Action::CreateContainer { .. }
-            | Action::StopContainer { .. }
-            | Action::RemoveContainer { .. }
-            | Action::RemoveSandbox { .. } => self.pod_trouble = None,
-        }
-    }
-
-    fn failed(&mut self, pod: &Pod, action: &Action, trouble: Trouble, now: Duration) {
-        match action {
-            Action::EnsureImage { container, .. } => {
+            Action::CreateContainer { container, ended: Some(ended), .. } => {
                 if let Some(spec) = pod.container(container) {
-                    self.pull.next(&restart::pull_key(pod, spec), now, now);
+                    self.crash.next(&restart::crash_key(pod, spec), *ended, now);
                 }
-                self.troubles.insert(container.clone(), (trouble, now));
             }
-            Action::CreateContainer { container, .. } => {
-                // The image may be what is missing: look again before the next try.
-                self.images.remove(container);
-                self.troubles.insert(container.clone(), (trouble, now));
+            Action::Probe { container, kind, .. } => {
+                if let Some(spec) = pod.container(container) {
+                    self.probing.begin(spec, *kind, now);
+                }
             }
-            Action::StartContainer { container, .. } => {
-                self.troubles.insert(container.clone(), (trouble, now));
-            }
-            Action::RunSandbox { .. }
-            | Action::StopContainer { .. }
-            | Action::RemoveContainer { .. }
-            | Action::StopSandbox { .. }
-            | Action::RemoveSandbox { .. } => self.pod_trouble = Some(trouble.message),
+            _ => {}
         }
+        self.flights.insert(action.op(), until);
     }
+
+    /// An effect was given up: what it was about is free again.
+    pub fn abandon(&mut self, op: &Op) {
+        self.flights.remove(op);
+    }
+}
+
+/// A clock that was set back, or a start that lies ahead, makes nothing old.
+fn age(since: i64, wall: i64) -> Duration {
+    u64::try_from(wall.saturating_sub(since)).map_or(Duration::ZERO, Duration::from_nanos)
 }

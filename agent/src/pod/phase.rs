@@ -1,228 +1,282 @@
 //! What is said of a pod, computed from what is observed and remembered, with the
 //! kubelet's reasons and messages. Pure: no clock, no I/O. Called by the publisher.
 
+mod column;
+mod conditions;
+mod container;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::history::{History, Trouble};
-use super::plan::{Op, UNKNOWN_CODE};
-use super::restart::{crash_key, go_duration, pull_key, restarts};
-use super::spec::{Container, Pod, RestartPolicy};
+use super::history::History;
+use super::plan::{Ended, UNKNOWN_CODE};
+use super::restart::restarts;
+use super::spec::qos::qos;
+use super::spec::{Container, Pod, RestartPolicy, Role};
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
-use super::{Life, Orders};
-use crate::runtime::{Exit, Instance, InstanceState, Observed};
+use super::{Life, Orders, StopStep};
+use crate::runtime::{Exit, Observed};
+use container::View;
 
-/// A failure is shown as what failed for this long, then as the back-off it led to.
-const FRESH: Duration = Duration::from_secs(1);
+/// MaxPodTerminationMessageLogLength, divided among the containers.
+const MOST_WORDS: usize = 12 << 10;
+const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
 
-/// Everything but the stages and the time the pod was taken up, which the publisher knows.
+/// Everything a status is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// What should run.
+    pub pod: &'a Pod,
+    /// What was asked for.
+    pub orders: &'a Orders,
+    /// Where it is.
+    pub life: Life,
+    /// What runs.
+    pub observed: &'a Observed,
+    /// What is remembered.
+    pub history: &'a History,
+    /// On the monotonic clock.
+    pub now: Duration,
+    /// The node's addresses.
+    pub host_ips: &'a [String],
+}
+
+/// Everything but the stages, the events and the times, which the publisher knows.
 #[must_use]
-pub fn status(
-    pod: &Pod,
-    orders: &Orders,
-    life: Life,
-    observed: &Observed,
-    history: &History,
-    now: Duration,
-) -> PodStatus {
-    let going_on = orders.kill.is_none() && !history.finished;
+pub fn status(seen: Seen<'_>) -> PodStatus {
+    let Seen { pod, orders, life, observed, history, now, host_ips } = seen;
+    let going_on = orders.kill.is_none() && history.ended.is_none();
     let view = View { pod, observed, history, now, going_on };
-    let containers: Vec<ContainerStatus> = pod.containers.iter().map(|c| view.container(c)).collect();
-    let phase = phase(pod.restart_policy, life, &containers);
-    let ip = observed.newest_sandbox().filter(|s| s.ready).map(|s| s.ip.clone()).unwrap_or_default();
+    let of = |list: &[Container]| list.iter().map(|c| view.container(c)).collect::<Vec<_>>();
+    let (mut init_containers, mut containers) = (of(&pod.init_containers), of(&pod.containers));
+    let over = is_over(life);
+    if over {
+        close(pod, &mut init_containers, &mut containers);
+    }
+    let expired = matches!(history.ended, Some((Ended::DeadlineExceeded, _)));
+    let begun = view.has_begun();
+    let phase = match (over, expired) {
+        (true, true) => Phase::Failed,
+        _ => phase(pod, over, begun, &init_containers, &containers),
+    };
+    let conditions = conditions::all(&view, phase, &init_containers, &containers);
+    let api_reason = if expired && over { "DeadlineExceeded" } else { "" };
+    let limit = MOST_WORDS / (init_containers.len() + containers.len()).max(1);
+    init_containers.iter_mut().chain(&mut containers).for_each(|status| shorten(status, limit));
+    let ips = view.ips(host_ips);
     PodStatus {
         life,
         phase,
-        reason: reason(life, phase, orders, &containers),
-        message: message(history, &containers),
-        ip,
+        reason: column::reason(column::Row {
+            phase,
+            api_reason,
+            killed: orders.kill.is_some(),
+            conditions: &conditions,
+            init_containers: &init_containers,
+            containers: &containers,
+        }),
+        message: if expired && over {
+            DEADLINE_MESSAGE.to_owned()
+        } else {
+            view.message(&init_containers, &containers)
+        },
+        api_reason: api_reason.to_owned(),
+        ip: ips.first().cloned().unwrap_or_default(),
+        ips,
+        host_ips: host_ips.to_owned(),
+        qos: qos(pod),
+        conditions,
         started_at: 0,
-        killed: orders.kill.is_some() && !history.finished,
+        killed: orders.kill.is_some() && history.ended.is_none(),
+        init_containers,
         containers,
         spans: Arc::from([]),
+        events: Arc::from([]),
     }
 }
 
-struct View<'a> {
-    pod: &'a Pod,
-    observed: &'a Observed,
-    history: &'a History,
-    now: Duration,
-    going_on: bool,
-}
-
-impl View<'_> {
-    fn container(&self, container: &Container) -> ContainerStatus {
-        let name = &container.name;
-        let newest = self.observed.newest(name).or_else(|| self.history.last.get(name));
-        let mut state = newest.map_or_else(creating, |instance| self.plain(instance));
-        let mut last_exit = newest.and_then(|n| self.exit_before(n));
-        if let Some(waiting) = self.waiting(container, &state) {
-            if let ContainerState::Terminated(exit) = state {
-                last_exit = Some(exit);
-            }
-            state = waiting;
-        }
-        let log_of = |n: &Instance| !matches!(n.state, InstanceState::Created) && !n.log_path.is_empty();
-        let log = newest.filter(|n| log_of(n)).or_else(|| newest.and_then(|n| self.before(n)));
-        ContainerStatus {
-            name: name.clone(),
-            id: newest.map(|n| n.id.clone()).unwrap_or_default(),
-            image: container.image.clone(),
-            ready: matches!(state, ContainerState::Running { .. }),
-            state,
-            last_exit,
-            restart_count: newest.map_or(0, |n| n.attempt),
-            log_path: log.map(|n| n.log_path.clone()).unwrap_or_default(),
-        }
-    }
-
-    fn plain(&self, instance: &Instance) -> ContainerState {
-        match &instance.state {
-            InstanceState::Created => creating(),
-            InstanceState::Running { started_at } => ContainerState::Running { started_at: *started_at },
-            InstanceState::Exited(exit) => ContainerState::Terminated(exit.clone()),
-            InstanceState::Unknown => ContainerState::Terminated(Exit {
-                code: UNKNOWN_CODE,
-                reason: "ContainerStatusUnknown".to_owned(),
-                message: "The container could not be located when the pod was terminated".to_owned(),
-                started_at: 0,
-                finished_at: 0,
-            }),
-        }
-    }
-
-    /// The waiting state that hides the plain one of a container that is to be started.
-    fn waiting(&self, container: &Container, plain: &ContainerState) -> Option<ContainerState> {
-        let to_start = match plain {
-            ContainerState::Running { .. } => false,
-            ContainerState::Waiting { .. } => true,
-            ContainerState::Terminated(exit) => self.going_on && restarts(self.pod.restart_policy, exit.code),
-        };
-        if !to_start {
-            return None;
-        }
-        let trouble = self.history.troubles.get(&container.name);
-        let fresh = trouble.is_some_and(|(_, since)| self.now < *since + FRESH);
-        let crashed =
-            matches!(plain, ContainerState::Terminated(_)).then(|| self.crash_loop(container)).flatten();
-        match (trouble, crashed) {
-            (Some((trouble, _)), None) => Some(self.trouble(container, trouble, fresh)),
-            (Some((trouble, _)), Some(_)) if fresh => Some(self.trouble(container, trouble, fresh)),
-            (_, crashed) => crashed,
-        }
-    }
-
-    fn trouble(&self, container: &Container, trouble: &Trouble, fresh: bool) -> ContainerState {
-        let key = pull_key(self.pod, container);
-        let backing_off = self.going_on && !fresh && self.history.pull.blocked(&key, self.now).is_some();
-        if trouble.reason == "ErrImagePull" && backing_off {
-            return ContainerState::Waiting {
-                reason: "ImagePullBackOff".to_owned(),
-                message: format!(
-                    "Back-off pulling image {:?}: ErrImagePull: {}",
-                    container.image, trouble.message
-                ),
-            };
-        }
-        ContainerState::Waiting { reason: trouble.reason.clone(), message: trouble.message.clone() }
-    }
-
-    fn crash_loop(&self, container: &Container) -> Option<ContainerState> {
-        let newest = self.observed.newest(&container.name)?;
-        let seen = self.history.exits.get(&newest.id)?;
-        let key = crash_key(self.pod, container);
-        let busy = self.history.flights.contains_key(&Op::Container(container.name.clone()));
-        self.history.crash.blocked_since_event(&key, *seen, self.now).filter(|_| !busy)?;
-        Some(ContainerState::Waiting {
-            reason: "CrashLoopBackOff".to_owned(),
-            message: format!(
-                "back-off {} restarting failed container={} pod={}",
-                go_duration(self.history.crash.delay(&key)),
-                container.name,
-                self.pod.formatted()
-            ),
-        })
-    }
-
-    /// The attempt before this one, if its record is still there.
-    fn before(&self, instance: &Instance) -> Option<&Instance> {
-        let older =
-            self.observed.containers.iter().filter(|c| c.name == instance.name && c.id != instance.id);
-        older.max_by_key(|c| (c.attempt, c.created_at))
-    }
-
-    fn exit_before(&self, instance: &Instance) -> Option<Exit> {
-        self.before(instance).and_then(Instance::exit).cloned()
+/// Whether nothing runs any more and nothing will.
+fn is_over(life: Life) -> bool {
+    match life {
+        Life::Stopped | Life::Gone => true,
+        Life::Stopping { step, .. } => step != StopStep::Containers,
+        Life::Waiting | Life::Starting | Life::Running => false,
     }
 }
 
-fn creating() -> ContainerState {
-    ContainerState::Waiting { reason: "ContainerCreating".to_owned(), message: String::new() }
-}
-
-/// As the kubelet's getPhase. A pod whose end is complete is never Pending or Running.
-fn phase(policy: RestartPolicy, life: Life, containers: &[ContainerStatus]) -> Phase {
-    let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
-    for container in containers {
-        match &container.state {
-            ContainerState::Running { .. } => running += 1,
-            ContainerState::Waiting { .. } if container.last_exit.is_some() => stopped += 1,
-            ContainerState::Waiting { .. } => waiting += 1,
-            ContainerState::Terminated(exit) => {
-                stopped += 1;
-                succeeded += usize::from(exit.code == 0);
-            }
+/// The end leaves no container waiting, as the kubelet's TerminatePod: what is missing once the pod
+/// was initialized counts as failed, and so do init containers before the last that left a trace.
+fn close(pod: &Pod, init_containers: &mut [ContainerStatus], containers: &mut [ContainerStatus]) {
+    if pod.containers.is_empty() {
+        return;
+    }
+    let trace = |status: &ContainerStatus| {
+        status.last_exit.is_some() || !matches!(status.state, ContainerState::Waiting { .. })
+    };
+    let succeeded = |status: &ContainerStatus| match status.role {
+        Role::Sidecar => status.started,
+        _ => matches!(&status.state, ContainerState::Terminated(exit) if exit.code == 0),
+    };
+    let initialized = init_containers.is_empty()
+        || containers.iter().any(trace)
+        || init_containers.last().is_some_and(succeeded);
+    let reached = init_containers.iter().rposition(trace).map_or(1, |at| at + 1);
+    let missing = init_containers.iter_mut().take(reached);
+    for status in missing.chain(containers.iter_mut().filter(|_| initialized)) {
+        if matches!(status.state, ContainerState::Waiting { .. }) {
+            status.state = ContainerState::Terminated(unknown());
         }
     }
-    let all_succeeded = waiting == 0 && running == 0 && stopped == succeeded;
-    if matches!(life, Life::Stopped | Life::Gone) {
-        return if all_succeeded { Phase::Succeeded } else { Phase::Failed };
+}
+
+fn unknown() -> Exit {
+    Exit {
+        code: UNKNOWN_CODE,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: "The container could not be located when the pod was terminated".to_owned(),
+        started_at: 0,
+        finished_at: 0,
     }
-    if waiting > 0 {
+}
+
+fn shorten(status: &mut ContainerStatus, limit: usize) {
+    let state = match &mut status.state {
+        ContainerState::Terminated(exit) => Some(exit),
+        _ => None,
+    };
+    for exit in state.into_iter().chain(&mut status.last_exit) {
+        if exit.message.len() > limit {
+            let at = exit.message.floor_char_boundary(limit);
+            exit.message.truncate(at);
+        }
+    }
+}
+
+/// Whether a container that has ended with this code is to be started again.
+fn starts_again(container: &Container, exit: &Exit) -> bool {
+    match container.role {
+        Role::Sidecar => true,
+        Role::Init => exit.code != 0 && restarts(container.restart_policy, exit.code),
+        Role::Regular => restarts(container.restart_policy, exit.code),
+    }
+}
+
+/// As the kubelet's getPhase. `begun`: a regular container was made in the present sandbox. A pod
+/// whose end is complete is never Pending or Running.
+fn phase(
+    pod: &Pod,
+    over: bool,
+    begun: bool,
+    init_containers: &[ContainerStatus],
+    containers: &[ContainerStatus],
+) -> Phase {
+    let init = InitTally::of(pod, init_containers);
+    let tally = Tally::of(pod, containers);
+    let succeeded = tally.waiting == 0 && tally.running == 0 && tally.stopped == tally.succeeded;
+    if over {
+        let all = init.failed == 0 && init.pending == 0 && succeeded;
+        return if all { Phase::Succeeded } else { Phase::Failed };
+    }
+    if init.failed > 0 {
+        return Phase::Failed;
+    }
+    if init.pending > 0 || (init.pending_sidecars > 0 && !begun) || tally.waiting + init.waiting > 0 {
         return Phase::Pending;
     }
-    if running > 0 {
+    if tally.running + init.running > 0 {
         return Phase::Running;
     }
-    match policy {
-        RestartPolicy::Always => Phase::Running,
-        _ if all_succeeded => Phase::Succeeded,
-        RestartPolicy::Never => Phase::Failed,
-        RestartPolicy::OnFailure => Phase::Running,
+    match () {
+        () if tally.stopped == 0 => Phase::Pending,
+        () if tally.stopped != tally.for_good => Phase::Running,
+        () if tally.stopped == tally.succeeded => Phase::Succeeded,
+        () => Phase::Failed,
     }
 }
 
-/// As the table of `kubectl get pods`: the first container with something to say wins.
-fn reason(life: Life, phase: Phase, orders: &Orders, containers: &[ContainerStatus]) -> String {
-    if orders.kill.is_some() && !matches!(life, Life::Stopped | Life::Gone) {
-        return "Terminating".to_owned();
+/// Init containers and sidecars, counted as getPhase does.
+#[derive(Default)]
+struct InitTally {
+    pending: usize,
+    failed: usize,
+    pending_sidecars: usize,
+    waiting: usize,
+    running: usize,
+}
+
+impl InitTally {
+    fn of(pod: &Pod, statuses: &[ContainerStatus]) -> Self {
+        let mut tally = Self::default();
+        for (container, status) in pod.init_containers.iter().zip(statuses) {
+            match container.role {
+                Role::Sidecar => tally.sidecar(status),
+                Role::Init | Role::Regular => tally.init(container, status),
+            }
+        }
+        tally
     }
-    let mut reason = phase.as_str().to_owned();
-    let mut any_runs = false;
-    for container in containers.iter().rev() {
-        match &container.state {
-            ContainerState::Waiting { reason: why, .. } => reason.clone_from(why),
-            ContainerState::Terminated(exit) if !exit.reason.is_empty() => reason.clone_from(&exit.reason),
-            ContainerState::Terminated(exit) => reason = format!("ExitCode:{}", exit.code),
-            ContainerState::Running { .. } => any_runs = true,
+
+    fn sidecar(&mut self, status: &ContainerStatus) {
+        match &status.state {
+            ContainerState::Running { .. } => {
+                self.pending_sidecars += usize::from(!status.started);
+                self.running += 1;
+            }
+            ContainerState::Waiting { .. } if status.last_exit.is_none() => {
+                self.pending_sidecars += 1;
+                self.waiting += 1;
+            }
+            ContainerState::Waiting { .. } | ContainerState::Terminated(_) => {}
         }
     }
-    if reason == "Completed" && any_runs { "Running".to_owned() } else { reason }
+
+    fn init(&mut self, container: &Container, status: &ContainerStatus) {
+        let exit = match &status.state {
+            ContainerState::Terminated(exit) => Some(exit),
+            ContainerState::Waiting { .. } => status.last_exit.as_ref(),
+            ContainerState::Running { .. } => None,
+        };
+        match exit {
+            None => self.pending += 1,
+            Some(exit) if exit.code == 0 => {}
+            Some(exit) if restarts(container.restart_policy, exit.code) => {}
+            Some(_) => self.failed += 1,
+        }
+    }
 }
 
-/// The pod's own trouble first, then the first container's.
-fn message(history: &History, containers: &[ContainerStatus]) -> String {
-    let of_container = || {
-        containers.iter().find_map(|container| match &container.state {
-            ContainerState::Waiting { message, .. } if !message.is_empty() => {
-                Some(format!("container {}: {message}", container.name))
-            }
-            ContainerState::Terminated(exit) if !exit.message.is_empty() => {
-                Some(format!("container {}: {}", container.name, exit.message))
-            }
-            _ => None,
-        })
-    };
-    history.pod_trouble.clone().or_else(of_container).unwrap_or_default()
+/// Regular containers, counted as getPhase does.
+#[derive(Default)]
+struct Tally {
+    waiting: usize,
+    running: usize,
+    stopped: usize,
+    for_good: usize,
+    succeeded: usize,
 }
+
+impl Tally {
+    fn of(pod: &Pod, statuses: &[ContainerStatus]) -> Self {
+        let mut tally = Self::default();
+        for (container, status) in pod.containers.iter().zip(statuses) {
+            match (&status.state, &status.last_exit) {
+                (ContainerState::Running { .. }, _) => tally.running += 1,
+                (ContainerState::Waiting { .. }, None) => tally.waiting += 1,
+                (ContainerState::Waiting { .. }, Some(exit)) => {
+                    tally.stop(container.restart_policy, exit, false);
+                }
+                (ContainerState::Terminated(exit), _) => tally.stop(container.restart_policy, exit, true),
+            }
+        }
+        tally
+    }
+
+    fn stop(&mut self, policy: RestartPolicy, exit: &Exit, now: bool) {
+        self.stopped += 1;
+        self.for_good += usize::from(!restarts(policy, exit.code));
+        self.succeeded += usize::from(now && exit.code == 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,83 +1,30 @@
 //! What to do next for one pod. Pure: (desired, observed, history, now) → actions; no
-//! clock, no I/O. Called by the worker after each observation.
+//! clock, no I/O. Owns the order of a start; the end is [`super::teardown`]'s. Called by the worker
+//! after each observation.
+//!
+//! cgroup → volumes → sandbox (images side by side) → init containers one by one, sidecars among
+//! them staying → all others at once ([`init`], [`containers`], [`sandbox`]); probes, hooks and last
+//! words beside that ([`probes`], [`stop`], [`words`]).
+
+pub mod action;
+mod containers;
+mod ended;
+mod init;
+pub(super) mod probes;
+mod sandbox;
+pub(super) mod stop;
+pub(super) mod words;
 
 use std::time::Duration;
 
-use super::history::History;
-use super::restart::{crash_key, pull_key, restarts};
-use super::spec::{Container, Pod, RestartPolicy};
+pub use action::{Action, Op, Place};
+use ended::decide;
+pub use ended::{Ended, UNKNOWN_CODE};
+
+use super::history::{Ground, History};
+use super::spec::{Container, Pod, Role};
 use super::{Life, Orders, teardown};
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
-
-/// One effect to carry out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each variant is one call of the runtime, each field an argument of it")]
-pub enum Action {
-    EnsureImage {
-        container: String,
-        attempt: u32,
-    },
-    RunSandbox {
-        attempt: u32,
-    },
-    /// `ended`: when the attempt before it was seen to have ended, if there was one.
-    CreateContainer {
-        container: String,
-        attempt: u32,
-        sandbox: String,
-        sandbox_attempt: u32,
-        image_id: String,
-        ended: Option<Duration>,
-    },
-    StartContainer {
-        container: String,
-        id: String,
-    },
-    StopContainer {
-        id: String,
-        deadline: Duration,
-    },
-    RemoveContainer {
-        id: String,
-    },
-    StopSandbox {
-        id: String,
-    },
-    RemoveSandbox {
-        id: String,
-    },
-}
-
-/// What an action is about: of one `Op` at most one is under way.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "named as the actions")]
-pub enum Op {
-    Image(String),
-    Sandbox,
-    Container(String),
-    StopContainer(String),
-    RemoveContainer(String),
-    StopSandbox(String),
-    RemoveSandbox(String),
-}
-
-impl Action {
-    /// What it is about.
-    #[must_use]
-    pub fn op(&self) -> Op {
-        match self {
-            Self::EnsureImage { container, .. } => Op::Image(container.clone()),
-            Self::RunSandbox { .. } => Op::Sandbox,
-            Self::CreateContainer { container, .. } | Self::StartContainer { container, .. } => {
-                Op::Container(container.clone())
-            }
-            Self::StopContainer { id, .. } => Op::StopContainer(id.clone()),
-            Self::RemoveContainer { id } => Op::RemoveContainer(id.clone()),
-            Self::StopSandbox { id } => Op::StopSandbox(id.clone()),
-            Self::RemoveSandbox { id } => Op::RemoveSandbox(id.clone()),
-        }
-    }
-}
 
 /// What to do, and when to look again at the latest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,12 +33,27 @@ pub struct Plan {
     pub life: Life,
     /// To begin now, all at once.
     pub actions: Vec<Action>,
-    /// When a back-off ends, if one is waited for.
+    /// Effects under way whose outcome nobody waits for any more.
+    pub abandon: Vec<Op>,
+    /// Containers that wait before they are tried again.
+    pub waits: Vec<Wait>,
+    /// When there is something to do again, if time alone brings it.
     pub wake: Option<Duration>,
-    /// All containers are done for good.
-    pub finished: bool,
+    /// Why the pod ends by itself, if it does.
+    pub ended: Option<Ended>,
     /// Each container has run.
     pub started: bool,
+}
+
+/// A container that is kept waiting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Which.
+    pub container: String,
+    /// Its image could not be pulled; else it has crashed.
+    pub image: bool,
+    /// Until when.
+    pub until: Duration,
 }
 
 /// Everything a plan is made from.
@@ -104,10 +66,35 @@ pub(super) struct Facts<'a> {
     pub(super) now: Duration,
 }
 
+impl<'a> Facts<'a> {
+    /// The newest record, from memory when the runtime has none any more.
+    pub(super) fn record(self, container: &Container) -> Option<&'a Instance> {
+        self.observed.newest(&container.name).or_else(|| self.history.last.get(&container.name))
+    }
+
+    /// The newest record within one sandbox, from memory when the runtime has none any more.
+    pub(super) fn record_in(self, container: &Container, sandbox: &str) -> Option<&'a Instance> {
+        let here =
+            self.observed.containers.iter().filter(|c| c.name == container.name && c.sandbox == sandbox);
+        let remembered = self.history.last.get(&container.name).filter(|last| last.sandbox == sandbox);
+        here.max_by_key(|c| (c.attempt, c.created_at)).or(remembered)
+    }
+
+    /// Whether it has come as far as others wait for: runs, its hook is done, its startup probe has
+    /// succeeded.
+    pub(super) fn has_started(self, container: &Container, instance: &Instance) -> bool {
+        matches!(instance.state, InstanceState::Running { .. })
+            && self.history.hooks.is_done(&instance.id)
+            && self.history.probing.started(container, &instance.id)
+    }
+}
+
 /// A plan in the making.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) actions: Vec<Action>,
+    pub(super) abandon: Vec<Op>,
+    pub(super) waits: Vec<Wait>,
     pub(super) wake: Option<Duration>,
 }
 
@@ -117,12 +104,12 @@ impl Draft {
         let op = action.op();
         if let Some(until) = facts.history.retry_at(&op, facts.now) {
             self.wake_at(until);
-        } else if !facts.history.flights.contains_key(&op) {
+        } else if !facts.history.flights.contains_key(&op) && self.actions.iter().all(|a| a.op() != op) {
             self.actions.push(action);
         }
     }
 
-    fn wake_at(&mut self, at: Duration) {
+    pub(super) fn wake_at(&mut self, at: Duration) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 }
@@ -131,53 +118,24 @@ impl Draft {
 #[must_use]
 pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, now: Duration) -> Plan {
     let facts = Facts { pod, orders, observed, history, now };
-    let finished = history.finished || (orders.kill.is_none() && is_finished(facts));
-    let started = history.started || pod.containers.iter().all(|c| has_run(facts, c));
     let mut draft = Draft::default();
-    let life = if orders.kill.is_some() || finished {
+    let own_end = || if orders.kill.is_none() { decide(facts, &mut draft) } else { None };
+    let ended = history.ended.map(|(ended, _)| ended).or_else(own_end);
+    let started = history.started || pod.containers.iter().all(|c| has_run(facts, c));
+    let life = if orders.kill.is_some() || ended.is_some() {
         teardown::plan(facts, &mut draft)
     } else {
         bring_up(facts, &mut draft);
         if started { Life::Running } else { Life::Starting }
     };
-    Plan { life, actions: draft.actions, wake: draft.wake, finished, started }
-}
-
-/// Terminal stays terminal: once each container is done for good, none is started again,
-/// also when its record is removed later.
-fn is_finished(facts: Facts<'_>) -> bool {
-    let lost = sandbox_lost(facts);
-    facts.pod.containers.iter().all(|container| {
-        let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
-        !busy
-            && match record(facts, container).map(|instance| &instance.state) {
-                Some(InstanceState::Exited(exit)) => !restarts(facts.pod.restart_policy, exit.code),
-                Some(InstanceState::Unknown) => !restarts(facts.pod.restart_policy, UNKNOWN_CODE),
-                Some(InstanceState::Created) | None => lost,
-                Some(InstanceState::Running { .. }) => false,
-            }
-    })
-}
-
-/// The code of a container of which the runtime lost track.
-pub(super) const UNKNOWN_CODE: i32 = 137;
-
-/// A pod that is never restarted gets no second sandbox once anything was made in the
-/// first.
-fn sandbox_lost(facts: Facts<'_>) -> bool {
-    facts.pod.restart_policy == RestartPolicy::Never
-        && facts.observed.sandboxes.iter().all(|s| !s.ready)
-        && !facts.observed.sandboxes.is_empty()
-        && facts.pod.containers.iter().any(|c| facts.history.was_created(&c.name))
-}
-
-/// The newest record, from memory when the runtime has none any more.
-fn record<'a>(facts: Facts<'a>, container: &Container) -> Option<&'a Instance> {
-    facts.observed.newest(&container.name).or_else(|| facts.history.last.get(&container.name))
+    probes::plan(facts, &mut draft, life);
+    probes::remember(facts, &mut draft);
+    let Draft { actions, abandon, waits, wake } = draft;
+    Plan { life, actions, abandon, waits, wake, ended, started }
 }
 
 fn has_run(facts: Facts<'_>, container: &Container) -> bool {
-    match record(facts, container).map(|instance| (&instance.state, instance.attempt)) {
+    match facts.record(container).map(|instance| (&instance.state, instance.attempt)) {
         Some((InstanceState::Running { .. }, _)) => true,
         Some((InstanceState::Exited(exit), attempt)) => exit.started_at != 0 || attempt > 0,
         Some((InstanceState::Created, attempt)) => attempt > 0,
@@ -186,116 +144,59 @@ fn has_run(facts: Facts<'_>, container: &Container) -> bool {
     }
 }
 
-/// Sandbox and images side by side, then each container as soon as its own are there.
+/// Each step as soon as the one it needs is done; what needs nothing of another goes beside it.
 fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
-    let ready = facts.observed.sandboxes.iter().filter(|s| s.ready);
-    let current = ready.max_by_key(|s| (s.attempt, s.created_at));
-    let leftovers = stop_leftovers(facts, draft, current);
-    if current.is_none() && !leftovers {
+    let parent = prepare(facts, draft);
+    let current = sandbox::current(facts);
+    let leftovers = sandbox::stop_leftovers(facts, draft, current);
+    if let (None, false, Some(parent)) = (current, leftovers, parent) {
         // Whatever held the old network and name is stopped: remove before add.
-        draft.act(facts, Action::RunSandbox { attempt: facts.history.next_sandbox_attempt() });
+        draft.act(facts, sandbox::run(facts, parent));
     }
+    stop::kill_failed(facts, draft);
+    let place = current.zip(parent).map(|(sandbox, parent)| place(sandbox, parent));
+    let initialized = init::plan(facts, draft, place.as_ref());
     for container in &facts.pod.containers {
-        bring_up_container(facts, draft, container, current);
-    }
-    remove_old(facts, draft, current);
-}
-
-/// Stops each sandbox but the current one; whether any is not stopped yet.
-fn stop_leftovers(facts: Facts<'_>, draft: &mut Draft, current: Option<&Sandbox>) -> bool {
-    let mut any = false;
-    for sandbox in &facts.observed.sandboxes {
-        let is_current = current.is_some_and(|c| c.id == sandbox.id);
-        if !is_current && (sandbox.ready || !facts.history.stopped_sandboxes.contains(&sandbox.id)) {
-            any = true;
-            draft.act(facts, Action::StopSandbox { id: sandbox.id.clone() });
+        match (&place, initialized) {
+            (Some(place), true) => containers::bring_up(facts, draft, container, Some(place)),
+            _ => containers::fetch_ahead(facts, draft, container),
         }
     }
-    any
+    words::read(facts, draft);
+    sandbox::remove_old(facts, draft, current);
 }
 
-fn bring_up_container(facts: Facts<'_>, draft: &mut Draft, container: &Container, current: Option<&Sandbox>) {
-    let name = &container.name;
-    if facts.history.flights.contains_key(&Op::Container(name.clone())) {
-        return;
-    }
-    let policy = facts.pod.restart_policy;
-    let mut ended = None;
-    if let Some(instance) = record(facts, container) {
-        match &instance.state {
-            InstanceState::Running { .. } => return,
-            InstanceState::Created if current.is_some_and(|s| s.id == instance.sandbox) => {
-                // Made by a call whose answer was lost, or by an agent that is gone.
-                draft.act(facts, Action::StartContainer { container: name.clone(), id: instance.id.clone() });
-                return;
-            }
-            InstanceState::Created => {}
-            InstanceState::Exited(exit) if !restarts(policy, exit.code) => return,
-            InstanceState::Unknown if !restarts(policy, UNKNOWN_CODE) => return,
-            InstanceState::Exited(_) | InstanceState::Unknown => {
-                let seen = facts.history.exits.get(&instance.id).copied().unwrap_or(facts.now);
-                let key = crash_key(facts.pod, container);
-                if let Some(until) = facts.history.crash.blocked_since_event(&key, seen, facts.now) {
-                    draft.wake_at(until);
-                    return;
-                }
-                ended = Some(seen);
-            }
-        }
-    }
-    let attempt = facts.history.next_attempt(name);
-    let image_id = match facts.history.images.get(name) {
-        Some((for_attempt, id)) if *for_attempt == attempt => id.clone(),
-        _ => return ensure_image(facts, draft, container, attempt),
-    };
-    if let Some(sandbox) = current {
-        draft.act(
-            facts,
-            Action::CreateContainer {
-                container: name.clone(),
-                attempt,
-                sandbox: sandbox.id.clone(),
-                sandbox_attempt: sandbox.attempt,
-                image_id,
-                ended,
-            },
-        );
+fn place(sandbox: &Sandbox, parent: &str) -> Place {
+    Place {
+        sandbox: sandbox.id.clone(),
+        sandbox_attempt: sandbox.attempt,
+        cgroup_parent: parent.to_owned(),
+        ips: sandbox.ips.clone(),
     }
 }
 
-fn ensure_image(facts: Facts<'_>, draft: &mut Draft, container: &Container, attempt: u32) {
-    match facts.history.pull.blocked(&pull_key(facts.pod, container), facts.now) {
-        Some(until) => draft.wake_at(until),
-        None => draft.act(facts, Action::EnsureImage { container: container.name.clone(), attempt }),
+/// Cgroup, then volumes; the cgroup's name once both are there.
+fn prepare<'a>(facts: Facts<'a>, draft: &mut Draft) -> Option<&'a str> {
+    match &facts.history.ground {
+        Ground::Unknown => draft.act(facts, Action::SetUpCgroup),
+        Ground::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
+        Ground::Ready { parent } => return Some(parent),
+        // Only the end takes these away.
+        Ground::NoVolumes | Ground::Gone => {}
     }
+    None
 }
 
-/// Keeps the newest record of each container and the one before it, and the sandboxes
-/// they are in.
-fn remove_old(facts: Facts<'_>, draft: &mut Draft, current: Option<&Sandbox>) {
-    for instance in &facts.observed.containers {
-        let newer = facts.observed.containers.iter().filter(|other| {
-            other.name == instance.name
-                && (other.attempt, other.created_at) > (instance.attempt, instance.created_at)
-        });
-        let useless = match instance.state {
-            InstanceState::Running { .. } => false,
-            InstanceState::Exited(_) => newer.count() >= 2,
-            InstanceState::Created => current.is_some_and(|s| s.id != instance.sandbox),
-            InstanceState::Unknown => true,
-        };
-        if useless {
-            draft.act(facts, Action::RemoveContainer { id: instance.id.clone() });
-        }
-    }
-    let newest = facts.observed.newest_sandbox();
-    for sandbox in &facts.observed.sandboxes {
-        let empty = facts.observed.containers.iter().all(|c| c.sandbox != sandbox.id);
-        let stopped = !sandbox.ready && facts.history.stopped_sandboxes.contains(&sandbox.id);
-        if stopped && empty && newest.is_some_and(|n| n.id != sandbox.id) {
-            draft.act(facts, Action::RemoveSandbox { id: sandbox.id.clone() });
-        }
-    }
+/// Where probes and hooks find the pod when they are not told a host.
+fn address(facts: Facts<'_>) -> String {
+    let ips = facts.observed.newest_sandbox().map(|s| s.ips.as_slice()).unwrap_or_default();
+    // On the host's network the node itself is the address, and loopback leads there.
+    ips.first().cloned().unwrap_or_else(|| "127.0.0.1".to_owned())
+}
+
+/// Init containers that stay, in order.
+fn sidecars(pod: &Pod) -> impl DoubleEndedIterator<Item = &Container> {
+    pod.init_containers.iter().filter(|c| c.role == Role::Sidecar)
 }
 
 #[cfg(test)]

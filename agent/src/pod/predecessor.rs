@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, RestartPolicy, Shown};
+use super::Life;
+use super::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 use super::worker::{PodHandle, Worker};
 use crate::runtime::KnownPod;
 
@@ -15,8 +16,13 @@ const RETRY: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(30);
 const REASON: &str = "replaced by a pod of the same name";
 
-/// Ends every predecessor of the worker's pod, then lives the pod's own life.
-pub async fn run_after(mut worker: Worker) {
+/// Ends every predecessor of the worker's pod, then lives the pod's own life. Those of `ending` are
+/// in the hands of their own workers, which were told to end them.
+pub async fn run_after(mut worker: Worker, ending: Vec<PodHandle>) {
+    for handle in ending {
+        worker.say(waiting_for(&handle.pod.uid));
+        end(handle.wait(|status| status.life == Life::Gone), &handle, &mut worker).await;
+    }
     let predecessors = loop {
         match worker.deps().runtime.pods().await {
             Ok(pods) => break pods.into_iter().filter(|p| precedes(p, worker.pod())).collect::<Vec<_>>(),
@@ -27,19 +33,19 @@ pub async fn run_after(mut worker: Worker) {
         }
     };
     for known in predecessors {
-        worker.say(format!("waiting for the earlier pod {} of this name to stop", known.uid));
+        worker.say(waiting_for(&known.uid));
         let (old, handle) = Worker::new(shell(known), worker.deps().clone());
         handle.kill(None, REASON);
         handle.remove();
-        end(old, &handle, &mut worker).await;
+        end(old.run(), &handle, &mut worker).await;
     }
     worker.run().await;
 }
 
 /// Orders for the new pod shorten the wait for the old one.
-async fn end(old: Worker, handle: &PodHandle, worker: &mut Worker) {
+async fn end<T>(life: impl Future<Output = T>, handle: &PodHandle, worker: &mut Worker) {
     let clock = worker.deps().clock.clone();
-    let mut life = Box::pin(old.run());
+    let mut life = Box::pin(life);
     let orders = worker.orders();
     let mut listening = true;
     loop {
@@ -49,10 +55,14 @@ async fn end(old: Worker, handle: &PodHandle, worker: &mut Worker) {
         }
         // Cancel-safe: the life is polled by reference, a change stays marked until read.
         tokio::select! {
-            () = &mut life => return,
+            _ = &mut life => return,
             changed = orders.changed(), if listening => listening = changed.is_ok(),
         }
     }
+}
+
+fn waiting_for(uid: &PodUid) -> String {
+    format!("waiting for the earlier pod {uid} of this name to stop")
 }
 
 fn precedes(known: &KnownPod, pod: &Pod) -> bool {

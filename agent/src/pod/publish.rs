@@ -1,34 +1,51 @@
-//! Tells how a pod goes: status and stages through a watch channel. Owns the sender and
-//! the timeline; never decides anything. Called by the worker, read by everybody.
+//! Tells how a pod goes: status, stages and events through a watch channel. Owns the sender, the
+//! timeline and the list of events; never decides anything. Called by the worker, read by
+//! everybody.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::Life;
-use super::status::{ContainerState, PodStatus};
+use super::spec::Pod;
+use super::status::{ConditionKind, ContainerState, PodStatus};
+use crate::events::{Event, Journal, Note};
 use crate::timeline::{Span, Timeline};
 
 /// The telling half of a worker.
 #[derive(Debug)]
 pub(super) struct Publisher {
+    pod: Arc<Pod>,
     sender: watch::Sender<PodStatus>,
     timeline: Timeline,
     /// Shared by all statuses until the next stage ends.
     spans: Arc<[Span]>,
+    journal: Journal,
+    /// Shared by all statuses until the next event.
+    events: Arc<[Event]>,
     started_at: i64,
 }
 
 impl Publisher {
     /// Starts with `first`; the pod was taken up at `started_at`.
-    pub(super) fn new(mut first: PodStatus, started_at: i64) -> (Self, watch::Receiver<PodStatus>) {
+    pub(super) fn new(
+        pod: Arc<Pod>,
+        mut first: PodStatus,
+        started_at: i64,
+    ) -> (Self, watch::Receiver<PodStatus>) {
         let mut timeline = Timeline::default();
         timeline.mark("seen", started_at);
         let spans: Arc<[Span]> = timeline.spans().into();
         first.started_at = started_at;
         first.spans = spans.clone();
+        first.conditions.iter_mut().for_each(|condition| condition.since = started_at);
         let (sender, receiver) = watch::channel(first);
-        (Self { sender, timeline, spans, started_at }, receiver)
+        let (journal, events) = (Journal::default(), Arc::from([]));
+        (Self { pod, sender, timeline, spans, journal, events, started_at }, receiver)
+    }
+
+    /// An earlier agent took the pod up before this one did.
+    pub(super) fn began(&mut self, at: i64) {
+        self.started_at = self.started_at.min(at);
     }
 
     /// A stage has ended. This is the story of the pod's start: of each stage the first success
@@ -48,31 +65,52 @@ impl Publisher {
         }
     }
 
+    /// An event; it is seen with the next status.
+    pub(super) fn event(&mut self, note: Note, now_wall: i64) {
+        tracing::debug!(reason = note.reason, container = note.container, message = note.message, "event");
+        self.journal.add(note, now_wall);
+        self.events = self.journal.events().into();
+    }
+
     /// Sends the status if it differs from the last; `open` are the stages under way.
     pub(super) fn publish(&mut self, mut status: PodStatus, mut open: Vec<Span>, now_wall: i64) {
-        open.retain(|span| !self.timeline.has_stage(&span.name, &span.container));
-        let all_run = !status.containers.is_empty()
-            && status.containers.iter().all(|c| matches!(c.state, ContainerState::Running { .. }));
-        if all_run && status.life == Life::Running {
+        self.probe_stages(&status, now_wall);
+        if status.holds(ConditionKind::Ready) {
             self.mark_once("ready", now_wall);
         }
+        open.retain(|span| !self.timeline.has_stage(&span.name, &span.container));
         status.started_at = self.started_at;
+        status.events = self.events.clone();
         status.spans = match open.is_empty() {
             true => self.spans.clone(),
             false => self.spans.iter().cloned().chain(open).collect(),
         };
         self.sender.send_if_modified(|last| {
+            keep(last, &mut status, now_wall);
             let changed = *last != status;
             if changed {
                 log_change(last, &status);
-                // The address is kept when the sandbox goes, as the API server keeps it.
-                if status.ip.is_empty() {
-                    status.ip.clone_from(&last.ip);
-                }
                 *last = status;
             }
             changed
         });
+    }
+
+    /// How long each container's probes took to succeed for the first time.
+    fn probe_stages(&mut self, status: &PodStatus, now_wall: i64) {
+        let pod = self.pod.clone();
+        for (container, status) in pod.all_containers().zip(status.all_containers()) {
+            let ContainerState::Running { started_at } = status.state else { continue };
+            let reached = [
+                ("probe.startup", container.probes.startup.is_some() && status.started),
+                ("probe.readiness", container.probes.readiness.is_some() && status.ready),
+            ];
+            for (name, _) in reached.into_iter().filter(|(_, reached)| *reached) {
+                let (name, container) = (name.to_owned(), container.name.clone());
+                let span = Span { name, container, start: started_at, end: now_wall, detail: String::new() };
+                self.stage(span, &[]);
+            }
+        }
     }
 
     /// The runtime does not answer: what was known stays, with a word of why.
@@ -82,6 +120,20 @@ impl Publisher {
             last.message = message;
             changed
         });
+    }
+}
+
+/// What a new status takes over from the last: since when a condition holds, and the addresses, which
+/// stay when the sandbox goes.
+fn keep(last: &PodStatus, next: &mut PodStatus, now_wall: i64) {
+    for condition in &mut next.conditions {
+        let before = last.conditions.iter().find(|other| other.kind == condition.kind);
+        condition.since =
+            before.filter(|other| other.holds == condition.holds).map_or(now_wall, |other| other.since);
+    }
+    if next.ips.is_empty() {
+        next.ip.clone_from(&last.ip);
+        next.ips.clone_from(&last.ips);
     }
 }
 

@@ -1,19 +1,33 @@
-//! Carries out one action. Owns the effects and the wording of their failures; never
-//! decides what to do next. Called by the worker, each action in a task of its own.
+//! Carries out one action. Owns what the effects have in common: the outside world, the telling,
+//! the measuring; never decides what to do next. Called by the worker, each action in a task of its
+//! own.
+
+mod container;
+mod ground;
+mod hook;
+mod image;
+mod probe;
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::configure::configure;
+use tokio::sync::mpsc;
+
 use super::history::{Output, Trouble};
 use super::plan::Action;
-use super::spec::{Container, Pod, PullPolicy};
+use super::spec::{Container, Pod};
+use crate::api::Api;
+use crate::cgroups::Cgroups;
+use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
+use crate::events::{Kind, Note};
 use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
-use crate::runtime::{NewContainer, NewSandbox, Runtime, Subject};
+use crate::node::NodeInfo;
+use crate::probe::ProbeIo;
+use crate::runtime::{Error, Runtime, Subject};
 use crate::timeline::Span;
-use crate::volumes::PodFacts;
+use crate::volumes::Volumes;
 
 /// The outside world, as the workers see it.
 #[derive(Clone)]
@@ -24,6 +38,42 @@ pub struct Deps {
     pub logs: Arc<dyn PodLogs>,
     /// Both clocks.
     pub clock: Arc<dyn Clock>,
+    /// ConfigMaps and Secrets.
+    pub api: Arc<dyn Api>,
+    /// Folders and mounts.
+    pub volumes: Arc<dyn Volumes>,
+    /// The tree of pods.
+    pub cgroups: Arc<dyn Cgroups>,
+    /// Reaches containers from outside.
+    pub probe_io: Arc<dyn ProbeIo>,
+    /// Remembers over a restart of the agent.
+    pub checkpoints: Arc<dyn Checkpoints>,
+    /// What pods may learn of their node.
+    pub node: Arc<NodeInfo>,
+}
+
+/// How an effect tells what it is about, while it still runs.
+#[derive(Debug, Clone)]
+pub struct Teller {
+    sender: mpsc::Sender<Note>,
+}
+
+/// Notes that the worker has not taken yet.
+const BACKLOG: usize = 64;
+
+impl Teller {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Note>) {
+        let (sender, receiver) = mpsc::channel(BACKLOG);
+        (Self { sender }, receiver)
+    }
+
+    /// Puts the event on the pod's list.
+    pub async fn tell(&self, note: Note) {
+        // A worker that is gone has nobody to tell.
+        if self.sender.send(note).await.is_err() {
+            tracing::debug!("an event came after its pod");
+        }
+    }
 }
 
 impl fmt::Debug for Deps {
@@ -41,11 +91,33 @@ pub(super) struct Finished {
     pub(super) stage: Option<(Span, Vec<Span>)>,
 }
 
+/// What an effect works with.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    deps: &'a Deps,
+    pod: &'a Pod,
+    teller: &'a Teller,
+}
+
+impl Task<'_> {
+    /// About the pod.
+    async fn tell(self, kind: Kind, reason: &'static str, message: impl Into<String>) {
+        self.teller.tell(Note::pod(kind, reason, message)).await;
+    }
+
+    /// About one of its containers; its ID would make each restart an event of its own.
+    async fn tell_of(self, container: &Container, id: &str, kind: Kind, reason: &'static str, message: &str) {
+        let message = if id.is_empty() { message.to_owned() } else { message.replace(id, &container.name) };
+        self.teller.tell(Note::container(kind, reason, &container.name, message)).await;
+    }
+}
+
 /// Carries out `action` and measures it.
-pub(super) async fn perform(deps: Deps, pod: Arc<Pod>, action: Action) -> Finished {
+pub(super) async fn perform(deps: Deps, pod: Arc<Pod>, action: Action, teller: Teller) -> Finished {
     let start = deps.clock.wall_nanos();
     let mut made = String::new();
-    let result = effect(&deps, &pod, &action, &mut made).await;
+    let task = Task { deps: &deps, pod: &pod, teller: &teller };
+    let result = effect(task, &action, &mut made).await;
     let end = deps.clock.wall_nanos();
     let mut stage = None;
     if let (Ok(_), Some(open)) = (&result, open_stage(&pod, &action, start)) {
@@ -58,29 +130,35 @@ pub(super) async fn perform(deps: Deps, pod: Arc<Pod>, action: Action) -> Finish
 /// The stage that `action` begins at `start`, still open.
 pub(super) fn open_stage(pod: &Pod, action: &Action, start: i64) -> Option<Span> {
     let (name, container) = stage_of(action)?;
-    Some(Span { name: name.to_owned(), container, start, end: 0, detail: detail_of(pod, action) })
-}
-
-/// The stages people ask about; cleaning up is not one.
-fn stage_of(action: &Action) -> Option<(&'static str, String)> {
-    match action {
-        Action::EnsureImage { container, .. } => Some(("image", container.clone())),
-        Action::RunSandbox { .. } => Some(("sandbox", String::new())),
-        Action::CreateContainer { container, .. } => Some(("container.create", container.clone())),
-        Action::StartContainer { container, .. } => Some(("container.start", container.clone())),
-        Action::StopContainer { .. }
-        | Action::RemoveContainer { .. }
-        | Action::StopSandbox { .. }
-        | Action::RemoveSandbox { .. } => None,
-    }
-}
-
-fn detail_of(pod: &Pod, action: &Action) -> String {
-    match action {
+    let detail = match action {
         Action::EnsureImage { container, .. } => {
             pod.container(container).map(|c| c.image.clone()).unwrap_or_default()
         }
         _ => String::new(),
+    };
+    Some(Span { name: name.to_owned(), container: container.to_owned(), start, end: 0, detail })
+}
+
+/// The stages people ask about; cleaning up is not one.
+fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
+    match action {
+        Action::SetUpCgroup => Some(("cgroup", "")),
+        Action::SetUpVolumes => Some(("volumes", "")),
+        Action::EnsureImage { container, .. } => Some(("image", container)),
+        Action::RunSandbox { .. } => Some(("sandbox", "")),
+        Action::CreateContainer { container, .. } => Some(("container.create", container)),
+        Action::StartContainer { container, .. } => Some(("container.start", container)),
+        Action::PostStart { container, .. } => Some(("container.poststart", container)),
+        Action::Probe { .. }
+        | Action::PreStop { .. }
+        | Action::StopContainer { .. }
+        | Action::ReadLastWords { .. }
+        | Action::RemoveContainer { .. }
+        | Action::StopSandbox { .. }
+        | Action::RemoveSandbox { .. }
+        | Action::TearDownVolumes
+        | Action::TearDownCgroup
+        | Action::Remember { .. } => None,
     }
 }
 
@@ -107,95 +185,46 @@ async fn inner_stages(deps: &Deps, pod: &Pod, action: &Action, made: &str) -> Ve
     }
 }
 
-async fn effect(deps: &Deps, pod: &Pod, action: &Action, made: &mut String) -> Result<Output, Trouble> {
-    let runtime = &deps.runtime;
+async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, Trouble> {
     match action {
-        Action::EnsureImage { container, .. } => {
-            return image(deps, pod, find(pod, container)?).await.map(Output::Image);
+        Action::SetUpCgroup => ground::cgroup(task).await,
+        Action::SetUpVolumes => ground::volumes(task).await,
+        Action::TearDownVolumes => ground::no_volumes(task).await,
+        Action::TearDownCgroup => ground::no_cgroup(task).await,
+        Action::Remember { marks } => ground::remember(task, marks).await,
+        Action::RunSandbox { attempt, cgroup_parent, replaces } => {
+            *made = ground::sandbox(task, *attempt, cgroup_parent, *replaces).await?;
+            Ok(Output::Done)
         }
-        Action::RunSandbox { attempt } => {
-            let wrap = |message| {
-                trouble("CreatePodSandboxError", format!("Failed to create pod sandbox: {message}"))
-            };
-            deps.logs.prepare(pod, None).await.map_err(|error| wrap(error.chain()))?;
-            *made = runtime
-                .run_sandbox(NewSandbox { pod, attempt: *attempt, cgroup_parent: "" })
-                .await
-                .map_err(|error| wrap(error.detail()))?;
+        Action::StopSandbox { id } => ground::stop_sandbox(task, id).await,
+        Action::RemoveSandbox { id } => ground::remove_sandbox(task, id).await,
+        Action::EnsureImage { container, .. } => image::ensure(task, find(task.pod, container)?).await,
+        Action::CreateContainer { container, attempt, place, image, .. } => {
+            let container = find(task.pod, container)?;
+            *made = container::create(task, container, *attempt, place, image).await?;
+            Ok(Output::Done)
         }
-        Action::CreateContainer { container, attempt, sandbox, sandbox_attempt, image_id, .. } => {
-            let container = find(pod, container)?;
-            deps.logs
-                .prepare(pod, Some(container))
-                .await
-                .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
-            let new = NewContainer {
-                pod,
-                container,
-                attempt: *attempt,
-                sandbox,
-                sandbox_attempt: *sandbox_attempt,
-                image_id,
-                cgroup_parent: "",
-                setup: &configure(deps, pod, container, &PodFacts::default()).await?,
-            };
-            let created = runtime.create_container(new).await;
-            *made = created.map_err(|error| trouble("CreateContainerError", error.detail()))?;
+        Action::StartContainer { container, id } => {
+            container::start(task, find(task.pod, container)?, id).await
         }
-        Action::StartContainer { id, .. } => {
-            runtime
-                .start_container(id)
-                .await
-                .map_err(|error| trouble("RunContainerError", error.detail()))?;
+        Action::PostStart { container, id, address } => {
+            hook::post_start(task, find(task.pod, container)?, id, address).await
         }
-        Action::StopContainer { id, deadline } => {
-            let grace = deadline.saturating_sub(deps.clock.mono());
-            let stopped = runtime.stop_container(id, grace).await;
-            stopped.map_err(|error| trouble("KillContainerError", format!("{error}: {}", error.detail())))?;
+        Action::Probe { container, id, kind, address } => {
+            probe::run(task, find(task.pod, container)?, id, *kind, address).await
         }
-        Action::RemoveContainer { id } => {
-            let removed = runtime.remove_container(id).await;
-            removed
-                .map_err(|error| trouble("RemoveContainerError", format!("{error}: {}", error.detail())))?;
+        Action::PreStop { container, id, address, deadline, why } => {
+            container::tell_end(task, container, id, why.as_deref()).await;
+            hook::pre_stop(task, find(task.pod, container)?, id, address, *deadline).await
         }
-        Action::StopSandbox { id } => {
-            let stopped = runtime.stop_sandbox(id).await;
-            stopped
-                .map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
+        Action::StopContainer { container, id, deadline, why } => {
+            container::tell_end(task, container, id, why.as_deref()).await;
+            container::stop(task, id, *deadline).await
         }
-        Action::RemoveSandbox { id } => {
-            let removed = runtime.remove_sandbox(id).await;
-            removed
-                .map_err(|error| trouble("KillPodSandboxError", format!("{error}: {}", error.detail())))?;
+        Action::ReadLastWords { container, id: _, attempt, log } => {
+            container::last_words(task, container, *attempt, log.as_deref()).await
         }
-    }
-    Ok(Output::Done)
-}
-
-/// The image's ID, after asking the registry when the policy says so.
-async fn image(deps: &Deps, pod: &Pod, container: &Container) -> Result<String, Trouble> {
-    let written = &container.image;
-    let Some(name) = parse_image(written) else {
-        return Err(trouble(
-            "InvalidImageName",
-            format!(
-                "Failed to apply default image tag {written:?}: couldn't parse image name {written:?}: invalid reference format"
-            ),
-        ));
-    };
-    let present = deps.runtime.image_id(&name.full).await.map_err(|error| {
-        trouble("ImageInspectError", format!("Failed to inspect image {written:?}: {}", error.detail()))
-    })?;
-    match (container.pull_policy, present) {
-        (PullPolicy::IfNotPresent | PullPolicy::Never, Some(id)) => Ok(id),
-        (PullPolicy::Never, None) => Err(trouble(
-            "ErrImageNeverPull",
-            format!("Container image {written:?} is not present with pull policy of Never"),
-        )),
-        (PullPolicy::Always, _) | (PullPolicy::IfNotPresent, None) => {
-            let pulled = deps.runtime.pull_image(&name.full, pod).await;
-            pulled.map_err(|error| trouble("ErrImagePull", error.detail()))
-        }
+        Action::RemoveContainer { id } => container::remove(task, id).await,
     }
 }
 
@@ -208,4 +237,9 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
 
 fn trouble(reason: &str, message: String) -> Trouble {
     Trouble { reason: reason.to_owned(), message }
+}
+
+/// Which call failed and what the runtime said.
+fn both(error: &Error) -> String {
+    format!("{error}: {}", error.detail())
 }

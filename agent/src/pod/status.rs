@@ -4,6 +4,9 @@
 use std::sync::Arc;
 
 use super::Life;
+use super::spec::Role;
+use super::spec::qos::Qos;
+use crate::events::Event;
 use crate::runtime::Exit;
 use crate::timeline::Span;
 
@@ -44,16 +47,74 @@ pub struct PodStatus {
     pub reason: String,
     /// Why it is not going on; empty when it is.
     pub message: String,
-    /// Empty until there is a sandbox, and on the host's network.
+    /// As in PodStatus.reason: DeadlineExceeded; mostly empty.
+    pub api_reason: String,
+    /// The first of `ips`.
     pub ip: String,
+    /// Primary first; empty until there is a sandbox.
+    pub ips: Vec<String>,
+    /// Of the node; may be empty.
+    pub host_ips: Vec<String>,
+    /// As in PodStatus.qosClass.
+    pub qos: Qos,
+    /// In upstream's order.
+    pub conditions: Vec<Condition>,
     /// Unix nanoseconds; when the agent took it up.
     pub started_at: i64,
     /// Whether its end was asked for before it came by itself.
     pub killed: bool,
     /// In the pod's order.
+    pub init_containers: Vec<ContainerStatus>,
+    /// In the pod's order.
     pub containers: Vec<ContainerStatus>,
     /// Stages so far.
     pub spans: Arc<[Span]>,
+    /// What happened, oldest first.
+    pub events: Arc<[Event]>,
+}
+
+/// One of the pod's conditions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionKind,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Why not; may be empty.
+    pub reason: String,
+    /// Details; may be empty.
+    pub message: String,
+    /// Unix nanoseconds; when it began or ceased to hold.
+    pub since: i64,
+}
+
+/// The conditions a kubelet keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionKind {
+    /// Its sandbox and network are there.
+    PodReadyToStartContainers,
+    /// Its init containers are done.
+    Initialized,
+    /// It may be used.
+    Ready,
+    /// Each of its containers may.
+    ContainersReady,
+    /// It has a node.
+    PodScheduled,
+}
+
+impl ConditionKind {
+    /// As Kubernetes spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PodReadyToStartContainers => "PodReadyToStartContainers",
+            Self::Initialized => "Initialized",
+            Self::Ready => "Ready",
+            Self::ContainersReady => "ContainersReady",
+            Self::PodScheduled => "PodScheduled",
+        }
+    }
 }
 
 impl PodStatus {
@@ -62,6 +123,17 @@ impl PodStatus {
     pub fn is_over(&self) -> bool {
         matches!(self.life, Life::Stopped | Life::Gone)
     }
+
+    /// Init containers first.
+    pub fn all_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    /// Whether the condition holds.
+    #[must_use]
+    pub fn holds(&self, kind: ConditionKind) -> bool {
+        self.conditions.iter().any(|condition| condition.kind == kind && condition.holds)
+    }
 }
 
 /// One container, now.
@@ -69,17 +141,23 @@ impl PodStatus {
 pub struct ContainerStatus {
     /// In its pod.
     pub name: String,
+    /// Its part in the pod.
+    pub role: Role,
     /// Of the newest attempt; empty before the first.
     pub id: String,
     /// As the user wrote it.
     pub image: String,
+    /// By digest; empty before the first attempt.
+    pub image_id: String,
     /// What it does.
     pub state: ContainerState,
     /// How the attempt before ended.
     pub last_exit: Option<Exit>,
     /// The newest attempt's number.
     pub restart_count: u32,
-    /// Without probes: it runs.
+    /// It runs, its hook is done, its startup probe has succeeded.
+    pub started: bool,
+    /// It has started, and its readiness probe succeeds; of an init container: it has succeeded.
     pub ready: bool,
     /// Of the newest attempt that has one.
     pub log_path: String,

@@ -1,20 +1,40 @@
-//! How a pod ends: containers, then the sandbox, then (when asked) the records. Pure: the
-//! part of [`super::plan`] for pods that are killed or finished; resumable at any point
-//! because each step is read off what is observed. Never starts anything.
+//! How a pod ends: containers (main ones, then sidecars in reverse), their last words, the sandbox,
+//! volumes, cgroup, then (when asked) the records. Pure: the part of [`super::plan`] for pods that
+//! are killed or finished; resumable at any point because each step is read off what is observed.
+//! Never starts anything.
 
-use super::plan::{Action, Draft, Facts, Op};
+use std::time::Duration;
+
+use super::history::Ground;
+use super::plan::{Action, Draft, Facts, Op, probes, stop, words};
 use super::{Life, StopStep};
 use crate::runtime::InstanceState;
 
-/// The order is the contract: containers stopped → exit codes published → network and
-/// sandbox gone → records removed.
+/// The order is the contract (trap 4): containers stopped → exit codes and last words known →
+/// network and sandbox gone → volumes and cgroup gone → records removed.
 pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft) -> Life {
-    let deadline = facts.orders.kill.as_ref().map(|kill| kill.deadline);
-    if stop_containers(facts, draft) {
-        return Life::Stopping { deadline, step: StopStep::Containers };
+    stop::abandon(facts, draft);
+    let deadline = deadline(facts);
+    let stopping = |step| Life::Stopping { deadline: Some(deadline), step };
+    if stop_containers(facts, draft, deadline) {
+        return stopping(StopStep::Containers);
+    }
+    if words::read(facts, draft) {
+        return stopping(StopStep::Containers);
     }
     if stop_sandboxes(facts, draft) {
-        return Life::Stopping { deadline, step: StopStep::Sandbox };
+        return stopping(StopStep::Sandbox);
+    }
+    match facts.history.ground {
+        Ground::Unknown | Ground::Cgroup { .. } | Ground::Ready { .. } => {
+            draft.act(facts, Action::TearDownVolumes);
+            return stopping(StopStep::Volumes);
+        }
+        Ground::NoVolumes => {
+            draft.act(facts, Action::TearDownCgroup);
+            return stopping(StopStep::Cgroup);
+        }
+        Ground::Gone => {}
     }
     if !facts.orders.remove {
         return Life::Stopped;
@@ -22,30 +42,24 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft) -> Life {
     if remove(facts, draft) { Life::Stopped } else { Life::Gone }
 }
 
-/// Whether any container still runs, or an effect under way may yet start one: what was
-/// begun cannot be taken back, so its end is awaited.
-fn stop_containers(facts: Facts<'_>, draft: &mut Draft) -> bool {
-    let mut waiting = facts
-        .history
-        .flights
-        .keys()
-        .any(|op| matches!(op, Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_)));
+/// When what still runs is killed: as ordered, or the pod's grace after its own end.
+fn deadline(facts: Facts<'_>) -> Duration {
+    let own = facts.history.ended.map_or(facts.now, |(_, since)| since) + facts.pod.grace;
+    facts.orders.kill.as_ref().map_or(own, |kill| kill.deadline)
+}
+
+/// Whether any container still runs, or an effect under way may yet start one or fill a volume: what
+/// was begun cannot be taken back, so its end is awaited.
+fn stop_containers(facts: Facts<'_>, draft: &mut Draft, deadline: Duration) -> bool {
+    let mut waiting = facts.history.flights.keys().any(|op| {
+        matches!(op, Op::Cgroup | Op::Volumes | Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_))
+    });
     for instance in &facts.observed.containers {
         // One of which the runtime lost track is ended with its sandbox.
-        if !matches!(instance.state, InstanceState::Running { .. }) {
-            continue;
-        }
-        waiting = true;
-        let deadline = match &facts.orders.kill {
-            Some(kill) => kill.deadline,
-            None => facts.now + facts.pod.grace,
-        };
-        let action = Action::StopContainer { id: instance.id.clone(), deadline };
-        match facts.history.flights.get(&action.op()) {
-            // A shorter grace overtakes the stop under way.
-            Some(Some(earlier)) if deadline < *earlier => draft.actions.push(action),
-            Some(_) => {}
-            None => draft.act(facts, action),
+        if matches!(instance.state, InstanceState::Running { .. }) {
+            waiting = true;
+            let turn = stop::is_turn(facts, instance);
+            stop::one(facts, draft, instance, stop::Order { deadline, why: None, turn });
         }
     }
     waiting
@@ -75,5 +89,6 @@ fn remove(facts: Facts<'_>, draft: &mut Draft) -> bool {
         }
     }
     let busy = facts.history.flights.keys().any(|op| !matches!(op, Op::Image(_)));
-    busy || !facts.observed.containers.is_empty() || !facts.observed.sandboxes.is_empty()
+    let here = !facts.observed.containers.is_empty() || !facts.observed.sandboxes.is_empty();
+    busy || here || !probes::is_forgotten(facts)
 }

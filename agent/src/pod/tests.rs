@@ -1,15 +1,26 @@
 //! Fixtures for tests all over the agent, and the monotony of a kill.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Orders;
+use super::run::Deps;
 use super::spec::env::{EnvValue, EnvVar};
 use super::spec::probe::{Lifecycle, Probes};
 use super::spec::{
     Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Resources, RestartPolicy, Role,
     Security, Shown, TerminationMessage,
 };
+use crate::api::fake::FakeApi;
+use crate::cgroups::fake::FakeCgroups;
+use crate::checkpoint::fake::Memory;
+use crate::clock::Clock;
+use crate::logs::PodLogs;
+use crate::node::NodeInfo;
+use crate::probe::fake::FakeProbe;
+use crate::runtime::fake::FakeRuntime;
+use crate::volumes::fake::FakeVolumes;
 
 /// default/web, UID uid-1, one container `web`, restarted always, 30 s of grace.
 pub(crate) fn pod() -> Pod {
@@ -63,6 +74,43 @@ pub(crate) fn container(name: &str) -> Container {
         security: Security::default(),
         hash: "abc".into(),
     }
+}
+
+/// A world of fakes around these three.
+pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn Clock>) -> Deps {
+    Deps {
+        runtime: Arc::new(runtime.clone()),
+        logs,
+        clock,
+        api: Arc::new(FakeApi::default()),
+        volumes: Arc::new(FakeVolumes::default()),
+        cgroups: Arc::new(FakeCgroups::default()),
+        probe_io: Arc::new(FakeProbe::default()),
+        checkpoints: Arc::new(Memory::default()),
+        node: Arc::new(NodeInfo {
+            name: "node".into(),
+            ips: vec!["192.0.2.1".into()],
+            cluster_domain: "cluster.local".into(),
+            cpu: 2000,
+            memory: 1 << 30,
+            ephemeral: 1 << 30,
+        }),
+    }
+}
+
+/// A container with that part in its pod.
+pub(crate) fn in_role(name: &str, role: Role) -> Container {
+    Container { role, ..container(name) }
+}
+
+/// The pod with this policy, and all its containers but the sidecars, too.
+pub(crate) fn restarted(policy: RestartPolicy, mut pod: Pod) -> Pod {
+    pod.restart_policy = policy;
+    for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
+        container.restart_policy =
+            if container.role == Role::Sidecar { RestartPolicy::Always } else { policy };
+    }
+    pod
 }
 
 #[test]

@@ -2,63 +2,36 @@
 //! effects under way; never shares state but by channels. Started by [`crate::agent`],
 //! one for each pod UID.
 
+mod handle;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
 
 use super::history::{History, Trouble};
-use super::plan::{Action, Op, Plan, plan};
+use super::phase::{self, Seen};
+use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
-use super::run::{Deps, Finished, open_stage, perform};
+use super::run::{Deps, Finished, Teller, open_stage, perform};
 use super::spec::Pod;
-use super::status::PodStatus;
-use super::{Life, Orders, phase};
+use super::{Life, Orders};
+use crate::events::{Kind, Note};
 use crate::runtime::Observed;
 use crate::timeline::Span;
+pub use handle::PodHandle;
 
-/// While something is about to change.
+/// How late a change is seen at most. While something is about to change; otherwise; and the same
+/// when the runtime tells by itself, so that looking is only the safety net.
 const BUSY_POLL: Duration = Duration::from_millis(200);
-/// Otherwise: how late an exit is seen at most.
 const IDLE_POLL: Duration = Duration::from_millis(500);
+const BUSY_NET: Duration = Duration::from_secs(1);
+const IDLE_NET: Duration = Duration::from_secs(10);
 /// After the runtime did not answer.
 const DOWN_POLL: Duration = Duration::from_secs(1);
-
-/// How others reach a worker.
-#[derive(Debug, Clone)]
-pub struct PodHandle {
-    /// What runs.
-    pub pod: Arc<Pod>,
-    /// How it goes.
-    pub status: watch::Receiver<PodStatus>,
-    orders: watch::Sender<Orders>,
-    clock: Arc<dyn crate::clock::Clock>,
-}
-
-impl PodHandle {
-    /// Ends the pod within `grace`, or its own grace period; asking again only shortens.
-    pub fn kill(&self, grace: Option<Duration>, reason: &str) {
-        let grace = grace.unwrap_or(self.pod.grace);
-        self.orders.send_modify(|orders| orders.kill(grace, reason, self.clock.mono()));
-    }
-
-    /// Forgets the pod once it is stopped; its worker ends then.
-    pub fn remove(&self) {
-        self.orders.send_modify(|orders| orders.remove = true);
-    }
-
-    /// Waits until `test` holds; the last status when the worker ended before.
-    pub async fn wait(&self, test: impl FnMut(&PodStatus) -> bool) -> PodStatus {
-        let mut status = self.status.clone();
-        match status.wait_for(test).await {
-            Ok(status) => status.clone(),
-            Err(_) => self.status.borrow().clone(),
-        }
-    }
-}
 
 /// A worker that has not begun.
 #[derive(Debug)]
@@ -66,35 +39,65 @@ pub struct Worker {
     pod: Arc<Pod>,
     deps: Deps,
     orders: watch::Receiver<Orders>,
+    /// Counts the runtime's events about this pod.
+    pokes: watch::Receiver<u64>,
+    /// Whether the runtime's events arrive.
+    told: watch::Receiver<bool>,
     publisher: Publisher,
     history: History,
+    /// As last observed, and when to look again at the latest; none when nothing is known.
+    seen: Option<(Observed, Duration)>,
     effects: JoinSet<Finished>,
     /// Which task carries out what.
     tasks: BTreeMap<Op, AbortHandle>,
     /// Stages under way.
     open: BTreeMap<Op, Span>,
+    teller: Teller,
+    notes: mpsc::Receiver<Note>,
 }
 
 impl Worker {
     /// Prepares a worker; nothing happens before [`Worker::run`].
     #[must_use]
     pub fn new(pod: Pod, deps: Deps) -> (Self, PodHandle) {
+        let (_, silent) = watch::channel(false);
+        Self::watched(pod, deps, silent)
+    }
+
+    /// The same, with the news whether the runtime's events arrive: they come as pokes of the handle.
+    #[must_use]
+    pub fn watched(pod: Pod, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
         let pod = Arc::new(pod);
+        let now = deps.clock.mono();
         let (orders_in, orders) = watch::channel(Orders::default());
-        let (observed, history) = (Observed::default(), History::default());
-        let first =
-            phase::status(&pod, &Orders::default(), Life::Waiting, &observed, &history, deps.clock.mono());
-        let (publisher, status) = Publisher::new(first, deps.clock.wall_nanos());
-        let handle = PodHandle { pod: pod.clone(), status, orders: orders_in, clock: deps.clock.clone() };
+        let (pokes_in, pokes) = watch::channel(0);
+        let (observed, history) = (Observed::default(), History::new(now));
+        let first = phase::status(Seen {
+            pod: &pod,
+            orders: &Orders::default(),
+            life: Life::Waiting,
+            observed: &observed,
+            history: &history,
+            now,
+            host_ips: &deps.node.ips,
+        });
+        let (publisher, status) = Publisher::new(pod.clone(), first, deps.clock.wall_nanos());
+        let handle = PodHandle::new(pod.clone(), status, orders_in, pokes_in, deps.clock.clone());
+        let (teller, notes) = Teller::new();
         let worker = Self {
             pod,
             deps,
             orders,
+            pokes,
+            told,
             publisher,
             history,
+            seen: None,
             effects: JoinSet::new(),
             tasks: BTreeMap::new(),
             open: BTreeMap::new(),
+            teller,
+            notes,
         };
         (worker, handle)
     }
@@ -121,7 +124,7 @@ impl Worker {
         let span = tracing::info_span!("pod", name = %self.pod.full_name(), uid = %self.pod.uid);
         async {
             self.publisher.mark_once("admitted", self.deps.clock.wall_nanos());
-            self.recall_attempts().await;
+            self.recall().await;
             while let Some(pause) = self.turn().await {
                 if !self.rest(pause).await {
                     break;
@@ -132,50 +135,129 @@ impl Worker {
         .await;
     }
 
-    /// The log folder remembers attempts that the runtime has forgotten.
-    async fn recall_attempts(&mut self) {
-        for container in &self.pod.containers {
+    /// The log folder remembers attempts that the runtime has forgotten, the checkpoint what the
+    /// agent before this one knew of probes.
+    async fn recall(&mut self) {
+        for container in self.pod.all_containers() {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
                 Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = error.chain(), "cannot read the log folder"),
             }
         }
+        match self.deps.checkpoints.load(&self.pod.uid).await {
+            Ok(marks) => self.history.recall(marks),
+            Err(error) => tracing::warn!(error = error.chain(), "probes begin anew"),
+        }
+    }
+
+    /// Looks at the pod, unless what is known of it is new enough; none when nobody answers.
+    async fn look(&mut self) -> Option<Observed> {
+        if let Some((observed, until)) = &self.seen
+            && self.deps.clock.mono() < *until
+        {
+            return Some(observed.clone());
+        }
+        self.pokes.mark_unchanged();
+        match self.deps.runtime.observe(&self.pod.uid).await {
+            Ok(observed) => {
+                if let Some(oldest) =
+                    observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min()
+                {
+                    self.publisher.began(oldest);
+                }
+                Some(observed)
+            }
+            Err(error) => {
+                tracing::warn!(%error, detail = error.detail(), "the runtime does not answer");
+                self.publisher.unreachable(format!("the runtime does not answer: {}", error.detail()));
+                self.seen = None;
+                None
+            }
+        }
     }
 
     /// Observe, plan, act, publish; how long to rest, or none when the pod is gone.
     async fn turn(&mut self) -> Option<Duration> {
-        let observed = match self.deps.runtime.observe(&self.pod.uid).await {
-            Ok(observed) => observed,
-            Err(error) => {
-                tracing::warn!(%error, detail = error.detail(), "the runtime does not answer");
-                self.publisher.unreachable(format!("the runtime does not answer: {}", error.detail()));
-                return Some(DOWN_POLL);
-            }
-        };
+        let Some(observed) = self.look().await else { return Some(DOWN_POLL) };
         let now = self.deps.clock.mono();
+        self.history.absorb(&self.pod, &observed, now, self.deps.clock.wall_nanos());
         let orders = self.orders.borrow_and_update().clone();
-        self.history.absorb(&observed, now);
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
-        self.history.finished |= plan.finished;
-        self.history.started |= plan.started;
-        if orders.kill.is_some() {
-            self.abandon_pulls();
+        if self.history.ended.is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
+            let message = "Pod was active on the node longer than the specified deadline";
+            self.event(Note::pod(Kind::Normal, "DeadlineExceeded", message));
         }
-        let Plan { life, actions, wake, .. } = plan;
+        self.history.settle(&plan, now);
+        let Plan { life, actions, abandon, waits, wake, .. } = plan;
+        abandon.iter().for_each(|op| self.abandon(op));
+        self.tell_waits(&waits);
         for action in actions {
             self.begin(action, now);
         }
-        let status = phase::status(&self.pod, &orders, life, &observed, &self.history, now);
+        self.drain_notes();
+        let status = phase::status(Seen {
+            pod: &self.pod,
+            orders: &orders,
+            life,
+            observed: &observed,
+            history: &self.history,
+            now,
+            host_ips: &self.deps.node.ips,
+        });
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, self.deps.clock.wall_nanos());
-        let poll = match life {
-            Life::Gone => return None,
-            Life::Waiting | Life::Starting | Life::Stopping { .. } => BUSY_POLL,
-            Life::Running | Life::Stopped if self.history.flights.is_empty() => IDLE_POLL,
-            Life::Running | Life::Stopped => BUSY_POLL,
+        if life == Life::Gone {
+            return None;
+        }
+        let next = now + self.poll(life);
+        let until = match self.seen.take() {
+            Some((_, until)) if now < until => until.min(next),
+            _ => next,
         };
-        Some(wake.map_or(poll, |wake| wake.saturating_sub(now).min(poll)))
+        self.seen = Some((observed, until));
+        let rest = until.saturating_sub(now);
+        Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// How soon to look again when nothing tells.
+    fn poll(&self, life: Life) -> Duration {
+        let busy = match life {
+            Life::Waiting | Life::Starting | Life::Stopping { .. } | Life::Gone => true,
+            Life::Running | Life::Stopped => self.history.flights.keys().any(Op::changes_runtime),
+        };
+        match (*self.told.borrow(), busy) {
+            (false, true) => BUSY_POLL,
+            (false, false) => IDLE_POLL,
+            (true, true) => BUSY_NET,
+            (true, false) => IDLE_NET,
+        }
+    }
+
+    fn event(&mut self, note: Note) {
+        self.publisher.event(note, self.deps.clock.wall_nanos());
+    }
+
+    fn drain_notes(&mut self) {
+        while let Ok(note) = self.notes.try_recv() {
+            self.event(note);
+        }
+    }
+
+    fn tell_waits(&mut self, waits: &[Wait]) {
+        for Wait { container, image, .. } in self.history.new_waits(waits) {
+            if image {
+                let name = self.pod.container(&container).map(|c| c.image.clone()).unwrap_or_default();
+                let message = format!("Back-off pulling image {name:?}");
+                self.event(Note::container(Kind::Normal, "BackOff", &container, message));
+                let message = "Error: ImagePullBackOff";
+                self.event(Note::container(Kind::Warning, "Failed", &container, message));
+            } else {
+                let pod = self.pod.formatted();
+                let message = format!("Back-off restarting failed container {container} in pod {pod}");
+                self.event(Note::container(Kind::Warning, "BackOff", &container, message));
+            }
+        }
     }
 
     fn begin(&mut self, action: Action, now: Duration) {
@@ -185,37 +267,36 @@ impl Worker {
         if let Some(stage) = open_stage(&self.pod, &action, self.deps.clock.wall_nanos()) {
             self.open.insert(op.clone(), stage);
         }
-        let task = perform(self.deps.clone(), self.pod.clone(), action).in_current_span();
+        let task = perform(self.deps.clone(), self.pod.clone(), action, self.teller.clone());
         // A stop with a shorter grace overtakes the one under way.
-        if let Some(older) = self.tasks.insert(op, self.effects.spawn(task)) {
+        if let Some(older) = self.tasks.insert(op, self.effects.spawn(task.in_current_span())) {
             older.abort();
         }
     }
 
-    /// A pull that nobody waits for any more; the runtime ends it by itself.
-    fn abandon_pulls(&mut self) {
-        let pulls: Vec<Op> = self.tasks.keys().filter(|op| matches!(op, Op::Image(_))).cloned().collect();
-        for op in pulls {
-            if let Some(task) = self.tasks.remove(&op) {
-                task.abort();
-            }
-            self.history.flights.remove(&op);
-            self.open.remove(&op);
+    /// Nobody waits for it any more; what it asked of the runtime ends by itself.
+    fn abandon(&mut self, op: &Op) {
+        if let Some(task) = self.tasks.remove(op) {
+            task.abort();
         }
+        self.history.abandon(op);
+        self.open.remove(op);
     }
 
-    /// Until an effect ends, orders come, or time is up; false when nobody can give
-    /// orders any more. All three arms are cancel-safe: a finished task stays in the set,
-    /// a change stays marked, a timer has no state worth keeping.
+    /// Until an effect ends, orders or events come, or time is up; false when nobody can give
+    /// orders any more. All arms are cancel-safe: a finished task stays in the set, a note in its
+    /// channel, a change stays marked, a timer has no state worth keeping.
     async fn rest(&mut self, pause: Duration) -> bool {
         tokio::select! {
             Some(joined) = self.effects.join_next_with_id() => self.ended(joined),
+            Some(note) = self.notes.recv() => self.event(note),
             changed = self.orders.changed() => {
                 if changed.is_err() {
                     return false;
                 }
                 self.history.forget_retries();
             }
+            Ok(()) = self.pokes.changed() => self.seen = None,
             () = tokio::time::sleep(pause) => {}
         }
         while let Some(joined) = self.effects.try_join_next_with_id() {
@@ -228,15 +309,20 @@ impl Worker {
         let now = self.deps.clock.mono();
         match joined {
             Ok((id, Finished { action, result, stage })) => {
-                if !self.forget_task(id, &action.op()) {
+                let op = action.op();
+                if !self.forget_task(id, &op) {
                     return;
                 }
-                if let Err(trouble) = &result {
-                    let Trouble { reason, message } = trouble;
-                    tracing::warn!(?action, reason, message, "failed, will be tried again");
+                // It told these before it ended.
+                self.drain_notes();
+                if let Err(Trouble { reason, message }) = &result {
+                    tracing::warn!(?op, reason, message, "failed");
                 }
                 if let Some((span, inner)) = stage {
                     self.publisher.stage(span, &inner);
+                }
+                if op.changes_runtime() {
+                    self.seen = None;
                 }
                 self.history.finish(&self.pod, &action, result, now);
             }
@@ -246,9 +332,7 @@ impl Worker {
                     self.tasks.iter().find(|(_, task)| task.id() == error.id()).map(|(op, _)| op.clone());
                 if let Some(op) = op {
                     tracing::error!(%error, ?op, "an effect died");
-                    self.tasks.remove(&op);
-                    self.open.remove(&op);
-                    self.history.flights.remove(&op);
+                    self.abandon(&op);
                 }
             }
         }

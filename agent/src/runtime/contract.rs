@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, Runtime, Setup};
+use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
 use crate::pod::spec::{Container, Pod};
 
 /// A program that takes longer than this to start or end is stuck.
@@ -94,13 +94,18 @@ impl Subject<'_> {
 
     async fn images(&self) -> Result<String, Violation> {
         let Material { pod, image, missing_image } = self.material;
-        let before = must("asking for an image", self.runtime.image_id(image).await)?;
+        let before = must("asking for an image", self.runtime.image(image).await)?;
         that("an image is absent before its pull", before.is_none(), &before)?;
-        must_not("pulling what is not there", &self.runtime.pull_image(missing_image, pod).await)?;
-        let id = must("pulling an image", self.runtime.pull_image(image, pod).await)?;
-        let again = must("pulling it again", self.runtime.pull_image(image, pod).await)?;
+        must_not(
+            "pulling what is not there",
+            &self.runtime.pull_image(PullImage { image: missing_image, pod, auth: None }).await,
+        )?;
+        let id =
+            must("pulling an image", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
+        let again =
+            must("pulling it again", self.runtime.pull_image(PullImage { image, pod, auth: None }).await)?;
         that("a second pull gives the same image", id == again, &(&id, &again))?;
-        let after = must("asking for an image", self.runtime.image_id(image).await)?;
+        let after = must("asking for an image", self.runtime.image(image).await)?;
         that("an image is there after its pull", after.is_some(), &after)?;
         Ok(id)
     }

@@ -3,14 +3,16 @@
 //! [`Runtime`].
 
 mod container_config;
+mod log_end;
 mod observe;
 mod resources;
 mod sandbox_config;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -18,11 +20,11 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::{
-    Effect, Error, ExecOutput, Failure, FailureKind, KnownPod, NewContainer, NewSandbox, Observed, Runtime,
-    Subject,
+    Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
+    Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::dns::DnsConfig;
-use crate::pod::spec::{Pod, PodUid};
+use crate::pod::spec::PodUid;
 use crate::timeline::{Span, parse_runtime_spans};
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
@@ -134,23 +136,24 @@ impl Runtime for CriRuntime {
         })
     }
 
-    fn image_id<'a>(&'a self, image: &'a str) -> Effect<'a, Option<String>> {
+    fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>> {
         Box::pin(async move {
             let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: false };
             let answer = self
                 .images()
                 .image_status(timed(ask, TIMEOUT))
                 .await
-                .map_err(|status| Error::ImageId { image: image.to_owned(), source: failure(&status) })?;
-            Ok(answer.into_inner().image.map(|image| image.id))
+                .map_err(|status| Error::Image { image: image.to_owned(), source: failure(&status) })?;
+            Ok(answer.into_inner().image.map(observe::image))
         })
     }
 
-    fn pull_image<'a>(&'a self, image: &'a str, pod: &'a Pod) -> Effect<'a, String> {
+    fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String> {
         Box::pin(async move {
+            let PullImage { image, pod, auth } = ask;
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
-                auth: None,
+                auth: auth.cloned().map(auth_config),
                 sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", &self.node)),
             };
             // No deadline: how long a pull may take depends on the image.
@@ -265,7 +268,27 @@ impl Runtime for CriRuntime {
             let wire::ExecSyncResponse { stdout, stderr, exit_code } = answer
                 .map_err(|status| Error::ExecSync { id: id.to_owned(), source: failure(&status) })?
                 .into_inner();
-            Ok(ExecOutput { code: exit_code, stdout: stdout.into(), stderr: stderr.into() })
+            Ok(ExecOutput { code: exit_code, stdout, stderr })
+        })
+    }
+
+    fn log_end<'a>(&'a self, log_path: &'a str) -> Effect<'a, String> {
+        Box::pin(async move { Ok(log_end::read(Path::new(log_path)).await) })
+    }
+
+    fn changes(&self) -> Effect<'_, Changes> {
+        Box::pin(async move {
+            let wrap = |status: &Status| Error::Changes { source: failure(status) };
+            // No deadline: it goes on for as long as both sides live.
+            let stream = self
+                .runtime()
+                .get_container_events(wire::GetEventsRequest {})
+                .await
+                .map_err(|status| wrap(&status))?
+                .into_inner();
+            Ok(stream
+                .map(move |event| event.map(|event| observe::changed_pod(&event)).map_err(|s| wrap(&s)))
+                .boxed())
         })
     }
 
@@ -278,6 +301,11 @@ impl Runtime for CriRuntime {
             Ok(info.get("timeline").map(|json| parse_runtime_spans(json)).unwrap_or_default())
         })
     }
+}
+
+fn auth_config(auth: RegistryAuth) -> wire::AuthConfig {
+    let RegistryAuth { username, password, auth, server_address, identity_token, registry_token } = auth;
+    wire::AuthConfig { username, password, auth, server_address, identity_token, registry_token }
 }
 
 fn image_spec(image: &str) -> wire::ImageSpec {

@@ -2,18 +2,20 @@
 
 use super::*;
 use crate::pod::StopStep;
-use crate::pod::tests::{container, pod};
+use crate::pod::spec::RestartPolicy;
+use crate::pod::tests::{container, in_role, pod, restarted};
 use crate::runtime::Exit;
 
 const NOW: Duration = Duration::from_secs(1000);
 
 fn sandbox(id: &str, attempt: u32, ready: bool) -> Sandbox {
-    Sandbox { id: id.into(), attempt, ready, created_at: 1, ip: "10.0.0.2".into() }
+    Sandbox { id: id.into(), attempt, ready, created_at: 1, ips: vec!["10.0.0.2".into()] }
 }
 
 fn instance(id: &str, attempt: u32, sandbox: &str, state: InstanceState) -> Instance {
     let (id, name, sandbox) = (id.into(), "web".into(), sandbox.into());
-    Instance { id, name, attempt, sandbox, state, created_at: 1, log_path: String::new() }
+    let (log_path, image_id) = (String::new(), String::new());
+    Instance { id, name, attempt, sandbox, state, image_id, created_at: 1, log_path }
 }
 
 fn exited(code: i32) -> InstanceState {
@@ -25,11 +27,18 @@ fn running() -> InstanceState {
     InstanceState::Running { started_at: 1 }
 }
 
+/// Of a pod whose ground is made and whose ended containers were heard.
+fn memory(pod: &Pod, observed: &Observed) -> History {
+    let mut history = History::new(NOW);
+    history.ground = Ground::Ready { parent: "/kubepods/poduid-1".into() };
+    history.absorb(pod, observed, NOW, 0);
+    history.words = observed.containers.iter().map(|c| (c.id.clone(), String::new())).collect();
+    history
+}
+
 fn decide(policy: RestartPolicy, observed: &Observed, orders: &Orders) -> Plan {
-    let pod = Pod { restart_policy: policy, ..pod() };
-    let mut history = History::default();
-    history.absorb(observed, NOW);
-    plan(&pod, orders, observed, &history, NOW)
+    let pod = restarted(policy, pod());
+    plan(&pod, orders, observed, &memory(&pod, observed), NOW)
 }
 
 fn observed(sandboxes: &[Sandbox], containers: &[Instance]) -> Observed {
@@ -38,6 +47,11 @@ fn observed(sandboxes: &[Sandbox], containers: &[Instance]) -> Observed {
 
 fn ops(plan: &Plan) -> Vec<Op> {
     plan.actions.iter().map(Action::op).collect()
+}
+
+fn stop(id: &str, container: &str, deadline: Duration) -> Action {
+    let why = Some(format!("Stopping container {container}"));
+    Action::StopContainer { container: container.into(), id: id.into(), deadline, why }
 }
 
 fn killed() -> Orders {
@@ -73,11 +87,17 @@ fn a_sandbox_that_is_not_ready_is_stopped_before_the_next_is_made() {
     let plan_before = decide(RestartPolicy::Always, &seen, &Orders::default());
     assert!(ops(&plan_before).contains(&Op::StopSandbox("s".into())));
     assert!(!ops(&plan_before).contains(&Op::Sandbox));
-    let mut history = History::default();
-    history.absorb(&seen, NOW);
+    let mut history = memory(&pod(), &seen);
     history.stopped_sandboxes.insert("s".into());
     let after = plan(&pod(), &Orders::default(), &seen, &history, NOW);
-    assert!(after.actions.contains(&Action::RunSandbox { attempt: 4 }), "{after:?}");
+    assert!(
+        after.actions.contains(&Action::RunSandbox {
+            attempt: 4,
+            cgroup_parent: "/kubepods/poduid-1".into(),
+            replaces: true
+        }),
+        "{after:?}"
+    );
 }
 
 #[test]
@@ -91,42 +111,37 @@ fn trap_03_a_terminal_pod_stays_terminal() {
     ] {
         let seen = observed(&seen.sandboxes, &[instance("c", 0, "s", exited(code))]);
         let plan = decide(policy, &seen, &Orders::default());
-        assert_eq!(plan.finished, terminal, "{policy:?} {code}");
+        assert_eq!(plan.ended.is_some(), terminal, "{policy:?} {code}");
         let starts = ops(&plan).iter().any(|op| matches!(op, Op::Sandbox | Op::Image(_) | Op::Container(_)));
         assert!(!(terminal && starts), "{plan:?}");
     }
     // Also when its records were removed since.
-    let mut history = History::default();
-    history.absorb(&seen, NOW);
-    let pod = Pod { restart_policy: RestartPolicy::Never, ..pod() };
+    let mut history = memory(&pod(), &seen);
+    history.ground = Ground::Gone;
+    let pod = restarted(RestartPolicy::Never, pod());
     let plan = plan(&pod, &Orders::default(), &Observed::default(), &history, NOW);
     assert_eq!((plan.life, plan.actions.len()), (Life::Stopped, 0));
 }
 
 #[test]
 fn a_pod_that_is_never_restarted_gets_no_second_sandbox_once_a_container_was_made() {
-    let pod = Pod {
-        restart_policy: RestartPolicy::Never,
-        containers: vec![container("web"), container("late")],
-        ..pod()
-    };
+    let containers = vec![container("web"), container("late")];
+    let pod = restarted(RestartPolicy::Never, Pod { containers, ..pod() });
     let seen = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(137))]);
-    let mut history = History::default();
-    history.absorb(&seen, NOW);
-    assert!(plan(&pod, &Orders::default(), &seen, &history, NOW).finished);
+    let history = memory(&pod, &seen);
+    assert!(plan(&pod, &Orders::default(), &seen, &history, NOW).ended.is_some());
     // Nothing was made yet: it may have another.
     let seen = observed(&[sandbox("s", 0, false)], &[]);
-    let mut history = History::default();
-    history.absorb(&seen, NOW);
-    assert!(!plan(&pod, &Orders::default(), &seen, &history, NOW).finished);
+    let history = memory(&pod, &seen);
+    assert!(plan(&pod, &Orders::default(), &seen, &history, NOW).ended.is_none());
 }
 
 #[test]
-fn trap_04_the_end_goes_containers_then_sandbox_then_records() {
+fn trap_04_the_end_goes_containers_sandbox_volumes_cgroup_records() {
     let up = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", running())]);
     let plan_containers = decide(RestartPolicy::Always, &up, &killed());
     let deadline = NOW + Duration::from_secs(5);
-    assert_eq!(plan_containers.actions, [Action::StopContainer { id: "c".into(), deadline }]);
+    assert_eq!(plan_containers.actions, [stop("c", "web", deadline)]);
     assert_eq!(plan_containers.life, Life::Stopping { deadline: Some(deadline), step: StopStep::Containers });
 
     let ended = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", exited(143))]);
@@ -136,9 +151,17 @@ fn trap_04_the_end_goes_containers_then_sandbox_then_records() {
     assert_eq!(ops(&plan_sandbox), [Op::StopSandbox("s".into())]);
 
     let down = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(143))]);
-    let mut history = History::default();
-    history.absorb(&down, NOW);
+    let mut history = memory(&pod(), &down);
     history.stopped_sandboxes.insert("s".into());
+    for (ground, op, step) in [
+        (Ground::Ready { parent: String::new() }, Op::NoVolumes, StopStep::Volumes),
+        (Ground::NoVolumes, Op::NoCgroup, StopStep::Cgroup),
+    ] {
+        history.ground = ground;
+        let plan = plan(&pod(), &orders, &down, &history, NOW);
+        assert_eq!((ops(&plan), plan.life), (vec![op], Life::Stopping { deadline: Some(deadline), step }));
+    }
+    history.ground = Ground::Gone;
     assert_eq!(plan(&pod(), &killed(), &down, &history, NOW).life, Life::Stopped);
     let removing = plan(&pod(), &orders, &down, &history, NOW);
     assert_eq!((ops(&removing), removing.life), (vec![Op::RemoveContainer("c".into())], Life::Stopped));
@@ -150,8 +173,7 @@ fn trap_04_the_end_goes_containers_then_sandbox_then_records() {
 #[test]
 fn a_shorter_grace_overtakes_the_stop_under_way_and_a_longer_one_does_not() {
     let up = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", running())]);
-    let mut history = History::default();
-    history.absorb(&up, NOW);
+    let mut history = memory(&pod(), &up);
     history.flights.insert(Op::StopContainer("c".into()), Some(NOW + Duration::from_secs(5)));
     assert!(plan(&pod(), &killed(), &up, &history, NOW).actions.is_empty());
     let mut orders = killed();
@@ -163,7 +185,7 @@ fn a_shorter_grace_overtakes_the_stop_under_way_and_a_longer_one_does_not() {
 fn what_was_begun_is_awaited_before_a_pod_is_gone() {
     let mut orders = killed();
     orders.remove = true;
-    for op in [Op::Sandbox, Op::Container("web".into())] {
+    for op in [Op::Cgroup, Op::Volumes, Op::Sandbox, Op::Container("web".into())] {
         let mut history = History::default();
         history.flights.insert(op, None);
         let plan = plan(&pod(), &orders, &Observed::default(), &history, NOW);
@@ -185,5 +207,154 @@ fn a_container_of_which_the_runtime_lost_track_is_removed_and_then_replaced() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Unknown)]);
     let plan_lost = decide(RestartPolicy::Always, &seen, &Orders::default());
     assert!(ops(&plan_lost).contains(&Op::RemoveContainer("c".into())), "{plan_lost:?}");
-    assert!(decide(RestartPolicy::Never, &seen, &Orders::default()).finished);
+    assert!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended.is_some());
+}
+
+/// Two init containers, a sidecar between them, one regular container.
+fn staged(policy: RestartPolicy) -> Pod {
+    let init_containers =
+        vec![in_role("i1", Role::Init), in_role("side", Role::Sidecar), in_role("i2", Role::Init)];
+    restarted(policy, Pod { init_containers, ..pod() })
+}
+
+fn named(id: &str, name: &str, sandbox: &str, state: InstanceState) -> Instance {
+    Instance { name: name.into(), ..instance(id, 0, sandbox, state) }
+}
+
+/// What is created next, images being there.
+fn created(pod: &Pod, containers: &[Instance]) -> Vec<String> {
+    created_in(pod, &observed(&[sandbox("s", 0, true)], containers))
+}
+
+fn created_in(pod: &Pod, seen: &Observed) -> Vec<String> {
+    let mut history = memory(pod, seen);
+    for container in pod.all_containers() {
+        let attempt = history.next_attempt(&container.name);
+        history.images.insert(container.name.clone(), (attempt, crate::runtime::Image::default()));
+    }
+    let plan = plan(pod, &Orders::default(), seen, &history, NOW);
+    let names = plan.actions.into_iter().filter_map(|action| match action {
+        Action::CreateContainer { container, .. } => Some(container),
+        _ => None,
+    });
+    names.collect()
+}
+
+#[test]
+fn init_containers_go_one_by_one_and_sidecars_among_them_stay() {
+    let pod = staged(RestartPolicy::Always);
+    let (done, up) = (|n| named(n, n, "s", exited(0)), |n| named(n, n, "s", running()));
+    assert_eq!(created(&pod, &[]), ["i1"]);
+    assert_eq!(created(&pod, &[up("i1")]), [""; 0]);
+    assert_eq!(created(&pod, &[done("i1")]), ["side"]);
+    assert_eq!(created(&pod, &[done("i1"), up("side")]), ["i2"]);
+    assert_eq!(created(&pod, &[done("i1"), up("side"), up("i2")]), [""; 0]);
+    assert_eq!(created(&pod, &[done("i1"), up("side"), done("i2")]), ["web"]);
+    // Failed: again, and nothing after it.
+    assert_eq!(created(&pod, &[named("i1", "i1", "s", exited(3))]), ["i1"]);
+    // 0 and OOMKilled is no success.
+    let killed = named(
+        "i1",
+        "i1",
+        "s",
+        InstanceState::Exited(Exit {
+            code: 0,
+            reason: "OOMKilled".into(),
+            message: String::new(),
+            started_at: 1,
+            finished_at: 2,
+        }),
+    );
+    assert_eq!(created(&pod, &[killed]), ["i1"]);
+}
+
+#[test]
+fn trap_09_a_sidecar_that_dies_while_init_runs_is_restarted_and_does_not_block() {
+    let pod = staged(RestartPolicy::Never);
+    let (done, up) = (|n| named(n, n, "s", exited(0)), |n| named(n, n, "s", running()));
+    let dead = || named("side", "side", "s", exited(1));
+    assert_eq!(created(&pod, &[done("i1"), dead(), up("i2")]), ["side"]);
+    assert_eq!(created(&pod, &[done("i1"), dead(), done("i2")]), ["side", "web"]);
+    assert_eq!(created(&pod, &[done("i1"), dead(), done("i2"), up("web")]), ["side"]);
+}
+
+#[test]
+fn trap_09_once_a_regular_container_was_made_init_never_runs_again_in_that_sandbox() {
+    let pod = staged(RestartPolicy::Always);
+    // Their records were removed: only the sidecar comes back.
+    assert_eq!(created(&pod, &[named("web", "web", "s", running())]), ["side"]);
+    assert_eq!(created(&pod, &[named("web", "web", "s", InstanceState::Created)]), ["side"]);
+    // A new sandbox runs all again.
+    let old = [named("i1", "i1", "s", exited(0)), named("web", "web", "s", exited(137))];
+    let seen = observed(&[sandbox("s", 0, false), sandbox("t", 1, true)], &old);
+    assert_eq!(created_in(&pod, &seen), ["i1"]);
+}
+
+#[test]
+fn trap_09_the_last_init_container_with_a_record_tells_how_far_the_pod_is() {
+    let pod = staged(RestartPolicy::Always);
+    assert_eq!(created(&pod, &[named("i2", "i2", "s", exited(0))]), ["side", "web"]);
+}
+
+#[test]
+fn a_failed_init_container_ends_the_pod_when_it_is_not_restarted() {
+    for (policy, ends) in [(RestartPolicy::Never, true), (RestartPolicy::OnFailure, false)] {
+        let pod = staged(policy);
+        let seen = observed(&[sandbox("s", 0, true)], &[named("i1", "i1", "s", exited(1))]);
+        let plan = plan(&pod, &Orders::default(), &seen, &memory(&pod, &seen), NOW);
+        assert_eq!(plan.ended.is_some(), ends, "{policy:?}");
+    }
+    // A sidecar is never the end.
+    let pod = staged(RestartPolicy::Never);
+    let dead = [named("i1", "i1", "s", exited(0)), named("side", "side", "s", exited(1))];
+    let seen = observed(&[sandbox("s", 0, true)], &dead);
+    assert_eq!(plan(&pod, &Orders::default(), &seen, &memory(&pod, &seen), NOW).ended, None);
+}
+
+#[test]
+fn trap_09_main_containers_stop_first_then_sidecars_in_reverse_within_the_grace() {
+    let init_containers = vec![in_role("s1", Role::Sidecar), in_role("s2", Role::Sidecar)];
+    let pod = Pod { init_containers, ..pod() };
+    let up = |n| named(n, n, "s", running());
+    let next = |containers: &[Instance], now: Duration| {
+        let seen = observed(&[sandbox("s", 0, true)], containers);
+        let plan = plan(&pod, &killed(), &seen, &memory(&pod, &seen), now);
+        (ops(&plan), plan.wake)
+    };
+    let stops = |names: &[&str]| names.iter().map(|n| Op::StopContainer((*n).into())).collect::<Vec<_>>();
+    let deadline = NOW + Duration::from_secs(5);
+    assert_eq!(next(&[up("s1"), up("s2"), up("web")], NOW), (stops(&["web"]), Some(deadline)));
+    assert_eq!(next(&[up("s1"), up("s2")], NOW), (stops(&["s2"]), Some(deadline)));
+    assert_eq!(next(&[up("s1")], NOW), (stops(&["s1"]), None));
+    // What is left of the grace is over: nobody waits for anybody.
+    assert_eq!(next(&[up("s1"), up("s2"), up("web")], deadline), (stops(&["s1", "s2", "web"]), None));
+}
+
+#[test]
+fn a_hook_before_the_stop_goes_first_and_no_longer_than_the_grace() {
+    let mut pod = pod();
+    let hook = crate::pod::spec::probe::Handler::Sleep(Duration::from_secs(60));
+    pod.containers.first_mut().unwrap().lifecycle.pre_stop = Some(hook);
+    let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", running())]);
+    let mut history = memory(&pod, &seen);
+    let at = |history: &History, now| ops(&plan(&pod, &killed(), &seen, history, now));
+    assert_eq!(at(&history, NOW), [Op::PreStop("c".into())]);
+    history.flights.insert(Op::PreStop("c".into()), None);
+    assert_eq!(at(&history, NOW), []);
+    assert_eq!(at(&history, NOW + Duration::from_secs(5)), [Op::StopContainer("c".into())]);
+    history.flights.clear();
+    history.hooks.pre_stop_ended("c");
+    assert_eq!(at(&history, NOW), [Op::StopContainer("c".into())]);
+}
+
+#[test]
+fn cgroup_then_volumes_then_sandbox_and_images_beside_them() {
+    let mut history = History::new(NOW);
+    let next = |history: &History| ops(&plan(&pod(), &Orders::default(), &Observed::default(), history, NOW));
+    let image = Op::Image("web".into());
+    assert_eq!(next(&history), [Op::Cgroup, image.clone()]);
+    history.ground = Ground::Cgroup { parent: "/x".into() };
+    assert_eq!(next(&history), [Op::Volumes, image.clone()]);
+    history.ground = Ground::Ready { parent: "/x".into() };
+    assert_eq!(next(&history), [Op::Sandbox, image]);
 }

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use super::{NodeConfig, TIMEOUT, timed};
 use crate::pod::spec::PodUid;
-use crate::runtime::{Exit, Instance, InstanceState, KnownPod, Observed, Sandbox};
+use crate::runtime::{Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox};
 
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -79,10 +79,27 @@ pub(super) fn sandbox(status: wire::PodSandboxStatus) -> Sandbox {
     Sandbox {
         ready: status.state() == wire::PodSandboxState::SandboxReady,
         attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
-        ip: status.network.map(|n| n.ip).unwrap_or_default(),
+        ips: status.network.map(addresses).unwrap_or_default(),
         created_at: status.created_at,
         id: status.id,
     }
+}
+
+fn addresses(network: wire::PodSandboxNetworkStatus) -> Vec<String> {
+    let more = network.additional_ips.into_iter().map(|other| other.ip);
+    std::iter::once(network.ip).chain(more).filter(|ip| !ip.is_empty()).collect()
+}
+
+pub(super) fn image(image: wire::Image) -> Image {
+    let wire::Image { id, size, uid, username, .. } = image;
+    Image { id, size, uid: uid.map(|uid| uid.value), username }
+}
+
+/// The pod that an event is about: a sandbox says it by itself, else one of its containers does.
+pub(super) fn changed_pod(event: &wire::ContainerEventResponse) -> Option<PodUid> {
+    let of_sandbox = event.pod_sandbox_status.as_ref().and_then(|s| s.metadata.as_ref()).map(|m| &m.uid);
+    let of_container = || event.containers_statuses.iter().find_map(|status| status.labels.get(POD_UID));
+    of_sandbox.filter(|uid| !uid.is_empty()).or_else(of_container).and_then(|uid| PodUid::parse(uid))
 }
 
 pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &NodeConfig) -> Instance {
@@ -107,12 +124,13 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         state,
         created_at: status.created_at,
         log_path: absolute(&status.log_path, node),
+        image_id: status.image_ref,
     }
 }
 
 /// Runtimes answer with the whole path; one outside the pods' folder would make
 /// `gantry logs` a way to read any file, so it is not passed on.
-fn absolute(path: &str, node: &NodeConfig) -> String {
+pub(super) fn absolute(path: &str, node: &NodeConfig) -> String {
     let inside = std::path::Path::new(path).starts_with(&node.pod_logs_dir) && !path.contains("/../");
     if inside { path.to_owned() } else { String::new() }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::pod::spec::probe::Lifecycle;
-use crate::pod::spec::{Container, Namespaces, PodSecurity, Port, Seccomp, Security, TerminationMessage};
+use crate::pod::spec::{
+    Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
+};
 use crate::pod::tests::{container, pod};
 use crate::runtime::{InstanceState, Setup};
 

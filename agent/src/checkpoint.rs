@@ -1,0 +1,186 @@
+//! What an agent must still know of running containers after it was killed, and can ask nobody:
+//! whether they had started and were ready (trap 6: no flip over a restart of the agent). Owns the
+//! trait, the files and the fake; never decides what is worth remembering (the planner does).
+//! Called by the pod workers.
+//!
+//! One small JSON file per pod with probes, replaced atomically. It only speaks of container IDs,
+//! so a stale one harms nobody, and it need not survive a reboot: no fsync.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::fs;
+
+use crate::pod::spec::PodUid;
+
+/// How far a running container has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mark {
+    /// Its startup probe has succeeded.
+    Started,
+    /// Its readiness probe has, too.
+    Ready,
+}
+
+/// By container ID.
+pub type Marks = BTreeMap<String, Mark>;
+
+/// The memory that outlives an agent.
+pub trait Checkpoints: Send + Sync + fmt::Debug {
+    /// Empty when there is none.
+    fn load<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<Marks, Error>>;
+    /// Replaces what was there; nothing to remember removes it.
+    fn save<'a>(&'a self, uid: &'a PodUid, marks: &'a Marks) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// What failed, on which file.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is one operation, its path and its cause")]
+pub enum Error {
+    #[error("read checkpoint {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("understand checkpoint {}", path.display())]
+    Parse {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("write checkpoint {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The error with its cause, for a log line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// Files in a folder of the agent's own.
+#[derive(Debug, Clone)]
+pub struct CheckpointDir {
+    root: PathBuf,
+}
+
+/// As on disk.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    containers: Marks,
+}
+
+const VERSION: u32 = 1;
+
+impl CheckpointDir {
+    /// Below `root`, which is made when it is needed.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    fn path(&self, uid: &PodUid) -> PathBuf {
+        self.root.join(format!("{uid}.json"))
+    }
+
+    async fn write(&self, uid: &PodUid, marks: &Marks) -> std::io::Result<()> {
+        fs::create_dir_all(&self.root).await?;
+        let file = File { version: VERSION, containers: marks.clone() };
+        let next = self.root.join(format!(".{uid}.next"));
+        fs::write(&next, serde_json::to_vec(&file)?).await?;
+        fs::rename(&next, self.path(uid)).await
+    }
+}
+
+/// What is not there, or still used by another pod, is fine.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+        removed => removed,
+    }
+}
+
+impl Checkpoints for CheckpointDir {
+    fn load<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<Marks, Error>> {
+        Box::pin(async move {
+            let path = self.path(uid);
+            let bytes = match fs::read(&path).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Marks::new()),
+                bytes => bytes.map_err(|source| Error::Read { path: path.clone(), source })?,
+            };
+            let file: File =
+                serde_json::from_slice(&bytes).map_err(|source| Error::Parse { path, source })?;
+            // Another version's marks only cost one round of probes.
+            Ok(if file.version == VERSION { file.containers } else { Marks::new() })
+        })
+    }
+
+    fn save<'a>(&'a self, uid: &'a PodUid, marks: &'a Marks) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let path = self.path(uid);
+            let done = if marks.is_empty() {
+                gone(fs::remove_file(&path).await).and(gone(fs::remove_dir(&self.root).await))
+            } else {
+                self.write(uid, marks).await
+            };
+            done.map_err(|source| Error::Write { path, source })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn contract(checkpoints: &dyn Checkpoints) {
+        let uid = PodUid::parse("uid-1").unwrap();
+        let other = PodUid::parse("uid-2").unwrap();
+        let marks = Marks::from([("a".into(), Mark::Started), ("b".into(), Mark::Ready)]);
+        assert_eq!(checkpoints.load(&uid).await.unwrap(), Marks::new());
+        checkpoints.save(&uid, &Marks::new()).await.unwrap();
+        checkpoints.save(&uid, &marks).await.unwrap();
+        assert_eq!(checkpoints.load(&uid).await.unwrap(), marks);
+        assert_eq!(checkpoints.load(&other).await.unwrap(), Marks::new());
+        checkpoints.save(&uid, &Marks::new()).await.unwrap();
+        assert_eq!(checkpoints.load(&uid).await.unwrap(), Marks::new());
+    }
+
+    #[tokio::test]
+    async fn files_and_fake_keep_the_contract() {
+        let folder = tempfile::tempdir().unwrap();
+        contract(&CheckpointDir::new(folder.path().join("new"))).await;
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        contract(&fake::Memory::default()).await;
+    }
+
+    #[tokio::test]
+    async fn a_broken_file_is_told_and_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointDir::new(folder.path().to_owned());
+        let uid = PodUid::parse("uid-1").unwrap();
+        std::fs::write(folder.path().join("uid-1.json"), b"{\"version\":1").unwrap();
+        assert!(checkpoints.load(&uid).await.unwrap_err().chain().contains("uid-1.json"));
+        let marks = Marks::from([("a".into(), Mark::Ready)]);
+        checkpoints.save(&uid, &marks).await.unwrap();
+        assert_eq!(checkpoints.load(&uid).await.unwrap(), marks);
+    }
+}

@@ -1,0 +1,156 @@
+//! What the end of an effect means to the memory. Pure. The second half of [`History`].
+
+use std::time::Duration;
+
+use super::{Ground, History, Retry, Sighting, Trouble};
+use crate::pod::plan::Action;
+use crate::pod::restart;
+use crate::pod::spec::Pod;
+use crate::probe::Verdict;
+use crate::runtime::Image;
+
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// What an effect brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// A usable image.
+    Image(Image),
+    /// What a try of a probe came to.
+    Verdict(Verdict),
+    /// A text: a cgroup's name, last words.
+    Text(String),
+    /// Nothing that the next observation does not show.
+    Done,
+}
+
+impl History {
+    /// An action has come to its end.
+    pub fn finish(&mut self, pod: &Pod, action: &Action, result: Result<Output, Trouble>, now: Duration) {
+        let op = action.op();
+        self.flights.remove(&op);
+        match result {
+            Ok(output) => {
+                self.retries.remove(&op);
+                self.succeeded(pod, action, output, now);
+            }
+            Err(trouble) => {
+                let delay = self.retries.get(&op).map_or(RETRY_FIRST, |r| (r.delay * 2).min(RETRY_MAX));
+                self.retries.insert(op, Retry { delay, until: now + delay });
+                self.failed(pod, action, trouble, now);
+            }
+        }
+    }
+
+    fn succeeded(&mut self, pod: &Pod, action: &Action, output: Output, now: Duration) {
+        match (action, output) {
+            (Action::SetUpCgroup, Output::Text(parent)) => {
+                self.ground = Ground::Cgroup { parent };
+                self.pod_trouble = None;
+            }
+            (Action::SetUpVolumes, _) => {
+                if let Ground::Cgroup { parent } = &self.ground {
+                    self.ground = Ground::Ready { parent: parent.clone() };
+                }
+                self.pod_trouble = None;
+            }
+            (Action::TearDownVolumes, _) => {
+                self.ground = Ground::NoVolumes;
+                self.pod_trouble = None;
+            }
+            (Action::TearDownCgroup, _) => {
+                self.ground = Ground::Gone;
+                self.pod_trouble = None;
+            }
+            (Action::EnsureImage { container, attempt }, Output::Image(image)) => {
+                // One of the container itself stays until it is overcome.
+                if self.troubles.get(container).is_some_and(|(trouble, _)| trouble.is_of_image()) {
+                    self.troubles.remove(container);
+                }
+                self.images.insert(container.clone(), (*attempt, image));
+            }
+            (Action::StartContainer { container, id }, _) => self.has_started(pod, container, id, now),
+            (Action::PostStart { id, .. }, _) => self.hooks.post_start_ended(id, true, now),
+            (Action::PreStop { id, .. }, _) => self.hooks.pre_stop_ended(id),
+            (Action::Probe { container, id, kind, .. }, Output::Verdict(verdict)) => {
+                let good = match verdict {
+                    Verdict::Success(_) | Verdict::Warning(_) => Some(true),
+                    Verdict::Failure(_) => Some(false),
+                    Verdict::Unknown(_) => None,
+                };
+                if let Some(spec) = pod.container(container) {
+                    self.probing.record(spec, *kind, id, good, now);
+                }
+            }
+            (Action::ReadLastWords { id, .. }, Output::Text(words)) => {
+                self.words.insert(id.clone(), words);
+            }
+            (Action::Remember { marks }, _) => self.remembered.clone_from(marks),
+            (Action::StopSandbox { id }, _) => {
+                self.stopped_sandboxes.insert(id.clone());
+                self.pod_trouble = None;
+            }
+            (
+                Action::RunSandbox { .. }
+                | Action::CreateContainer { .. }
+                | Action::StopContainer { .. }
+                | Action::RemoveContainer { .. }
+                | Action::RemoveSandbox { .. },
+                _,
+            ) => self.pod_trouble = None,
+            (
+                Action::SetUpCgroup
+                | Action::EnsureImage { .. }
+                | Action::Probe { .. }
+                | Action::ReadLastWords { .. },
+                _,
+            ) => {}
+        }
+    }
+
+    fn has_started(&mut self, pod: &Pod, container: &str, id: &str, now: Duration) {
+        self.troubles.remove(container);
+        // Its age is known without asking the wall clock.
+        self.running.insert(id.to_owned(), Sighting { at: now, age: Duration::ZERO, adopted: false });
+        if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) {
+            self.hooks.started(id);
+        }
+    }
+
+    fn failed(&mut self, pod: &Pod, action: &Action, trouble: Trouble, now: Duration) {
+        match action {
+            Action::EnsureImage { container, .. } => {
+                if let Some(spec) = pod.container(container) {
+                    self.pull.next(&restart::pull_key(pod, spec), now, now);
+                }
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::CreateContainer { container, .. } => {
+                // The image may be what is missing: look again before the next try.
+                self.images.remove(container);
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::StartContainer { container, .. } => {
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            Action::PostStart { container, id, .. } => {
+                self.hooks.post_start_ended(id, false, now);
+                self.troubles.insert(container.clone(), (trouble, now));
+            }
+            // It is not tried again: the stop goes on.
+            Action::PreStop { id, .. } => self.hooks.pre_stop_ended(id),
+            // Said once, where it happened; what it was about is tried again.
+            Action::Probe { .. } | Action::ReadLastWords { .. } | Action::Remember { .. } => {}
+            Action::SetUpCgroup
+            | Action::SetUpVolumes
+            | Action::TearDownVolumes
+            | Action::TearDownCgroup
+            | Action::RunSandbox { .. }
+            | Action::StopContainer { .. }
+            | Action::RemoveContainer { .. }
+            | Action::StopSandbox { .. }
+            | Action::RemoveSandbox { .. } => self.pod_trouble = Some(trouble.message),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A pod's conditions, with the kubelet's reasons and messages. Pure. Called by [`super::status`].
+
+use super::container::View;
+use crate::pod::spec::Role;
+use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
+
+/// In the kubelet's order.
+pub(super) fn all(
+    view: &View<'_>,
+    phase: Phase,
+    init: &[ContainerStatus],
+    containers: &[ContainerStatus],
+) -> Vec<Condition> {
+    let containers_ready = containers_ready(phase, init, containers);
+    vec![
+        plain(ConditionKind::PodReadyToStartContainers, view.serving().is_some()),
+        initialized(phase, init, containers),
+        Condition { kind: ConditionKind::Ready, ..containers_ready.clone() },
+        containers_ready,
+        plain(ConditionKind::PodScheduled, true),
+    ]
+}
+
+fn plain(kind: ConditionKind, holds: bool) -> Condition {
+    Condition { kind, holds, reason: String::new(), message: String::new(), since: 0 }
+}
+
+fn because(kind: ConditionKind, holds: bool, reason: &str, message: String) -> Condition {
+    Condition { reason: reason.to_owned(), message, ..plain(kind, holds) }
+}
+
+fn initialized(phase: Phase, init: &[ContainerStatus], containers: &[ContainerStatus]) -> Condition {
+    let kind = ConditionKind::Initialized;
+    if phase == Phase::Succeeded {
+        return because(kind, true, "PodCompleted", String::new());
+    }
+    // One that has started once shows that the pod was initialized.
+    if containers.iter().any(|status| !matches!(status.state, ContainerState::Waiting { .. })) {
+        return plain(kind, true);
+    }
+    let done = |status: &&ContainerStatus| match status.role {
+        Role::Sidecar => status.started,
+        Role::Init | Role::Regular => status.ready,
+    };
+    let incomplete = names(init.iter().filter(|status| !done(status)));
+    if incomplete.is_empty() {
+        return plain(kind, true);
+    }
+    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    because(kind, false, "ContainersNotInitialized", message)
+}
+
+fn containers_ready(phase: Phase, init: &[ContainerStatus], containers: &[ContainerStatus]) -> Condition {
+    let kind = ConditionKind::ContainersReady;
+    match phase {
+        Phase::Succeeded => return because(kind, false, "PodCompleted", String::new()),
+        Phase::Failed => return because(kind, false, "PodFailed", String::new()),
+        Phase::Pending | Phase::Running => {}
+    }
+    let staying = init.iter().filter(|status| status.role == Role::Sidecar).chain(containers);
+    let unready = names(staying.filter(|status| !status.ready));
+    if unready.is_empty() {
+        return plain(kind, true);
+    }
+    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    because(kind, false, "ContainersNotReady", message)
+}
+
+fn names<'a>(statuses: impl Iterator<Item = &'a ContainerStatus>) -> Vec<&'a str> {
+    statuses.map(|status| status.name.as_str()).collect()
+}

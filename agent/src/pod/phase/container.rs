@@ -1,0 +1,226 @@
+//! The status of one container, and what of a pod's status needs the same facts. Pure. Called by
+//! [`super::status`].
+
+use std::time::Duration;
+
+use super::{starts_again, unknown};
+use crate::pod::history::{History, Trouble};
+use crate::pod::plan::Op;
+use crate::pod::restart::{crash_key, go_duration, pull_key};
+use crate::pod::spec::{Container, Pod, Role};
+use crate::pod::status::{ContainerState, ContainerStatus};
+use crate::runtime::{Exit, Instance, InstanceState, Observed, Sandbox};
+
+/// A failure is shown as what failed for this long, then as the back-off it led to.
+const FRESH: Duration = Duration::from_secs(1);
+const NO_RECORD: &str = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally";
+
+/// The facts.
+pub(super) struct View<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) observed: &'a Observed,
+    pub(super) history: &'a History,
+    pub(super) now: Duration,
+    pub(super) going_on: bool,
+}
+
+impl View<'_> {
+    pub(super) fn container(&self, container: &Container) -> ContainerStatus {
+        let name = &container.name;
+        let newest = self.observed.newest(name).or_else(|| self.history.last.get(name));
+        let mut state = newest.map_or_else(|| self.absent(container), |instance| self.plain(instance));
+        let mut last_exit = newest.and_then(|n| self.before(n)).and_then(|n| self.exit(n));
+        if let Some(waiting) = self.waiting(container, &state) {
+            if let ContainerState::Terminated(exit) = state {
+                last_exit = Some(exit);
+            }
+            state = waiting;
+        }
+        let log_of = |n: &Instance| !matches!(n.state, InstanceState::Created) && !n.log_path.is_empty();
+        let log = newest.filter(|n| log_of(n)).or_else(|| newest.and_then(|n| self.before(n)));
+        let id = newest.map(|n| n.id.clone()).unwrap_or_default();
+        let started = matches!(state, ContainerState::Running { .. })
+            && self.history.hooks.is_done(&id)
+            && self.history.probing.started(container, &id);
+        let ready = match container.role {
+            Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.code == 0),
+            Role::Regular | Role::Sidecar => started && self.history.probing.ready(container, &id),
+        };
+        ContainerStatus {
+            name: name.clone(),
+            role: container.role,
+            id,
+            image: container.image.clone(),
+            image_id: newest.map(|n| n.image_id.clone()).unwrap_or_default(),
+            started,
+            ready,
+            state,
+            last_exit,
+            restart_count: newest.map_or(0, |n| n.attempt),
+            log_path: log.map(|n| n.log_path.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Of a container that has no record.
+    fn absent(&self, container: &Container) -> ContainerState {
+        if container.role == Role::Init && self.has_begun() {
+            let exit =
+                Exit { code: 0, reason: "Completed".to_owned(), message: NO_RECORD.to_owned(), ..unknown() };
+            return ContainerState::Terminated(exit);
+        }
+        self.creating()
+    }
+
+    /// Whether a regular container was made in the present sandbox.
+    pub(super) fn has_begun(&self) -> bool {
+        let Some(sandbox) = self.observed.newest_sandbox() else { return false };
+        let regular = |name: &String| self.pod.containers.iter().any(|c| c.name == *name);
+        let mut here = self.observed.containers.iter().chain(self.history.last.values());
+        here.any(|c| c.sandbox == sandbox.id && regular(&c.name))
+    }
+
+    fn creating(&self) -> ContainerState {
+        let reason =
+            if self.pod.init_containers.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+        ContainerState::Waiting { reason: reason.to_owned(), message: String::new() }
+    }
+
+    fn plain(&self, instance: &Instance) -> ContainerState {
+        match &instance.state {
+            InstanceState::Created => self.creating(),
+            // Running is told once its hook is done, as upstream.
+            InstanceState::Running { .. } if self.history.hooks.is_pending(&instance.id) => self.creating(),
+            InstanceState::Running { started_at } => ContainerState::Running { started_at: *started_at },
+            InstanceState::Exited(_) | InstanceState::Unknown => {
+                ContainerState::Terminated(self.exit(instance).unwrap_or_else(unknown))
+            }
+        }
+    }
+
+    /// With what it left to say.
+    fn exit(&self, instance: &Instance) -> Option<Exit> {
+        let mut exit = instance.exit()?.clone();
+        if let Some(words) = self.history.words.get(&instance.id).filter(|words| !words.is_empty()) {
+            let colon = if exit.message.is_empty() { "" } else { ": " };
+            exit.message = format!("{}{colon}{words}", exit.message);
+        }
+        Some(exit)
+    }
+
+    /// The waiting state that hides the plain one of a container that is to be started.
+    fn waiting(&self, container: &Container, plain: &ContainerState) -> Option<ContainerState> {
+        let to_start = match plain {
+            ContainerState::Running { .. } => self.hook_failed(container),
+            ContainerState::Waiting { .. } => true,
+            ContainerState::Terminated(exit) => self.going_on && starts_again(container, exit),
+        };
+        if !to_start || !self.is_turn(container) {
+            return None;
+        }
+        let trouble = self.history.troubles.get(&container.name);
+        let fresh = trouble.is_some_and(|(_, since)| self.now < *since + FRESH);
+        let crashed =
+            matches!(plain, ContainerState::Terminated(_)).then(|| self.crash_loop(container)).flatten();
+        match (trouble, crashed) {
+            (Some((trouble, _)), None) => Some(self.trouble(container, trouble, fresh)),
+            (Some((trouble, _)), Some(_)) if fresh => Some(self.trouble(container, trouble, fresh)),
+            (_, crashed) => crashed,
+        }
+    }
+
+    fn hook_failed(&self, container: &Container) -> bool {
+        let newest = self.observed.newest(&container.name);
+        newest.is_some_and(|instance| self.history.hooks.is_failed(&instance.id))
+    }
+
+    /// A regular container's image may be fetched ahead; what goes wrong with it is told when it is
+    /// its turn.
+    fn is_turn(&self, container: &Container) -> bool {
+        container.role != Role::Regular || self.has_begun() || self.init_done()
+    }
+
+    fn init_done(&self) -> bool {
+        self.pod.init_containers.iter().all(|container| {
+            let newest = self.observed.newest(&container.name);
+            newest.is_some_and(|instance| match container.role {
+                Role::Sidecar => {
+                    matches!(instance.state, InstanceState::Running { .. })
+                        && self.history.hooks.is_done(&instance.id)
+                        && self.history.probing.started(container, &instance.id)
+                }
+                Role::Init | Role::Regular => instance.exit().is_some_and(|exit| exit.code == 0),
+            })
+        })
+    }
+
+    fn trouble(&self, container: &Container, trouble: &Trouble, fresh: bool) -> ContainerState {
+        let key = pull_key(self.pod, container);
+        let backing_off = self.going_on && !fresh && self.history.pull.blocked(&key, self.now).is_some();
+        if trouble.reason == "ErrImagePull" && backing_off {
+            return ContainerState::Waiting {
+                reason: "ImagePullBackOff".to_owned(),
+                message: format!(
+                    "Back-off pulling image {:?}: ErrImagePull: {}",
+                    container.image, trouble.message
+                ),
+            };
+        }
+        ContainerState::Waiting { reason: trouble.reason.clone(), message: trouble.message.clone() }
+    }
+
+    fn crash_loop(&self, container: &Container) -> Option<ContainerState> {
+        let newest = self.observed.newest(&container.name)?;
+        let seen = self.history.exits.get(&newest.id)?;
+        let key = crash_key(self.pod, container);
+        let busy = self.history.flights.contains_key(&Op::Container(container.name.clone()));
+        self.history.crash.blocked_since_event(&key, *seen, self.now).filter(|_| !busy)?;
+        Some(ContainerState::Waiting {
+            reason: "CrashLoopBackOff".to_owned(),
+            message: format!(
+                "back-off {} restarting failed container={} pod={}",
+                go_duration(self.history.crash.delay(&key)),
+                container.name,
+                self.pod.formatted()
+            ),
+        })
+    }
+
+    /// The attempt before this one, if its record is still there.
+    fn before(&self, instance: &Instance) -> Option<&Instance> {
+        let older =
+            self.observed.containers.iter().filter(|c| c.name == instance.name && c.id != instance.id);
+        older.max_by_key(|c| (c.attempt, c.created_at))
+    }
+
+    /// The sandbox that serves the pod, if there is no reason to make another.
+    pub(super) fn serving(&self) -> Option<&Sandbox> {
+        let ready = self.observed.sandboxes.iter().filter(|s| s.ready).count();
+        let has_address = |s: &&Sandbox| self.pod.namespaces.host_network || !s.ips.is_empty();
+        self.observed.newest_sandbox().filter(|s| s.ready && ready == 1).filter(has_address)
+    }
+
+    /// On the host's network, the node's.
+    pub(super) fn ips(&self, host_ips: &[String]) -> Vec<String> {
+        match self.observed.newest_sandbox().filter(|s| s.ready) {
+            Some(_) if self.pod.namespaces.host_network => host_ips.to_owned(),
+            Some(sandbox) => sandbox.ips.clone(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The pod's own trouble first, then the first container's.
+    pub(super) fn message(&self, init: &[ContainerStatus], containers: &[ContainerStatus]) -> String {
+        let of_container = || {
+            init.iter().chain(containers).find_map(|container| match &container.state {
+                ContainerState::Waiting { message, .. } if !message.is_empty() => {
+                    Some(format!("container {}: {message}", container.name))
+                }
+                ContainerState::Terminated(exit) if exit.code != 0 && !exit.message.is_empty() => {
+                    Some(format!("container {}: {}", container.name, exit.message))
+                }
+                _ => None,
+            })
+        };
+        self.history.pod_trouble.clone().or_else(of_container).unwrap_or_default()
+    }
+}

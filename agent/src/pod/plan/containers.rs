@@ -1,0 +1,133 @@
+//! One container: its image, its creation, its start, its back-off. Pure. Called by [`super::plan`]
+//! and [`super::init`] when it is the container's turn.
+
+use super::{Action, Draft, Facts, Op, Place, Wait, ended};
+use crate::pod::plan::UNKNOWN_CODE;
+use crate::pod::restart::{crash_key, pull_key, restarts};
+use crate::pod::spec::{Container, Role};
+use crate::runtime::{Instance, InstanceState};
+
+/// What its last record asks for.
+enum Next {
+    Nothing,
+    Start {
+        id: String,
+    },
+    /// `ended`: when the one before was seen to have ended.
+    Another {
+        ended: Option<std::time::Duration>,
+    },
+}
+
+/// The next step towards a running container.
+pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Option<&Place>) {
+    let name = &container.name;
+    if facts.history.flights.contains_key(&Op::Container(name.clone())) {
+        return;
+    }
+    let ended = match next(facts, draft, container, place) {
+        Next::Nothing => return,
+        Next::Start { id } => {
+            return draft.act(facts, Action::StartContainer { container: name.clone(), id });
+        }
+        Next::Another { ended } => ended,
+    };
+    let attempt = facts.history.next_attempt(name);
+    let image = match facts.history.images.get(name) {
+        Some((for_attempt, image)) if *for_attempt == attempt => image.clone(),
+        _ => return ensure_image(facts, draft, container, attempt),
+    };
+    if let Some(place) = place {
+        let (container, place) = (name.clone(), place.clone());
+        draft.act(facts, Action::CreateContainer { container, attempt, place, image, ended });
+    }
+}
+
+/// Gets the image of a container whose turn has not come: that takes longest, and needs nothing
+/// else.
+pub(super) fn fetch_ahead(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
+    let name = &container.name;
+    let attempt = facts.history.next_attempt(name);
+    let there = facts.history.images.get(name).is_some_and(|(for_attempt, _)| *for_attempt == attempt);
+    let busy = facts.history.flights.contains_key(&Op::Container(name.clone()));
+    // One that has run before waits for its turn: it may have ended for good.
+    if !there && !busy && facts.record(container).is_none() {
+        ensure_image(facts, draft, container, attempt);
+    }
+}
+
+/// The record that counts: one of another sandbox says nothing about an init container.
+fn record<'a>(facts: Facts<'a>, container: &Container, place: Option<&Place>) -> Option<&'a Instance> {
+    match (container.role, place) {
+        (Role::Regular, _) | (_, None) => facts.record(container),
+        (Role::Init | Role::Sidecar, Some(place)) => facts.record_in(container, &place.sandbox),
+    }
+}
+
+fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Option<&Place>) -> Next {
+    let Some(instance) = record(facts, container, place) else {
+        return Next::Another { ended: None };
+    };
+    match &instance.state {
+        InstanceState::Running { .. } => {
+            post_start(facts, draft, container);
+            Next::Nothing
+        }
+        InstanceState::Created if place.is_some_and(|p| p.sandbox == instance.sandbox) => {
+            // Made by a call whose answer was lost, or by an agent that is gone.
+            Next::Start { id: instance.id.clone() }
+        }
+        InstanceState::Created => Next::Another { ended: None },
+        InstanceState::Exited(_) | InstanceState::Unknown if !again(container, instance) => Next::Nothing,
+        InstanceState::Exited(_) | InstanceState::Unknown => {
+            let seen = facts.history.exits.get(&instance.id).copied().unwrap_or(facts.now);
+            let key = crash_key(facts.pod, container);
+            match facts.history.crash.blocked_since_event(&key, seen, facts.now) {
+                Some(until) => {
+                    draft.wake_at(until);
+                    draft.waits.push(Wait { container: container.name.clone(), image: false, until });
+                    Next::Nothing
+                }
+                None => Next::Another { ended: Some(seen) },
+            }
+        }
+    }
+}
+
+/// Whether one that has ended so is started again.
+fn again(container: &Container, instance: &Instance) -> bool {
+    let code = match &instance.state {
+        InstanceState::Exited(exit) => exit.code,
+        _ => UNKNOWN_CODE,
+    };
+    match container.role {
+        Role::Sidecar => true,
+        Role::Regular => restarts(container.restart_policy, code),
+        Role::Init => ended::failure(instance).is_some() && restarts(container.restart_policy, code),
+    }
+}
+
+/// The hook of one that this agent has started.
+fn post_start(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
+    let running = facts
+        .observed
+        .newest(&container.name)
+        .filter(|instance| matches!(instance.state, InstanceState::Running { .. }))
+        .filter(|instance| facts.history.hooks.is_pending(&instance.id));
+    if let Some(instance) = running {
+        let (container, id) = (container.name.clone(), instance.id.clone());
+        draft.act(facts, Action::PostStart { container, id, address: super::address(facts) });
+    }
+}
+
+fn ensure_image(facts: Facts<'_>, draft: &mut Draft, container: &Container, attempt: u32) {
+    match facts.history.pull.blocked(&pull_key(facts.pod, container), facts.now) {
+        Some(until) => {
+            draft.wake_at(until);
+            if facts.history.troubles.contains_key(&container.name) {
+                draft.waits.push(Wait { container: container.name.clone(), image: true, until });
+            }
+        }
+        None => draft.act(facts, Action::EnsureImage { container: container.name.clone(), attempt }),
+    }
+}

@@ -1,0 +1,80 @@
+//! Whether a pod comes to its end by itself. Pure: owns the rules of restart policies over the whole
+//! pod, and of activeDeadlineSeconds. Called by [`super::plan`]; what it decides is sticky.
+
+use super::{Draft, Facts};
+use crate::pod::plan::Op;
+use crate::pod::restart::restarts;
+use crate::pod::spec::{Container, RestartPolicy, Role};
+use crate::runtime::{Instance, InstanceState};
+
+/// Why a pod ends without being asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// No container will run again.
+    Finished,
+    /// activeDeadlineSeconds are over.
+    DeadlineExceeded,
+}
+
+/// The code of a container of which the runtime lost track.
+pub const UNKNOWN_CODE: i32 = 137;
+
+pub(super) fn decide(facts: Facts<'_>, draft: &mut Draft) -> Option<Ended> {
+    if let Some(limit) = facts.pod.active_deadline {
+        let left = limit.saturating_sub(facts.history.active(facts.now));
+        if left.is_zero() {
+            return Some(Ended::DeadlineExceeded);
+        }
+        draft.wake_at(facts.now + left);
+    }
+    finished(facts).then_some(Ended::Finished)
+}
+
+fn finished(facts: Facts<'_>) -> bool {
+    init_failed(facts) || {
+        let lost = sandbox_lost(facts);
+        facts.pod.containers.iter().all(|container| done(facts, container, lost))
+    }
+}
+
+/// Whether the container has ended for good. One that is being made is not, whatever its record.
+fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
+    let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
+    !busy
+        && match facts.record(container).map(|instance| &instance.state) {
+            Some(InstanceState::Exited(exit)) => !restarts(container.restart_policy, exit.code),
+            Some(InstanceState::Unknown) => !restarts(container.restart_policy, UNKNOWN_CODE),
+            Some(InstanceState::Created) | None => lost,
+            Some(InstanceState::Running { .. }) => false,
+        }
+}
+
+/// A pod that is never restarted gets no second sandbox once anything was made in the
+/// first.
+fn sandbox_lost(facts: Facts<'_>) -> bool {
+    facts.pod.restart_policy == RestartPolicy::Never
+        && facts.observed.sandboxes.iter().all(|s| !s.ready)
+        && !facts.observed.sandboxes.is_empty()
+        && facts.pod.all_containers().any(|c| facts.history.was_created(&c.name))
+}
+
+/// An init container that failed and is not tried again takes the pod along.
+fn init_failed(facts: Facts<'_>) -> bool {
+    let Some(newest) = facts.observed.newest_sandbox() else { return false };
+    let begun = facts.pod.containers.iter().any(|c| facts.record_in(c, &newest.id).is_some());
+    !begun
+        && facts.pod.init_containers.iter().filter(|c| c.role == Role::Init).any(|container| {
+            let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
+            let failed = facts.record_in(container, &newest.id).and_then(failure);
+            !busy && failed.is_some_and(|code| !restarts(container.restart_policy, code))
+        })
+}
+
+/// The code of an init container that did not succeed: 0 and OOMKilled is a failure, too.
+pub(super) fn failure(instance: &Instance) -> Option<i32> {
+    match &instance.state {
+        InstanceState::Exited(exit) if exit.code != 0 || exit.reason == "OOMKilled" => Some(exit.code),
+        InstanceState::Unknown => Some(UNKNOWN_CODE),
+        InstanceState::Exited(_) | InstanceState::Created | InstanceState::Running { .. } => None,
+    }
+}

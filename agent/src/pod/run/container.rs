@@ -1,0 +1,125 @@
+//! One container: creation, start, stop, last words, removal. Owns the events and the wording of
+//! what goes wrong. Called by [`super::effect`].
+
+use std::time::Duration;
+
+use super::{Output, Task, Trouble, both, trouble};
+use crate::events::Kind::{Normal, Warning};
+use crate::events::Note;
+use crate::pod::configure::{Wanted, configure};
+use crate::pod::plan::Place;
+use crate::pod::spec::Container;
+use crate::runtime::{Image, NewContainer};
+use crate::volumes::PodFacts;
+
+/// minimumGracePeriodInSeconds: a kill without warning breaks more than two seconds cost.
+const SHORTEST_GRACE: Duration = Duration::from_secs(2);
+
+/// The new container's ID.
+pub(super) async fn create(
+    task: Task<'_>,
+    container: &Container,
+    attempt: u32,
+    place: &Place,
+    image: &Image,
+) -> Result<String, Trouble> {
+    match made(task, container, attempt, place, image).await {
+        Ok(id) => {
+            task.tell_of(container, &id, Normal, "Created", "Container created").await;
+            Ok(id)
+        }
+        Err(trouble) => {
+            let message = format!("Error: {}", trouble.message);
+            task.tell_of(container, "", Warning, "Failed", &message).await;
+            Err(trouble)
+        }
+    }
+}
+
+async fn made(
+    task: Task<'_>,
+    container: &Container,
+    attempt: u32,
+    place: &Place,
+    image: &Image,
+) -> Result<String, Trouble> {
+    let Task { deps, pod, teller: _ } = task;
+    deps.logs
+        .prepare(pod, Some(container))
+        .await
+        .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
+    let facts = &PodFacts { ips: place.ips.clone() };
+    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
+    let created = deps.runtime.create_container(NewContainer {
+        pod,
+        container,
+        attempt,
+        sandbox: &place.sandbox,
+        sandbox_attempt: place.sandbox_attempt,
+        cgroup_parent: &place.cgroup_parent,
+        setup,
+        image_id: &image.id,
+    });
+    created.await.map_err(|error| trouble("CreateContainerError", error.detail()))
+}
+
+pub(super) async fn start(task: Task<'_>, container: &Container, id: &str) -> Result<Output, Trouble> {
+    match task.deps.runtime.start_container(id).await {
+        Ok(()) => {
+            task.tell_of(container, id, Normal, "Started", "Container started").await;
+            Ok(Output::Done)
+        }
+        Err(error) => {
+            let message = format!("Error: {}", error.detail());
+            task.tell_of(container, id, Warning, "Failed", &message).await;
+            Err(trouble("RunContainerError", error.detail()))
+        }
+    }
+}
+
+/// The event of a container's end, once.
+pub(super) async fn tell_end(task: Task<'_>, container: &str, id: &str, why: Option<&str>) {
+    if let Some(why) = why {
+        let message = why.replace(id, container);
+        task.teller.tell(Note::container(Normal, "Killing", container, message)).await;
+    }
+}
+
+pub(super) async fn stop(task: Task<'_>, id: &str, deadline: Duration) -> Result<Output, Trouble> {
+    let grace = deadline.saturating_sub(task.deps.clock.mono()).max(SHORTEST_GRACE);
+    match task.deps.runtime.stop_container(id, grace).await {
+        Ok(()) => Ok(Output::Done),
+        Err(error) => {
+            let message = format!("error killing pod: {}", error.detail());
+            task.tell(Warning, "FailedKillPod", message).await;
+            Err(trouble("KillContainerError", both(&error)))
+        }
+    }
+}
+
+/// The file it was told to write into, else the end of its log when that counts.
+pub(super) async fn last_words(
+    task: Task<'_>,
+    container: &str,
+    attempt: u32,
+    log: Option<&str>,
+) -> Result<Output, Trouble> {
+    let from_file = match task.deps.volumes.last_words(&task.pod.uid, container, attempt).await {
+        Ok(words) => words.unwrap_or_default(),
+        // Said in its place, as upstream.
+        Err(error) => error.message,
+    };
+    match log {
+        Some(path) if from_file.is_empty() => {
+            let words = task.deps.runtime.log_end(path).await;
+            words.map(Output::Text).map_err(|error| trouble("LogError", both(&error)))
+        }
+        _ => Ok(Output::Text(from_file)),
+    }
+}
+
+pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
+    let removed = task.deps.runtime.remove_container(id).await;
+    removed.map_err(|error| trouble("RemoveContainerError", both(&error)))?;
+    Ok(Output::Done)
+}

@@ -1,0 +1,102 @@
+//! What a pod stands on: cgroup, volumes, sandbox, checkpoint. Owns the effects and the wording of
+//! their failures. Called by [`super::effect`].
+
+use super::{Output, Task, Trouble, both, trouble};
+use crate::checkpoint::Marks;
+use crate::events::Kind::{Normal, Warning};
+use crate::ports;
+use crate::runtime::NewSandbox;
+
+pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
+    match task.deps.cgroups.set_up(task.pod).await {
+        Ok(parent) => Ok(Output::Text(parent)),
+        Err(error) => {
+            let message = format!("unable to ensure pod container exists: {error}");
+            task.tell(Warning, "FailedCreatePodContainer", message.as_str()).await;
+            Err(trouble("FailedCreatePodContainer", message))
+        }
+    }
+}
+
+pub(super) async fn volumes(task: Task<'_>) -> Result<Output, Trouble> {
+    match task.deps.volumes.set_up(task.pod).await {
+        Ok(()) => Ok(Output::Done),
+        Err(error) => {
+            task.tell(Warning, "FailedMount", error.message.as_str()).await;
+            Err(trouble("FailedMount", error.message))
+        }
+    }
+}
+
+pub(super) async fn no_volumes(task: Task<'_>) -> Result<Output, Trouble> {
+    let torn = task.deps.volumes.tear_down(&task.pod.uid).await;
+    torn.map_err(|error| trouble("FailedUnmount", format!("take back volumes: {error}")))?;
+    Ok(Output::Done)
+}
+
+pub(super) async fn no_cgroup(task: Task<'_>) -> Result<Output, Trouble> {
+    let torn = task.deps.cgroups.tear_down(&task.pod.uid).await;
+    torn.map_err(|error| trouble("FailedKillPod", format!("remove cgroup: {error}")))?;
+    Ok(Output::Done)
+}
+
+pub(super) async fn remember(task: Task<'_>, marks: &Marks) -> Result<Output, Trouble> {
+    let saved = task.deps.checkpoints.save(&task.pod.uid, marks).await;
+    saved.map_err(|error| trouble("CheckpointError", error.chain()))?;
+    Ok(Output::Done)
+}
+
+/// The ID of the new sandbox.
+pub(super) async fn sandbox(
+    task: Task<'_>,
+    attempt: u32,
+    cgroup_parent: &str,
+    replaces: bool,
+) -> Result<String, Trouble> {
+    if replaces {
+        let message = "Pod sandbox changed, it will be killed and re-created.";
+        task.tell(Normal, "SandboxChanged", message).await;
+    }
+    let made = match ready(task).await {
+        Err(message) => Err(message),
+        Ok(()) => {
+            let new = NewSandbox { pod: task.pod, attempt, cgroup_parent };
+            task.deps.runtime.run_sandbox(new).await.map_err(|error| error.detail())
+        }
+    };
+    match made {
+        Ok(id) => Ok(id),
+        Err(error) => {
+            let message = format!("Failed to create pod sandbox: {error}");
+            task.tell(Warning, "FailedCreatePodSandBox", message.as_str()).await;
+            Err(trouble("CreatePodSandboxError", message))
+        }
+    }
+}
+
+/// The pod's log folder is there, and nobody else answers on its ports.
+async fn ready(task: Task<'_>) -> Result<(), String> {
+    task.deps.logs.prepare(task.pod, None).await.map_err(|error| error.chain())?;
+    match ports::held(task.pod) {
+        Ok(None) => Ok(()),
+        Ok(Some(port)) => Err(format!(
+            "port {port} of the node is in use by another process: end that, or give the pod another hostPort"
+        )),
+        Err(error) => Err(format!("look for sockets on the pod's ports: {error}")),
+    }
+}
+
+pub(super) async fn stop_sandbox(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
+    if let Err(error) = task.deps.runtime.stop_sandbox(id).await {
+        let message = format!("error killing pod: {}", error.detail());
+        task.tell(Warning, "FailedKillPod", message).await;
+        return Err(trouble("KillPodSandboxError", both(&error)));
+    }
+    Ok(Output::Done)
+}
+
+pub(super) async fn remove_sandbox(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
+    let removed = task.deps.runtime.remove_sandbox(id).await;
+    removed.map_err(|error| trouble("KillPodSandboxError", both(&error)))?;
+    Ok(Output::Done)
+}

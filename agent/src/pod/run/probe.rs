@@ -1,0 +1,108 @@
+//! One try of a probe. Owns how each handler is asked and the events of bad answers; never counts
+//! (that is [`crate::pod::probing`]). Called by [`super::effect`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Output, Task, Trouble};
+use crate::events::Kind::Warning;
+use crate::manifest::expand::expand;
+use crate::pod::probing::ProbeKind;
+use crate::pod::spec::Container;
+use crate::pod::spec::env::EnvValue;
+use crate::pod::spec::probe::{Handler, Probe};
+use crate::probe::{Verdict, request};
+use crate::runtime::FailureKind;
+
+/// A try that fails by itself, such as a name that cannot be looked up, is repeated at once.
+const TRIES: usize = 3;
+const SHORTEST: Duration = Duration::from_secs(1);
+/// What a command says is kept that far.
+const MOST_SAID: usize = 10 << 10;
+
+pub(super) async fn run(
+    task: Task<'_>,
+    container: &Container,
+    id: &str,
+    kind: ProbeKind,
+    address: &str,
+) -> Result<Output, Trouble> {
+    let Some(probe) = kind.of(container) else {
+        return Ok(Output::Verdict(Verdict::Unknown(String::new())));
+    };
+    let mut verdict = Verdict::Unknown(String::new());
+    for _ in 0..TRIES {
+        verdict = ask(task, container, id, probe, address).await;
+        if !matches!(verdict, Verdict::Unknown(_)) {
+            break;
+        }
+    }
+    let what = kind.as_str();
+    match &verdict {
+        Verdict::Success(_) => {}
+        Verdict::Warning(text) => {
+            let message = format!("{what} probe warning: {text}");
+            task.tell_of(container, id, Warning, "ProbeWarning", &message).await;
+        }
+        Verdict::Failure(text) => {
+            let message = format!("{what} probe failed: {text}");
+            task.tell_of(container, id, Warning, "Unhealthy", &message).await;
+        }
+        Verdict::Unknown(text) => {
+            let message = format!("{what} probe errored and resulted in unknown state: {text}");
+            task.tell_of(container, id, Warning, "Unhealthy", &message).await;
+        }
+    }
+    Ok(Output::Verdict(verdict))
+}
+
+async fn ask(task: Task<'_>, container: &Container, id: &str, probe: &Probe, address: &str) -> Verdict {
+    let timeout = probe.timeout.max(SHORTEST);
+    let io = &task.deps.probe_io;
+    match &probe.handler {
+        Handler::Exec { command } => exec(task, id, &expanded(container, command), timeout).await,
+        Handler::HttpGet(get) => match request::http(get, container, address, "probe") {
+            Ok(request) => request::verdict(io.http(request, timeout).await),
+            Err(error) => Verdict::Unknown(error),
+        },
+        Handler::Tcp { host, port } => {
+            let port = match request::port(port, container) {
+                Ok(port) => port,
+                Err(error) => return Verdict::Unknown(error),
+            };
+            let host = if host.is_empty() { address } else { host };
+            match io.tcp(host.to_owned(), port, timeout).await {
+                Ok(()) => Verdict::Success(String::new()),
+                Err(error) => Verdict::Failure(error),
+            }
+        }
+        Handler::Grpc { port, service } => io.grpc(address.to_owned(), *port, service.clone(), timeout).await,
+        Handler::Sleep(_) => Verdict::Unknown("missing probe handler".to_owned()),
+    }
+}
+
+async fn exec(task: Task<'_>, id: &str, command: &[String], timeout: Duration) -> Verdict {
+    match task.deps.runtime.exec_sync(id, command, timeout).await {
+        Ok(output) => {
+            let mut said = [output.stdout, output.stderr].concat();
+            said.truncate(MOST_SAID);
+            let said = String::from_utf8_lossy(&said).into_owned();
+            if output.code == 0 { Verdict::Success(said) } else { Verdict::Failure(said) }
+        }
+        Err(error) if error.failure().is_some_and(|f| f.kind == FailureKind::TimedOut) => {
+            Verdict::Failure(error.detail())
+        }
+        Err(error) => Verdict::Unknown(error.detail()),
+    }
+}
+
+/// Only what is written in the manifest itself: what is looked up is not for a probe.
+fn expanded(container: &Container, command: &[String]) -> Vec<String> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    for variable in &container.env {
+        if let EnvValue::Literal(value) = &variable.value {
+            known.insert(&variable.name, value);
+        }
+    }
+    command.iter().map(|word| expand(word, &known)).collect()
+}
