@@ -12,3 +12,4 @@ mod limits;
 mod network;
 mod restart;
 mod standalone;
+mod volumes;
