@@ -9,6 +9,7 @@ mod isolation;
 mod layers;
 mod lifecycle;
 mod limits;
+mod lives;
 mod network;
 mod restart;
 mod standalone;

@@ -1,1 +1,129 @@
+//! Sets of pods that change, and the runtime's events, on fakes and paused time.
 
+use std::path::PathBuf;
+
+use super::*;
+use crate::clock::FakeClock;
+use crate::logs::dir::LogDir;
+use crate::pod::spec::PodUid;
+use crate::pod::status::{ContainerState, Phase};
+use crate::pod::tests::{deps, pod};
+use crate::runtime::FailureKind;
+use crate::runtime::fake::{Call, FakeRuntime, Script};
+
+struct Machine {
+    runtime: FakeRuntime,
+    clock: Arc<FakeClock>,
+    folder: PathBuf,
+    _guard: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        Self {
+            runtime: FakeRuntime::new(&["reg/img:v1"]),
+            clock: Arc::new(FakeClock::new(1_800_000_000)),
+            folder: guard.path().to_owned(),
+            _guard: guard,
+        }
+    }
+
+    fn agent(&self, pods: Vec<Pod>) -> Agent {
+        let logs = Arc::new(LogDir::new(self.folder.clone()));
+        Agent::start(pods, deps(&self.runtime, logs, self.clock.clone()))
+    }
+}
+
+fn named(name: &str, uid: &str) -> Pod {
+    Pod { name: name.into(), uid: PodUid::parse(uid).unwrap(), ..pod() }
+}
+
+async fn running(handle: &PodHandle) -> PodStatus {
+    let running = handle.wait(|s| s.phase == Phase::Running && s.reason == "Running");
+    tokio::time::timeout(Duration::from_secs(600), running).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_set_of_pods_may_change_and_the_same_pods_are_left_alone() {
+    let machine = Machine::new();
+    let mut agent = machine.agent(vec![named("a", "a-1"), named("b", "b-1")]);
+    let first = agent.pods();
+    for handle in first.iter() {
+        running(handle).await;
+    }
+    agent.apply(vec![named("b", "b-1"), named("c", "c-1")]);
+    let [a, b, c] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    a.wait(|s| s.life == Life::Gone).await;
+    running(c).await;
+    assert_eq!(b.status.borrow().containers.first().unwrap().restart_count, 0);
+    assert_eq!(machine.runtime.count("create"), 3);
+    // One that is gone leaves the list with the next set.
+    agent.apply(vec![named("b", "b-1"), named("c", "c-1")]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    agent.apply(vec![named("b", "b-1"), named("c", "c-1")]);
+    assert_eq!(agent.pods().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_02_a_changed_pod_waits_for_the_old_one_of_the_same_agent() {
+    let machine = Machine::new();
+    machine.runtime.script("web", &[Script::Stubborn, Script::Serve]);
+    let mut agent = machine.agent(vec![named("a", "a-1")]);
+    running(agent.pods().first().unwrap()).await;
+    agent.apply(vec![named("a", "a-2")]);
+    let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    new.wait(|s| s.message.contains("earlier pod a-1")).await;
+    assert_eq!(machine.runtime.count("create"), 1);
+    running(new).await;
+    assert_eq!(old.status.borrow().life, Life::Gone);
+    assert_eq!(machine.runtime.count("stop c"), 1, "{:?}", machine.runtime.log());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_is_seen_in_milliseconds_when_the_runtime_tells() {
+    for (told, within) in [(true, Duration::from_millis(10)), (false, Duration::from_millis(600))] {
+        let machine = Machine::new();
+        if !told {
+            machine.runtime.fail(Call::Changes, 1000, FailureKind::Unsupported, "unknown method");
+        }
+        let after = Duration::from_millis(63_337);
+        machine.runtime.script("web", &[Script::Exit { after, code: 1 }, Script::Serve]);
+        let agent = machine.agent(vec![named("a", "a-1")]);
+        let handle = agent.pods().first().unwrap().clone();
+        running(&handle).await;
+        let begun = tokio::time::Instant::now();
+        handle.wait(|s| s.containers.first().unwrap().last_exit.is_some()).await;
+        let late = begun.elapsed().saturating_sub(after);
+        assert!(late <= within, "told {told}: {late:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_is_the_safety_net_when_an_event_is_lost() {
+    let machine = Machine::new();
+    let agent = machine.agent(vec![named("a", "a-1")]);
+    let handle = agent.pods().first().unwrap().clone();
+    running(&handle).await;
+    machine.runtime.lose_events();
+    let begun = tokio::time::Instant::now();
+    machine.runtime.end("web", 5);
+    handle.wait(|s| s.containers.first().unwrap().restart_count == 1).await;
+    assert!(begun.elapsed() <= Duration::from_secs(11), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_01_a_runtime_that_is_away_for_minutes_costs_no_container() {
+    let machine = Machine::new();
+    let agent = machine.agent(vec![named("a", "a-1")]);
+    let id = running(agent.pods().first().unwrap()).await.containers.first().unwrap().id.clone();
+    drop(agent);
+    // A new agent comes while nobody answers, and knows nothing.
+    machine.runtime.fail(Call::Observe, 180, FailureKind::Unavailable, "connection refused");
+    machine.runtime.fail(Call::Changes, 180, FailureKind::Unavailable, "connection refused");
+    let before = machine.runtime.log();
+    let agent = machine.agent(vec![named("a", "a-1")]);
+    let status = running(agent.pods().first().unwrap()).await;
+    assert_eq!((&status.containers.first().unwrap().id, machine.runtime.log()), (&id, before));
+    assert!(matches!(status.containers.first().unwrap().state, ContainerState::Running { .. }));
+}

@@ -67,3 +67,61 @@ fn unhealthy(status: &Status, within: &str) -> String {
         code => format!("error: health rpc probe failed: rpc error: code = {code:?} desc = {said}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gantry_proto::health::HealthCheckResponse;
+    use gantry_proto::health::health_server::{Health, HealthServer};
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::Response;
+    use tonic::transport::Server;
+
+    use super::*;
+    use crate::probe::ProbeIo;
+    use crate::probe::net::NetProbe;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Services;
+
+    #[tonic::async_trait]
+    impl Health for Services {
+        async fn check(
+            &self,
+            request: Request<HealthCheckRequest>,
+        ) -> Result<Response<HealthCheckResponse>, Status> {
+            let status = match request.into_inner().service.as_str() {
+                "" => ServingStatus::Serving,
+                "sick" => ServingStatus::NotServing,
+                other => return Err(Status::not_found(format!("no service {other}"))),
+            };
+            Ok(Response::new(HealthCheckResponse { status: status.into() }))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_health_service_is_asked_and_its_answer_worded() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = Server::builder()
+            .add_service(HealthServer::new(Services))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        let server = tokio::spawn(serving);
+        let probe = NetProbe::new().unwrap();
+        for (service, want) in [
+            ("", Verdict::Success("service healthy".into())),
+            ("sick", Verdict::Failure("service unhealthy (responded with \"NOT_SERVING\")".into())),
+            (
+                "none",
+                Verdict::Failure(
+                    "error: health rpc probe failed: rpc error: code = NotFound desc = no service none"
+                        .into(),
+                ),
+            ),
+        ] {
+            assert_eq!(probe.grpc("127.0.0.1".into(), port, service.into(), PATIENCE).await, want);
+        }
+        server.abort();
+    }
+}

@@ -120,6 +120,13 @@ impl FakeRuntime {
         self.lock().failures.insert(call, vec![failure; times]);
     }
 
+    /// The next call happens, and its answer does not arrive in time.
+    pub fn lose_answer(&self, call: Call) {
+        let failure =
+            Failure { kind: FailureKind::TimedOut, message: "context deadline exceeded".to_owned() };
+        self.lock().lost_answers.insert(call, failure);
+    }
+
     /// Puts another image into the registry.
     pub fn publish(&self, image: &str) {
         self.lock().registry.push(image.to_owned());
@@ -157,6 +164,13 @@ impl FakeRuntime {
         state.tell_all();
     }
 
+    /// From now on no event arrives, though the streams stay open.
+    pub fn lose_events(&self) {
+        let mut state = self.lock();
+        let lost = std::mem::take(&mut state.readers);
+        state.lost_readers.extend(lost);
+    }
+
     /// The sandbox's pause process dies.
     pub fn break_sandboxes(&self) {
         let mut state = self.lock();
@@ -181,7 +195,10 @@ impl FakeRuntime {
                     let mut state = fake.lock();
                     match state.failures.get_mut(&call).and_then(Vec::pop) {
                         Some(failure) => Err(failure),
-                        None => act(&mut state),
+                        None => {
+                            let done = act(&mut state);
+                            state.lost_answers.remove(&call).map_or(done, Err)
+                        }
                     }
                 };
                 tokio::time::sleep(latency).await;

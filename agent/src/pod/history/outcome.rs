@@ -121,8 +121,10 @@ impl History {
     fn failed(&mut self, pod: &Pod, action: &Action, trouble: Trouble, now: Duration) {
         match action {
             Action::EnsureImage { container, .. } => {
-                if let Some(spec) = pod.container(container) {
-                    self.pull.next(&restart::pull_key(pod, spec), now, now);
+                let key = pod.container(container).map(|spec| restart::pull_key(pod, spec));
+                // Another container's failure with the same image counts once.
+                if let Some(key) = key.filter(|key| self.pull.blocked(key, now).is_none()) {
+                    self.pull.next(&key, now, now);
                 }
                 self.troubles.insert(container.clone(), (trouble, now));
             }

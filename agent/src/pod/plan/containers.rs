@@ -120,7 +120,17 @@ fn post_start(facts: Facts<'_>, draft: &mut Draft, container: &Container) {
     }
 }
 
+/// Of one image at most one fetch is under way: whoever asks next finds it there.
 fn ensure_image(facts: Facts<'_>, draft: &mut Draft, container: &Container, attempt: u32) {
+    let same = |name: &String| {
+        *name != container.name && facts.pod.container(name).is_some_and(|c| c.image == container.image)
+    };
+    let under_way = facts.history.flights.keys().any(|op| matches!(op, Op::Image(name) if same(name)));
+    let begins =
+        draft.actions.iter().any(|a| matches!(a, Action::EnsureImage { container, .. } if same(container)));
+    if under_way || begins {
+        return;
+    }
     match facts.history.pull.blocked(&pull_key(facts.pod, container), facts.now) {
         Some(until) => {
             draft.wake_at(until);

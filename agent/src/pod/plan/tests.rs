@@ -227,7 +227,11 @@ fn created(pod: &Pod, containers: &[Instance]) -> Vec<String> {
 }
 
 fn created_in(pod: &Pod, seen: &Observed) -> Vec<String> {
-    let mut history = memory(pod, seen);
+    created_with(pod, seen, &memory(pod, seen))
+}
+
+fn created_with(pod: &Pod, seen: &Observed, history: &History) -> Vec<String> {
+    let mut history = history.clone();
     for container in pod.all_containers() {
         let attempt = history.next_attempt(&container.name);
         history.images.insert(container.name.clone(), (attempt, crate::runtime::Image::default()));
@@ -357,4 +361,55 @@ fn cgroup_then_volumes_then_sandbox_and_images_beside_them() {
     assert_eq!(next(&history), [Op::Volumes, image.clone()]);
     history.ground = Ground::Ready { parent: "/x".into() };
     assert_eq!(next(&history), [Op::Sandbox, image]);
+}
+
+#[test]
+fn one_image_is_fetched_once_for_all_containers_that_want_it() {
+    let other = crate::pod::spec::Container { image: "reg/other:v1".into(), ..container("c") };
+    let pod = Pod { containers: vec![container("a"), container("b"), other], ..pod() };
+    let mut history = memory(&pod, &Observed::default());
+    let images = |history: &History| {
+        let plan = plan(&pod, &Orders::default(), &Observed::default(), history, NOW);
+        ops(&plan).into_iter().filter(|op| matches!(op, Op::Image(_))).collect::<Vec<_>>()
+    };
+    assert_eq!(images(&history), [Op::Image("a".into()), Op::Image("c".into())]);
+    history.flights.insert(Op::Image("a".into()), None);
+    assert_eq!(images(&history), [Op::Image("c".into())]);
+}
+
+#[test]
+fn trap_08_the_pull_back_off_hangs_on_pod_and_image_and_outlives_the_sandbox() {
+    let pod = Pod { containers: vec![container("a"), container("b")], ..pod() };
+    let mut history = memory(&pod, &Observed::default());
+    let trouble = || crate::pod::history::Trouble { reason: "ErrImagePull".into(), message: String::new() };
+    for name in ["a", "b"] {
+        let action = Action::EnsureImage { container: name.into(), attempt: 0 };
+        history.finish(&pod, &action, Err(trouble()), NOW);
+    }
+    // Two containers of one image, one failure.
+    assert_eq!(history.pull.delay("uid-1_reg/img:v1"), Duration::from_secs(10));
+    let seen = observed(&[sandbox("t", 1, true)], &[]);
+    history.absorb(&pod, &seen, NOW, 0);
+    let plan = plan(&pod, &Orders::default(), &seen, &history, NOW);
+    assert!(!ops(&plan).iter().any(|op| matches!(op, Op::Image(_))), "{plan:?}");
+    assert_eq!(plan.waits.len(), 2);
+}
+
+#[test]
+fn trap_08_the_crash_back_off_hangs_on_image_and_resources_and_outlives_the_sandbox() {
+    let pod = pod();
+    let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", exited(1))]);
+    let mut history = memory(&pod, &seen);
+    let key = crate::pod::restart::crash_key(&pod, pod.containers.first().unwrap());
+    history.crash.next(&key, NOW, NOW);
+    let next = |pod: &Pod, seen: &Observed| created_with(pod, seen, &history);
+    assert!(next(&pod, &seen).is_empty());
+    let moved = observed(&[sandbox("s", 0, false), sandbox("t", 1, true)], &seen.containers);
+    assert!(next(&pod, &moved).is_empty());
+    let mut changed = pod.clone();
+    changed.containers.first_mut().unwrap().image = "reg/img:v2".into();
+    assert_eq!(next(&changed, &seen), ["web"]);
+    let mut changed = pod.clone();
+    changed.containers.first_mut().unwrap().resources.memory_limit = Some(1);
+    assert_eq!(next(&changed, &seen), ["web"]);
 }

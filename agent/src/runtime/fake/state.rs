@@ -28,7 +28,9 @@ pub(super) struct State {
     pub(super) execs: BTreeMap<String, Vec<Exec>>,
     pub(super) logs: BTreeMap<String, String>,
     pub(super) readers: Vec<mpsc::Sender<PodUid>>,
+    pub(super) lost_readers: Vec<mpsc::Sender<PodUid>>,
     pub(super) failures: BTreeMap<Call, Vec<Failure>>,
+    pub(super) lost_answers: BTreeMap<Call, Failure>,
     pub(super) latency: Duration,
     pub(super) log: Vec<String>,
 }
@@ -62,7 +64,9 @@ impl Default for State {
             execs: BTreeMap::new(),
             logs: BTreeMap::new(),
             readers: Vec::new(),
+            lost_readers: Vec::new(),
             failures: BTreeMap::new(),
+            lost_answers: BTreeMap::new(),
             latency: Duration::ZERO,
             log: Vec::new(),
         }

@@ -90,7 +90,7 @@ async fn after_a_reboot_only_what_is_not_done_runs_again() {
     world.kill_agent().await;
     world.runtime.reboot();
     let handle = world.start(pod);
-    until(&handle, "again", |s| s.containers.get(1).unwrap().restart_count == 1 && s.reason == "Running")
+    until(&handle, "again", |s| s.containers.get(1).unwrap().restart_count == 1 && s.reason == "NotReady")
         .await;
     for (name, times) in [("init", 2), ("done", 1), ("web", 2)] {
         assert_eq!(world.runtime.count(&format!("create {name}/")), times, "{name}");
@@ -191,4 +191,19 @@ async fn what_still_runs_in_a_lost_sandbox_gets_its_grace_before_the_next_is_mad
     let at = |entry: &str| log.iter().position(|e| e.starts_with(entry)).unwrap();
     assert!(at(&format!("stop {id} 30")) < at("stop-sandbox"), "{log:?}");
     assert!(at("stop-sandbox") < at("run-sandbox 1"), "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_answer_was_lost_is_looked_after_before_it_is_made_again() {
+    for call in [Call::RunSandbox, Call::Create, Call::Start, Call::Stop, Call::StopSandbox] {
+        let mut world = World::new();
+        world.runtime.lose_answer(call);
+        let handle = world.start(pod());
+        let status = until_running(&handle).await;
+        assert_eq!((restarts_of(&status), world.runtime.count("create")), (0, 1), "{call:?}");
+        assert_eq!(world.runtime.count("run-sandbox"), 1, "{call:?}");
+        handle.remove();
+        until(&handle, "gone", |s| s.life == Life::Gone).await;
+        assert_eq!(world.runtime.residue(), 0, "{call:?}");
+    }
 }
