@@ -13,3 +13,4 @@ mod lives;
 mod network;
 mod restart;
 mod standalone;
+mod volumes;

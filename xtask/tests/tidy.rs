@@ -186,7 +186,7 @@ fn dependencies_point_one_way() {
         ("proto", &[]),
         ("shim", &["gantry-proto", "gantry-cni"]),
         ("cli", &["gantry-agent", "gantry-shim", "gantry-cni", "gantry-proto"]),
-        ("tests", &["gantry-proto"]),
+        ("tests", &["gantry-agent", "gantry-proto"]),
         ("tests/workload", &[]),
         ("xtask", &["gantry-tests"]),
     ]);
