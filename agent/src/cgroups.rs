@@ -3,7 +3,9 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
-pub mod without;
+mod hierarchies;
+pub mod limits;
+pub mod tree;
 
 use std::fmt;
 

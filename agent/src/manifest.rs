@@ -1,25 +1,43 @@
-//! Pods from YAML files: read, parse, convert, check. Owns the path from bytes to
-//! [`Pod`]; never starts anything, and refuses what it would not honour. Called by
-//! `gantry run`.
+//! Pods, ConfigMaps and Secrets from YAML files: read, parse, convert, check. Owns the path from
+//! bytes to [`Pod`]; never starts anything, and refuses what it would not honour. Called by
+//! `gantry run` and by [`crate::static_pods`].
 
 mod container;
-mod convert;
+mod env;
 pub mod expand;
+mod field;
+mod meta;
 pub mod names;
+mod network;
+mod object;
 mod parse;
+mod pod;
+mod probe;
 pub mod quantity;
+mod resources;
+mod security;
 mod suggest;
+mod volume;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use crate::api::files::Files;
 use crate::pod::spec::Pod;
 
-pub use convert::FieldError;
+pub(crate) use env::subscript;
+pub use field::FieldError;
+pub(crate) use network::cut as hostname_of;
+use parse::Kind;
+pub(crate) use pod::fnv1a_128;
 
-/// Larger files are no pod manifests; etcd would not take them either.
-const MAX_BYTES: u64 = 3 << 20;
+/// As the kubelet takes of a file.
+const MAX_BYTES: u64 = 10 << 20;
+/// A List may hold Lists; not for ever.
+const MAX_DEPTH: usize = 8;
 
 /// Why a manifest was refused. Each names the file, and the field where there is one.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +81,8 @@ pub enum Error {
         /// As given.
         path: PathBuf,
     },
-    /// The document is something else than a pod.
-    #[error("{}: document {document}: {found} is not supported, only kind Pod of apiVersion v1", path.display())]
+    /// The document is something that no single machine has.
+    #[error("{}: document {document}: {found} is not supported, only Pod, ConfigMap, Secret and List of apiVersion v1", path.display())]
     Kind {
         /// As given.
         path: PathBuf,
@@ -84,63 +102,191 @@ pub enum Error {
         #[source]
         source: FieldError,
     },
-    /// Two documents describe pods of one name.
-    #[error("{}: pod {pod} is already described in {}", path.display(), first.display())]
+    /// Two documents describe one object.
+    #[error("{}: {kind} {name} is already described in {}", path.display(), first.display())]
     Twice {
         /// Of the second.
         path: PathBuf,
         /// Of the first.
         first: PathBuf,
+        /// Such as `pod`.
+        kind: &'static str,
         /// namespace/name.
-        pod: String,
+        name: String,
     },
+    /// Two pods want one port of the node.
+    #[error("{}: pod {pod} wants port {port} of the node, which pod {other} of {} has already: give it another hostPort", path.display(), first.display())]
+    PortTaken {
+        /// Of the second.
+        path: PathBuf,
+        /// Of the first.
+        first: PathBuf,
+        /// namespace/name of the second.
+        pod: String,
+        /// namespace/name of the first.
+        other: String,
+        /// `80/TCP`, with its address if it has one.
+        port: String,
+    },
+}
+
+/// What files describe.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded {
+    /// In the order of the files.
+    pub pods: Vec<Pod>,
+    /// What the pods may refer to.
+    pub objects: Files,
+}
+
+/// One object of a file.
+#[derive(Debug, Clone)]
+pub enum Object {
+    /// To run.
+    Pod {
+        /// What is described.
+        pod: Box<Pod>,
+        /// Whether the UID is the manifest's own, not derived from its content.
+        uid_given: bool,
+    },
+    /// To refer to.
+    ConfigMap(object::Named<crate::api::ConfigMap>),
+    /// To refer to.
+    Secret(object::Named<crate::api::Secret>),
 }
 
 /// Reads all files; nothing is returned unless all of them are right.
 ///
 /// # Errors
 /// The first problem found, naming file and field.
-pub fn load(paths: &[PathBuf]) -> Result<Vec<Pod>, Error> {
-    let mut pods: Vec<(PathBuf, Pod)> = Vec::new();
+pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
+    let mut loaded = Loaded::default();
+    let mut seen: Vec<(&'static str, String, PathBuf)> = Vec::new();
+    let mut owners: Vec<PathBuf> = Vec::new();
     for path in paths {
-        for pod in parse_text(path, &read(path)?)? {
-            let twin = pods.iter().find(|(_, p)| p.full_name() == pod.full_name() || p.uid == pod.uid);
-            if let Some((first, _)) = twin {
-                return Err(Error::Twice { path: path.clone(), first: first.clone(), pod: pod.full_name() });
+        let objects = parse_text(path, &read(path)?)?;
+        if objects.is_empty() {
+            return Err(Error::Empty { path: path.clone() });
+        }
+        for object in objects {
+            let (kind, name) = object.id();
+            if let Some((_, _, first)) = seen.iter().find(|(k, n, _)| *k == kind && *n == name) {
+                return Err(Error::Twice { path: path.clone(), first: first.clone(), kind, name });
             }
-            pods.push((path.clone(), pod));
+            seen.push((kind, name, path.clone()));
+            match object {
+                Object::Pod { pod, .. } => {
+                    let others = loaded.pods.iter().zip(&owners);
+                    beside(&pod, path, others)?;
+                    loaded.pods.push(*pod);
+                    owners.push(path.clone());
+                }
+                Object::ConfigMap((namespace, name, map)) => {
+                    loaded.objects.add_config_map(&namespace, &name, map);
+                }
+                Object::Secret((namespace, name, secret)) => {
+                    loaded.objects.add_secret(&namespace, &name, secret);
+                }
+            }
         }
     }
-    Ok(pods.into_iter().map(|(_, pod)| pod).collect())
+    Ok(loaded)
 }
 
-/// The pods of one file's text; `path` is only for the errors.
+/// Neither the UID nor a port of the node that another pod has.
+fn beside<'a>(
+    pod: &Pod,
+    path: &Path,
+    mut others: impl Iterator<Item = (&'a Pod, &'a PathBuf)>,
+) -> Result<(), Error> {
+    others.try_for_each(|(other, first)| {
+        if other.uid == pod.uid {
+            let (path, first, name) = (path.to_owned(), first.clone(), format!("with UID {}", pod.uid));
+            return Err(Error::Twice { path, first, kind: "a pod", name });
+        }
+        match crate::ports::clash(pod, other) {
+            None => Ok(()),
+            Some(port) => Err(Error::PortTaken {
+                path: path.to_owned(),
+                first: first.clone(),
+                pod: pod.full_name(),
+                other: other.full_name(),
+                port,
+            }),
+        }
+    })
+}
+
+impl Object {
+    /// Kind and namespace/name.
+    pub(crate) fn id(&self) -> (&'static str, String) {
+        match self {
+            Self::Pod { pod, .. } => ("pod", pod.full_name()),
+            Self::ConfigMap((namespace, name, _)) => ("ConfigMap", format!("{namespace}/{name}")),
+            Self::Secret((namespace, name, _)) => ("Secret", format!("{namespace}/{name}")),
+        }
+    }
+}
+
+/// The objects of one file's text; `path` is only for the errors.
 ///
 /// # Errors
 /// The first problem found, naming file and field.
-pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Pod>, Error> {
+pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
     let documents = parse::documents(text)
         .map_err(|source| Error::Yaml { path: path.to_owned(), source: Box::new(source) })?;
-    if documents.is_empty() {
-        return Err(Error::Empty { path: path.to_owned() });
+    let mut objects = Vec::new();
+    for (index, value) in documents.into_iter().enumerate() {
+        read_document(&Place { path, document: index + 1 }, value, 0, &mut objects)?;
     }
-    let mut pods = Vec::new();
-    for (index, value) in documents.iter().enumerate() {
-        let document = index + 1;
-        if let Some(found) = parse::not_a_pod(value) {
-            return Err(Error::Kind { path: path.to_owned(), document, found });
-        }
-        let pod = parse::pod(value).and_then(convert::pod).map_err(|source| Error::Field {
-            path: path.to_owned(),
-            document,
-            source,
-        })?;
-        pods.push(pod);
-    }
-    Ok(pods)
+    Ok(objects)
 }
 
-fn read(path: &Path) -> Result<String, Error> {
+/// Where a document stands.
+struct Place<'a> {
+    path: &'a Path,
+    document: usize,
+}
+
+fn read_document(at: &Place<'_>, value: Value, depth: usize, objects: &mut Vec<Object>) -> Result<(), Error> {
+    let wrap = |source| Error::Field { path: at.path.to_owned(), document: at.document, source };
+    let not = |found| Error::Kind { path: at.path.to_owned(), document: at.document, found };
+    objects.push(match parse::kind(&value).map_err(not)? {
+        Kind::Pod => {
+            let described: k8s_openapi::api::core::v1::Pod = parse::typed(&value).map_err(wrap)?;
+            let uid_given = described.metadata.uid.is_some();
+            Object::Pod { pod: Box::new(pod::pod(described).map_err(wrap)?), uid_given }
+        }
+        Kind::ConfigMap => {
+            Object::ConfigMap(parse::typed(&value).and_then(object::config_map).map_err(wrap)?)
+        }
+        Kind::Secret => Object::Secret(secret_of(&value).map_err(wrap)?),
+        Kind::List if depth < MAX_DEPTH => {
+            for item in parse::items(value).map_err(wrap)? {
+                read_document(at, item, depth + 1, objects)?;
+            }
+            return Ok(());
+        }
+        Kind::List => return Err(not(format!("a List within {MAX_DEPTH} Lists"))),
+    });
+    Ok(())
+}
+
+/// The source of a wrong type would show the secret: only its place is told.
+fn secret_of(value: &Value) -> Result<object::Named<crate::api::Secret>, FieldError> {
+    let typed = parse::typed(value).map_err(|error| match error {
+        FieldError::Type { field, .. } => field::invalid(
+            field,
+            "<secret contents redacted>",
+            "wrong type: values of data are base64 text, those of stringData are text",
+        ),
+        other => other,
+    });
+    typed.and_then(object::secret)
+}
+
+/// The file's text.
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
     let wrap = |source| Error::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     File::open(path).map_err(wrap)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(wrap)?;

@@ -1,10 +1,14 @@
 //! What the agent must know of its machine. Owns reading it once at start; never watches
 //! it. Called by the command line, which hands it to the runtime client.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use crate::dns::parse_resolv_conf;
 use crate::runtime::cri::NodeConfig;
+
+/// Of services; only names of pods with a subdomain show it here.
+const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// What pods may learn of their node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +39,14 @@ pub enum Error {
     },
     #[error("{} has no line MemTotal", path.display())]
     NoMemTotal { path: PathBuf },
+    #[error("ask how many processors there are")]
+    Cpus(#[source] std::io::Error),
+    #[error("ask for the size of the file system of {}", path.display())]
+    Space {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("read the resolver's configuration {}", path.display())]
     ResolvConf {
         path: PathBuf,
@@ -59,7 +71,55 @@ pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => parse_resolv_conf(""),
         Err(source) => return Err(Error::ResolvConf { path: path.to_owned(), source }),
     };
-    Ok(NodeConfig { pod_logs_dir, memory_capacity, dns })
+    Ok(NodeConfig {
+        pod_logs_dir,
+        memory_capacity,
+        dns,
+        cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        seccomp_default: false,
+        seccomp_root: "/var/lib/kubelet/seccomp".into(),
+        cluster_domain: CLUSTER_DOMAIN.to_owned(),
+    })
+}
+
+/// What pods on this machine may learn of it; `root` is where their volumes are.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn info(root: &Path) -> Result<NodeInfo, Error> {
+    let path = Path::new("/proc/meminfo");
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
+    let memory = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
+    let cpus = std::thread::available_parallelism().map_err(Error::Cpus)?.get();
+    let name = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    // The root folder may not be there yet.
+    let there = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let space = rustix::fs::statvfs(there)
+        .map_err(|errno| Error::Space { path: there.to_owned(), source: errno.into() })?;
+    let ephemeral = i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX);
+    Ok(NodeInfo {
+        name,
+        ips: addresses(),
+        cluster_domain: CLUSTER_DOMAIN.to_owned(),
+        cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
+        memory,
+        ephemeral,
+    })
+}
+
+/// The addresses that this machine would speak from to others. Nothing is sent: connecting a UDP
+/// socket only looks up the route, and a machine without one has no address to tell.
+fn addresses() -> Vec<String> {
+    let v4 = (Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)));
+    let v6 = (Ipv6Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)));
+    let from = |(any, far): (IpAddr, IpAddr)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((far, 9)).ok()?;
+        let ip = socket.local_addr().ok()?.ip();
+        (!ip.is_unspecified() && !ip.is_loopback()).then(|| ip.to_string())
+    };
+    [v4, v6].into_iter().filter_map(from).collect()
 }
 
 /// proc_meminfo(5): `MemTotal:  16316412 kB`.
@@ -72,6 +132,13 @@ fn mem_total(meminfo: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_tells_what_it_is() {
+        let info = info(Path::new("/no/such/root")).unwrap();
+        assert!(info.cpu >= 1000 && info.memory > 0 && info.ephemeral > 0, "{info:?}");
+        assert_eq!(info.name, info.name.to_lowercase());
+    }
 
     #[test]
     fn memory_is_read_in_bytes() {

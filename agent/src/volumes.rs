@@ -1,9 +1,17 @@
 //! A pod's volumes: made before its sandbox, handed to its containers as mounts, taken back after
 //! its end. Owns the trait; never decides when. Called by [`crate::pod::run`].
 
+mod atomic;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
-pub mod without;
+pub mod host;
+mod host_path;
+mod hosts_file;
+mod mounts;
+mod ownership;
+mod payload;
+mod removal;
+mod sub_path;
 
 use std::fmt;
 use std::path::PathBuf;

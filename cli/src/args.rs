@@ -78,7 +78,7 @@ pub(crate) struct RuntimeFlags {
     /// Where network namespaces are pinned.
     #[arg(long, value_name = "DIR", default_value = "/run/netns")]
     pub(crate) netns_dir: PathBuf,
-    /// Cgroup below which pods are made when the agent names none.
+    /// Cgroup below which pods and their classes are made.
     #[arg(long, value_name = "PATH", default_value = "/gantry")]
     pub(crate) cgroup_root: String,
     /// How to reach registries: mirrors, certificates, plain HTTP; HOST/hosts.toml as containerd reads it.
@@ -126,6 +126,9 @@ pub(crate) struct RunArgs {
     /// Folder of the pods' log folders.
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     pub(crate) pod_logs_dir: PathBuf,
+    /// Folder of the pods' volumes, laid out as a kubelet's; `kubelet` below --root when not given.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root_dir: Option<PathBuf>,
 }
 
 const DEFAULT_AGENT_SOCKET: &str = "/run/gantry/agent.sock";

@@ -12,20 +12,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
-use gantry_agent::api::files::Files;
-use gantry_agent::cgroups::without::WithoutTree;
+use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
-use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::Sources;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::Pod;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::probe::net::NetProbe;
-use gantry_agent::runtime::cri::{self, CriRuntime};
-use gantry_agent::volumes::without::WithoutVolumes;
+use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
+use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{manifest, node};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -38,20 +36,24 @@ use narrate::narrate;
 use signals::Signals;
 
 const BAD_MANIFEST: u8 = 2;
+/// Our runtime refuses such mounts so far.
+const RECURSIVE_READ_ONLY: bool = false;
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 /// For the last lines of containers that have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let pods = match manifest::load(&args.files) {
-        Ok(pods) => pods,
+    let manifest::Loaded { pods, objects } = match manifest::load(&args.files) {
+        Ok(loaded) => loaded,
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
-    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir } = *args;
+    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir, root_dir } = *args;
+    let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
+    let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?;
     // First of all what tells whether another agent is here already.
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
@@ -62,18 +64,20 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             (Some(runtime), channel)
         }
     };
-    let facts = node::facts(pod_logs_dir.clone())?;
+    let facts = NodeConfig { seccomp_root: root_dir.join("seccomp"), ..node::facts(pod_logs_dir.clone())? };
+    let node = Arc::new(node::info(&root_dir)?);
+    let api = Arc::new(objects);
     // Beside the socket: as long-lived as what runs here, and one per agent.
     let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
     let deps = Deps {
         logs: Arc::new(LogDir::new(pod_logs_dir)),
         clock: Arc::new(SystemClock::new()),
-        api: Arc::new(Files::default()),
-        volumes: Arc::new(WithoutVolumes),
-        cgroups: Arc::new(WithoutTree),
+        volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), RECURSIVE_READ_ONLY)),
+        cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
+        api,
         probe_io: Arc::new(NetProbe::new()?),
         checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"))),
-        node: Arc::new(node_info(facts.memory_capacity)?),
+        node,
         runtime: Arc::new(CriRuntime::new(channel.clone(), facts)),
     };
     let code = live(pods, deps, channel, socket, &mut signals).await?;
@@ -81,20 +85,6 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         runtime.stop().await?;
     }
     Ok(code)
-}
-
-/// What pods may learn of this machine.
-fn node_info(memory: i64) -> Result<NodeInfo> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("read the host's name")?;
-    let cpus = std::thread::available_parallelism().context("count processors")?.get();
-    Ok(NodeInfo {
-        name: name.trim().to_lowercase(),
-        ips: Vec::new(),
-        cluster_domain: "cluster.local".to_owned(),
-        cpu: i64::try_from(cpus)? * 1000,
-        memory,
-        ephemeral: 0,
-    })
 }
 
 /// From the first pod to the last.

@@ -11,10 +11,27 @@ const CRATES: [&str; 7] = ["agent", "cli", "cni", "proto", "shim", "tests", "xta
 
 /// Files that decide and do nothing else: everything they know comes in as an argument.
 const PURE: &[&str] = &[
+    "agent/src/cgroups/hierarchies.rs",
+    "agent/src/cgroups/limits.rs",
+    "agent/src/dns.rs",
     "agent/src/events.rs",
+    "agent/src/manifest/container.rs",
+    "agent/src/manifest/env.rs",
     "agent/src/manifest/expand.rs",
+    "agent/src/manifest/field.rs",
+    "agent/src/manifest/meta.rs",
     "agent/src/manifest/names.rs",
+    "agent/src/manifest/network.rs",
+    "agent/src/manifest/object.rs",
+    "agent/src/manifest/pod.rs",
+    "agent/src/manifest/probe.rs",
     "agent/src/manifest/quantity.rs",
+    "agent/src/manifest/resources.rs",
+    "agent/src/manifest/security.rs",
+    "agent/src/manifest/suggest.rs",
+    "agent/src/manifest/volume.rs",
+    "agent/src/pod/configure/user.rs",
+    "agent/src/pod/downward.rs",
     "agent/src/pod/history.rs",
     "agent/src/pod/history/hooks.rs",
     "agent/src/pod/history/outcome.rs",
@@ -34,14 +51,18 @@ const PURE: &[&str] = &[
     "agent/src/pod/probing.rs",
     "agent/src/pod/restart.rs",
     "agent/src/pod/spec.rs",
+    "agent/src/pod/spec/qos.rs",
     "agent/src/pod/status.rs",
     "agent/src/pod/teardown.rs",
     "agent/src/probe/request.rs",
+    "agent/src/static_pods/choice.rs",
+    "agent/src/static_pods/rules.rs",
     "agent/src/timeline/chart.rs",
     "agent/src/timeline/compare.rs",
     "agent/src/timeline/html.rs",
     "agent/src/timeline/render.rs",
     "agent/src/timeline/svg.rs",
+    "agent/src/volumes/hosts_file.rs",
     "cni/src/bridge/plan.rs",
     "cni/src/host_local/alloc.rs",
     "shim/src/seccomp/bpf.rs",
@@ -174,7 +195,7 @@ fn dependencies_point_one_way() {
         ("proto", &[]),
         ("shim", &["gantry-proto", "gantry-cni"]),
         ("cli", &["gantry-agent", "gantry-shim", "gantry-cni", "gantry-proto"]),
-        ("tests", &["gantry-proto"]),
+        ("tests", &["gantry-agent", "gantry-proto"]),
         ("tests/workload", &[]),
         ("xtask", &["gantry-tests"]),
     ]);
@@ -198,8 +219,8 @@ fn dependencies_point_one_way() {
 fn pure_files_know_nothing_of_the_world() {
     let sources = sources();
     let mut offenders = Vec::new();
-    for pure in PURE.iter().copied() {
-        let Some(text) = sources.get(pure) else {
+    for pure in PURE {
+        let Some(text) = sources.get(*pure) else {
             offenders.push(format!("{pure} does not exist: mend the list in xtask/tests/tidy.rs"));
             continue;
         };

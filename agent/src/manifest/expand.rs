@@ -1,37 +1,63 @@
 //! `$(VAR)` in env values, command and args. Pure: owns the expansion; never reads the
 //! agent's own environment. Called by the manifest converter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Replaces `$(NAME)` by its value; `$$` stands for one `$`; a reference to an unknown
 /// name, and any other `$`, stays as written.
 #[must_use]
 pub fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        let (before, dollar) = rest.split_at(at);
-        out.push_str(before);
-        if let Some(after) = dollar.strip_prefix("$$") {
-            out.push('$');
-            rest = after;
-        } else if let Some((name, after)) = dollar.strip_prefix("$(").and_then(|r| r.split_once(')')) {
-            match known.get(name) {
+    for piece in pieces(text) {
+        match piece {
+            Piece::Text(text) => out.push_str(text),
+            Piece::Reference(name) => match known.get(name) {
                 Some(value) => out.push_str(value),
                 None => {
                     out.push_str("$(");
                     out.push_str(name);
                     out.push(')');
                 }
-            }
+            },
+        }
+    }
+    out
+}
+
+/// The names that the text refers to and nobody knows.
+#[must_use]
+pub fn unknown<'a>(text: &'a str, known: &BTreeMap<&str, &str>) -> BTreeSet<&'a str> {
+    let names = pieces(text).into_iter().filter_map(|piece| match piece {
+        Piece::Reference(name) => Some(name),
+        Piece::Text(_) => None,
+    });
+    names.filter(|name| !known.contains_key(name)).collect()
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Reference(&'a str),
+}
+
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let (before, dollar) = rest.split_at(at);
+        pieces.push(Piece::Text(before));
+        if let Some(after) = dollar.strip_prefix("$$") {
+            pieces.push(Piece::Text("$"));
+            rest = after;
+        } else if let Some((name, after)) = dollar.strip_prefix("$(").and_then(|r| r.split_once(')')) {
+            pieces.push(Piece::Reference(name));
             rest = after;
         } else {
-            out.push('$');
+            pieces.push(Piece::Text("$"));
             rest = dollar.get(1..).unwrap_or_default();
         }
     }
-    out.push_str(rest);
-    out
+    pieces.push(Piece::Text(rest));
+    pieces
 }
 
 #[cfg(test)]

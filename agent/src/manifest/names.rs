@@ -47,6 +47,48 @@ pub fn is_label_value(value: &str) -> bool {
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
+/// A key of a ConfigMap or Secret: it becomes a file's name.
+#[must_use]
+pub fn is_config_key(key: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(word) && key != "." && !key.starts_with("..")
+}
+
+const SIGNALS: &[&str] = &[
+    "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE",
+    "POLL", "PROF", "PWR", "QUIT", "RTMAX", "RTMIN", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP",
+    "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH", "XCPU", "XFSZ",
+];
+
+/// `SIGTERM`, `SIGRTMIN+1` and the like, as CRI knows them.
+#[must_use]
+pub fn is_signal(name: &str) -> bool {
+    let Some(name) = name.strip_prefix("SIG") else { return false };
+    let within = |text: &str, most: u8| {
+        !text.starts_with(['0', '+']) && text.parse::<u8>().is_ok_and(|n| (1..=most).contains(&n))
+    };
+    SIGNALS.contains(&name)
+        || name.strip_prefix("RTMIN+").is_some_and(|n| within(n, 15))
+        || name.strip_prefix("RTMAX-").is_some_and(|n| within(n, 14))
+}
+
+/// The name of an HTTP header.
+#[must_use]
+pub fn is_http_token(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+/// Segments of [a-z0-9_-] joined by dots or slashes.
+#[must_use]
+pub fn is_sysctl(name: &str) -> bool {
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    name.len() <= 253
+        && name
+            .split(['.', '/'])
+            .all(|part| edge(part.bytes().next()) && edge(part.bytes().last()) && part.bytes().all(word))
+}
+
 /// An image reference by the distribution grammar, split where the kubelet needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageName {
@@ -179,6 +221,16 @@ mod tests {
         }
         let digest = format!("web@sha256:{}", "0".repeat(64));
         assert_eq!(parse_image(&digest), Some(ImageName { full: digest.clone(), is_latest: false }));
+    }
+
+    #[test]
+    fn signals_are_those_of_cri() {
+        for good in ["SIGTERM", "SIGUSR1", "SIGRTMIN", "SIGRTMIN+15", "SIGRTMAX-14"] {
+            assert!(is_signal(good), "{good}");
+        }
+        for bad in ["TERM", "SIGFOO", "SIGRTMIN+16", "SIGRTMIN+0", "SIGRTMIN++1", "SIGRTMAX-", "15"] {
+            assert!(!is_signal(bad), "{bad}");
+        }
     }
 
     #[test]

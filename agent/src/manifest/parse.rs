@@ -1,13 +1,12 @@
-//! YAML text to Kubernetes' own Pod type, without losing an unknown field or the place of
+//! YAML text to Kubernetes' own types, without losing an unknown field or the place of
 //! a wrong one. Pure: owns the detection; never judges values. Called by
-//! [`super::parse_text`].
+//! [`super`].
 
-use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::{Map, Value};
 
-use super::convert::FieldError;
+use super::field::FieldError;
 use super::suggest;
 
 /// All documents that are not empty. Duplicate keys, alias bombs and values that JSON
@@ -22,27 +21,54 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
     Ok(values)
 }
 
-/// What the document says it is, when that is not a v1 Pod.
-pub(super) fn not_a_pod(value: &Value) -> Option<String> {
+/// What a document says it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pod,
+    ConfigMap,
+    Secret,
+    List,
+}
+
+/// What the document says it is, or what it is instead.
+pub(super) fn kind(value: &Value) -> Result<Kind, String> {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     match (text("kind"), text("apiVersion")) {
-        (Some("Pod"), Some("v1")) => None,
-        (Some(kind), Some(version)) => Some(format!("kind {kind} of apiVersion {version}")),
-        (Some(kind), None) => Some(format!("kind {kind} without apiVersion")),
-        (None, _) => Some("a document without kind".to_owned()),
+        (Some("Pod"), Some("v1")) => Ok(Kind::Pod),
+        (Some("ConfigMap"), Some("v1")) => Ok(Kind::ConfigMap),
+        (Some("Secret"), Some("v1")) => Ok(Kind::Secret),
+        (Some("List"), Some("v1")) => Ok(Kind::List),
+        (Some(kind), Some(version)) => Err(format!("kind {kind} of apiVersion {version}")),
+        (Some(kind), None) => Err(format!("kind {kind} without apiVersion")),
+        (None, _) => Err("a document without kind".to_owned()),
     }
 }
 
-/// The typed pod, when each field is known and of the right type.
-pub(super) fn pod(value: &Value) -> Result<Pod, FieldError> {
+/// The objects of a List; what else it says is not looked at.
+pub(super) fn items(value: Value) -> Result<Vec<Value>, FieldError> {
+    let Value::Object(mut list) = value else { return Ok(Vec::new()) };
+    for key in list.keys() {
+        if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "items") {
+            return Err(FieldError::Unknown { field: key.clone(), hint: suggest::hint(key) });
+        }
+    }
+    match list.remove("items") {
+        Some(Value::Array(items)) => Ok(items),
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(_) => Err(super::field::invalid("items", "", "must be a list of objects")),
+    }
+}
+
+/// The typed object, when each field is known and of the right type.
+pub(super) fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     let mut unknown: Option<(String, String)> = None;
-    let parsed: Result<Pod, _> = serde_ignored::deserialize(value, |path| {
+    let parsed: Result<T, _> = serde_ignored::deserialize(value, |path| {
         unknown.get_or_insert_with(|| (render(&path), last_key(&path)));
     });
-    let pod = parsed.map_err(|source| FieldError::Type { field: culprit(value), source })?;
+    let object = parsed.map_err(|source| FieldError::Type { field: culprit::<T>(value), source })?;
     match unknown {
         Some((field, key)) => Err(FieldError::Unknown { field, hint: suggest::hint(&key) }),
-        None => Ok(pod),
+        None => Ok(object),
     }
 }
 
@@ -81,9 +107,11 @@ enum Step {
 
 /// Where the field of the wrong type is: every field of the API types may be left out, so
 /// the document is cut down to one branch at a time until the branch that fails is found.
-fn culprit(value: &Value) -> String {
+fn culprit<T: DeserializeOwned>(value: &Value) -> String {
     let mut steps: Vec<Step> = Vec::new();
     let mut at = value;
+    let text = |key: &str| value.get(key).cloned().unwrap_or_default();
+    let (version, kind) = (text("apiVersion"), text("kind"));
     loop {
         let children: Vec<(Step, &Value)> = match at {
             Value::Object(map) => map.iter().map(|(k, v)| (Step::Key(k.clone()), v)).collect(),
@@ -92,7 +120,8 @@ fn culprit(value: &Value) -> String {
         };
         let failing = children.into_iter().find(|(step, child)| {
             let branch = steps.iter().chain(std::iter::once(step)).rev();
-            Pod::deserialize(with_type(wrap(branch, child))).is_err()
+            let branch = with_type(wrap(branch, child), &version, &kind);
+            T::deserialize(branch).is_err()
         });
         match failing {
             Some((step, child)) => {
@@ -116,10 +145,10 @@ fn wrap<'a>(steps_inside_out: impl Iterator<Item = &'a Step>, leaf: &Value) -> V
     })
 }
 
-fn with_type(mut value: Value) -> Value {
+fn with_type(mut value: Value, version: &Value, kind: &Value) -> Value {
     if let Value::Object(map) = &mut value {
-        map.entry("apiVersion").or_insert_with(|| "v1".into());
-        map.entry("kind").or_insert_with(|| "Pod".into());
+        map.entry("apiVersion").or_insert_with(|| version.clone());
+        map.entry("kind").or_insert_with(|| kind.clone());
     }
     value
 }

@@ -1,20 +1,23 @@
 //! What a container is started with: everything that its description refers to is looked up and
-//! expanded. Owns the order of the environment and the wording of what is missing; never calls the
-//! runtime. Called by [`super::run`] right before a container is created.
+//! expanded. Owns the order of the steps; never calls the runtime. Called by [`super::run`] right
+//! before a container is created.
+//!
+//! who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]; [`credentials`] is for
+//! the image before.
 
-use std::collections::BTreeMap;
+pub(super) mod credentials;
+mod environment;
+mod user;
 
 use super::history::Trouble;
-use super::run::{Deps, Teller};
-use super::spec::env::EnvValue;
+use super::run::Deps;
 use super::spec::{Container, Pod};
-use crate::manifest::expand::expand;
 use crate::runtime::{Image, Setup};
-use crate::volumes::PodFacts;
+use crate::volumes::{MountsOf, PodFacts};
+use environment::{EnvOf, environment, expand_all};
 
 /// A container about to be created.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "references are looked up with them")]
 pub(super) struct Wanted<'a> {
     pub(super) deps: &'a Deps,
     pub(super) pod: &'a Pod,
@@ -25,8 +28,6 @@ pub(super) struct Wanted<'a> {
     pub(super) image: &'a Image,
     /// Known since its sandbox runs.
     pub(super) facts: &'a PodFacts,
-    /// For what people should know but is no failure.
-    pub(super) teller: &'a Teller,
 }
 
 /// Looks everything up.
@@ -34,25 +35,17 @@ pub(super) struct Wanted<'a> {
 /// # Errors
 /// As CreateContainerConfigError, naming what is missing.
 pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
-    let Wanted { deps: _, pod: _, container, attempt: _, image: _, facts: _, teller: _ } = of;
-    let mut env: Vec<(String, String)> = Vec::with_capacity(container.env.len());
-    for variable in &container.env {
-        let EnvValue::Literal(text) = &variable.value else {
-            return Err(Trouble {
-                reason: "CreateContainerConfigError".to_owned(),
-                message: format!("env {}: valueFrom is not supported", variable.name),
-            });
-        };
-        let value = expand(text, &known(&env));
-        match env.iter_mut().find(|(name, _)| *name == variable.name) {
-            Some(entry) => entry.1 = value,
-            None => env.push((variable.name.clone(), value)),
-        }
-    }
-    let all = |list: &[String]| list.iter().map(|text| expand(text, &known(&env))).collect();
-    Ok(Setup { command: all(&container.command), args: all(&container.args), mounts: Vec::new(), env })
-}
-
-fn known(env: &[(String, String)]) -> BTreeMap<&str, &str> {
-    env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    let trouble = |message| Trouble { reason: "CreateContainerConfigError".to_owned(), message };
+    let Wanted { deps, pod, container, attempt, image, facts } = of;
+    let env = environment(deps.api.as_ref(), EnvOf { pod, container, facts, node: &deps.node });
+    let env = env.await.map_err(trouble)?;
+    user::check(pod, container, image.uid, &image.username).map_err(trouble)?;
+    let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &env, facts });
+    let mounts = mounts.await.map_err(|error| trouble(error.message))?;
+    Ok(Setup {
+        command: expand_all(&container.command, &env),
+        args: expand_all(&container.args, &env),
+        env,
+        mounts,
+    })
 }

@@ -195,6 +195,13 @@ impl Pod {
         format!("{}_{}({})", self.name, self.namespace, self.uid)
     }
 
+    /// What follows the host name in the pod's FQDN; none without a subdomain.
+    #[must_use]
+    pub fn domain(&self, cluster_domain: &str) -> Option<String> {
+        (!self.subdomain.is_empty())
+            .then(|| format!("{}.{}.svc.{cluster_domain}", self.subdomain, self.namespace))
+    }
+
     /// Folder name below the pod logs' root.
     #[must_use]
     pub fn log_folder(&self) -> String {

@@ -181,7 +181,9 @@ impl Worker {
     async fn turn(&mut self) -> Option<Duration> {
         let Some(observed) = self.look().await else { return Some(DOWN_POLL) };
         let now = self.deps.clock.mono();
-        self.history.absorb(&self.pod, &observed, now, self.deps.clock.wall_nanos());
+        // What is told now was so before anything new begins.
+        let wall = self.deps.clock.wall_nanos();
+        self.history.absorb(&self.pod, &observed, now, wall);
         let orders = self.orders.borrow_and_update().clone();
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
         if self.history.ended.is_none() && plan.ended == Some(Ended::DeadlineExceeded) {
@@ -206,7 +208,7 @@ impl Worker {
             host_ips: &self.deps.node.ips,
         });
         let open = self.open.values().cloned().collect();
-        self.publisher.publish(status, open, self.deps.clock.wall_nanos());
+        self.publisher.publish(status, open, wall);
         if life == Life::Gone {
             return None;
         }

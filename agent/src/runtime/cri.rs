@@ -46,6 +46,14 @@ pub struct NodeConfig {
     pub memory_capacity: i64,
     /// The node's resolver.
     pub dns: DnsConfig,
+    /// Whether the controllers are on cgroup v2.
+    pub cgroup_v2: bool,
+    /// Containers that say nothing about seccomp get the runtime's default profile.
+    pub seccomp_default: bool,
+    /// Where profiles of type Localhost are.
+    pub seccomp_root: PathBuf,
+    /// For pods whose host name is their FQDN.
+    pub cluster_domain: String,
 }
 
 /// A CRI runtime.

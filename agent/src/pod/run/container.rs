@@ -43,13 +43,13 @@ async fn made(
     place: &Place,
     image: &Image,
 ) -> Result<String, Trouble> {
-    let Task { deps, pod, teller } = task;
+    let Task { deps, pod, teller: _ } = task;
     deps.logs
         .prepare(pod, Some(container))
         .await
         .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
     let facts = &PodFacts { ips: place.ips.clone() };
-    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts, teller }).await?;
+    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
     let created = deps.runtime.create_container(NewContainer {
         pod,
         container,

@@ -4,6 +4,7 @@
 use super::{Output, Task, Trouble, both, trouble};
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
+use crate::ports;
 use crate::runtime::NewSandbox;
 
 pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
@@ -56,8 +57,8 @@ pub(super) async fn sandbox(
         let message = "Pod sandbox changed, it will be killed and re-created.";
         task.tell(Normal, "SandboxChanged", message).await;
     }
-    let made = match task.deps.logs.prepare(task.pod, None).await {
-        Err(error) => Err(error.chain()),
+    let made = match ready(task).await {
+        Err(message) => Err(message),
         Ok(()) => {
             let new = NewSandbox { pod: task.pod, attempt, cgroup_parent };
             task.deps.runtime.run_sandbox(new).await.map_err(|error| error.detail())
@@ -70,6 +71,18 @@ pub(super) async fn sandbox(
             task.tell(Warning, "FailedCreatePodSandBox", message.as_str()).await;
             Err(trouble("CreatePodSandboxError", message))
         }
+    }
+}
+
+/// The pod's log folder is there, and nobody else answers on its ports.
+async fn ready(task: Task<'_>) -> Result<(), String> {
+    task.deps.logs.prepare(task.pod, None).await.map_err(|error| error.chain())?;
+    match ports::held(task.pod) {
+        Ok(None) => Ok(()),
+        Ok(Some(port)) => Err(format!(
+            "port {port} of the node is in use by another process: end that, or give the pod another hostPort"
+        )),
+        Err(error) => Err(format!("look for sockets on the pod's ports: {error}")),
     }
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::{Output, Task, Trouble, trouble};
 use crate::events::Kind::{Normal, Warning};
 use crate::manifest::names::parse_image;
+use crate::pod::configure::credentials::{Offers, offers};
 use crate::pod::spec::{Container, PullPolicy};
-use crate::runtime::{Image, PullImage};
+use crate::runtime::{Error, Image, PullImage};
 
 /// The image, after asking the registry when the policy says so.
 pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Output, Trouble> {
@@ -57,8 +58,7 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
     let written = &container.image;
     task.tell_of(container, "", Normal, "Pulling", &format!("Pulling image {written:?}")).await;
     let begun = task.deps.clock.mono();
-    let ask = PullImage { image: full, pod: task.pod, auth: None };
-    let pulled = match task.deps.runtime.pull_image(ask).await {
+    let pulled = match with_credentials(task, full).await {
         Ok(id) => id,
         Err(error) => {
             let message = format!("Failed to pull image {written:?}: {}", error.detail());
@@ -80,6 +80,28 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
     );
     task.tell_of(container, "", Normal, "Pulled", &message).await;
     Ok(Image { id: pulled, ..image })
+}
+
+/// One set of credentials after the other; without any when none fits the registry.
+async fn with_credentials(task: Task<'_>, full: &str) -> Result<String, Error> {
+    let Offers { auths, missing } = offers(task.deps.api.as_ref(), task.pod, full).await;
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        task.tell(Warning, "FailedToRetrieveImagePullSecret", message).await;
+    }
+    let ask = |auth| PullImage { image: full, pod: task.pod, auth };
+    let (mut auths, runtime) = (auths.iter(), &task.deps.runtime);
+    let mut pulled = runtime.pull_image(ask(auths.next())).await;
+    for auth in auths {
+        if pulled.is_ok() {
+            break;
+        }
+        pulled = runtime.pull_image(ask(Some(auth))).await;
+    }
+    pulled
 }
 
 /// `1.234s`, `56ms`, `1m2.5s`: as Go prints a duration of whole milliseconds.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri::{self as wire};
 
 use super::observe::CONTAINER_NAME;
-use super::sandbox_config::{namespaces, pod_labels, unconfined};
+use super::sandbox_config::{namespaces, pod_labels, port_json, seccomp, signal, supplemental_groups};
 use super::{NodeConfig, resources};
 use crate::pod::spec::volume::Propagation;
 use crate::pod::spec::{Container, Pod, Security};
@@ -53,9 +53,13 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         labels,
         annotations: annotations(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
+        stdin: container.stdin,
+        stdin_once: container.stdin_once,
+        tty: container.tty,
+        stop_signal: i32::from(signal(container.lifecycle.stop_signal.as_deref())),
         linux: Some(wire::LinuxContainerConfig {
-            resources: Some(resources::linux(pod, &container.resources, node.memory_capacity)),
-            security_context: Some(security(pod, &container.security)),
+            resources: Some(resources::linux(pod, container, node)),
+            security_context: Some(security(pod, &container.security, node)),
         }),
         ..Default::default()
     }
@@ -78,33 +82,34 @@ fn mount(mount: &Mount) -> wire::Mount {
 }
 
 fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
+    let words = &container.termination_message;
+    let policy = if words.fallback_to_logs { "FallbackToLogsOnError" } else { "File" };
     let mut list = BTreeMap::from([
         ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
         ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
-        ("io.kubernetes.container.terminationMessagePath".to_owned(), "/dev/termination-log".to_owned()),
-        ("io.kubernetes.container.terminationMessagePolicy".to_owned(), "File".to_owned()),
+        ("io.kubernetes.container.terminationMessagePath".to_owned(), words.path.clone()),
+        ("io.kubernetes.container.terminationMessagePolicy".to_owned(), policy.to_owned()),
         ("io.kubernetes.pod.terminationGracePeriod".to_owned(), pod.grace.as_secs().to_string()),
     ]);
     if !container.ports.is_empty() {
-        let ports: Vec<serde_json::Value> = container
-            .ports
-            .iter()
-            .map(|port| {
-                let mut entry = serde_json::json!({"containerPort": port.port, "protocol": port.protocol});
-                if !port.name.is_empty() {
-                    entry["name"] = port.name.clone().into();
-                }
-                entry
-            })
-            .collect();
+        let ports: Vec<serde_json::Value> = container.ports.iter().map(port_json).collect();
         list.insert("io.kubernetes.container.ports".to_owned(), serde_json::Value::from(ports).to_string());
     }
     list
 }
 
-fn security(pod: &Pod, security: &Security) -> wire::LinuxContainerSecurityContext {
+fn security(pod: &Pod, security: &Security, node: &NodeConfig) -> wire::LinuxContainerSecurityContext {
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
-    let owned = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect();
+    let owned = |list: &[&str]| -> Vec<String> {
+        // Nothing is hidden with procMount: Unmasked.
+        let list = if security.unmasked_proc { &[] } else { list };
+        list.iter().map(|path| (*path).to_owned()).collect()
+    };
+    let policy = if pod.security.strict_groups {
+        wire::SupplementalGroupsPolicy::Strict
+    } else {
+        wire::SupplementalGroupsPolicy::Merge
+    };
     wire::LinuxContainerSecurityContext {
         capabilities: Some(wire::Capability {
             add_capabilities: security.add_capabilities.clone(),
@@ -115,11 +120,13 @@ fn security(pod: &Pod, security: &Security) -> wire::LinuxContainerSecurityConte
         namespace_options: Some(namespaces(pod.namespaces)),
         run_as_user: id(security.run_as_user),
         run_as_group: id(security.run_as_group),
+        supplemental_groups: supplemental_groups(pod),
+        supplemental_groups_policy: i32::from(policy),
         readonly_rootfs: security.read_only_root,
         no_new_privs: security.no_new_privileges,
         masked_paths: owned(MASKED),
         readonly_paths: owned(READONLY),
-        seccomp: Some(unconfined()),
+        seccomp: Some(seccomp(security.seccomp.as_ref(), node)),
         ..Default::default()
     }
 }

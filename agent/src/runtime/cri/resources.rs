@@ -1,79 +1,66 @@
 //! Requests and limits as cgroup values and OOM scores. Pure: owns the kubelet's
 //! arithmetic; never reads a cgroup. Called by [`super::container_config`].
 
+use std::collections::BTreeMap;
+
 use gantry_proto::cri::LinuxContainerResources;
 
-use crate::pod::spec::{Pod, Resources};
+use super::NodeConfig;
+use crate::cgroups::limits::{PERIOD, quota, shares};
+use crate::pod::spec::qos::{Qos, qos};
+use crate::pod::spec::{Container, Pod, Role};
 
-const PERIOD: i64 = 100_000;
-/// The kernel refuses less than a millisecond of quota.
-const MIN_QUOTA: i64 = 1000;
-const MIN_SHARES: i64 = 2;
-const MAX_SHARES: i64 = 262_144;
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
 
 /// A container's resources as CRI wants them.
-pub(super) fn linux(pod: &Pod, resources: &Resources, memory_capacity: i64) -> LinuxContainerResources {
+pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> LinuxContainerResources {
+    let resources = &container.resources;
+    let mut unified = BTreeMap::new();
+    if node.cgroup_v2 {
+        // All processes of the container die together, as the kubelet has it since 1.28.
+        unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+    }
     LinuxContainerResources {
         cpu_period: PERIOD,
-        cpu_quota: quota(resources.cpu_limit),
-        cpu_shares: shares(resources.cpu_request),
+        cpu_quota: quota(resources.cpu_limit.unwrap_or(0)),
+        cpu_shares: shares(resources.cpu_request.unwrap_or(0)),
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
-        oom_score_adj: oom_score_adj(pod, resources, memory_capacity),
+        oom_score_adj: oom_score_adj(pod, container, node.memory_capacity),
+        unified,
         ..LinuxContainerResources::default()
     }
 }
 
-fn shares(milli: Option<i64>) -> i64 {
-    milli.map_or(MIN_SHARES, |m| (m.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES))
-}
-
-/// 0 is no limit.
-fn quota(milli: Option<i64>) -> i64 {
-    match milli {
-        None | Some(0) => 0,
-        Some(m) => (m.saturating_mul(PERIOD) / 1000).max(MIN_QUOTA),
+/// The larger the request of a burstable container, the later it is killed; a sidecar not before
+/// the regular containers.
+fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
+    match qos(pod) {
+        Qos::Guaranteed => return GUARANTEED,
+        Qos::BestEffort => return BEST_EFFORT,
+        Qos::Burstable => {}
     }
-}
-
-/// Guaranteed: each container's limits are there and are its requests. Best effort: nobody
-/// asks for anything. Between the two: the larger the request, the later it is killed.
-fn oom_score_adj(pod: &Pod, resources: &Resources, capacity: i64) -> i64 {
-    let exact = |request: Option<i64>, limit: Option<i64>| limit.is_some_and(|l| l > 0) && request == limit;
-    let all = |test: &dyn Fn(&Resources) -> bool| pod.containers.iter().all(|c| test(&c.resources));
-    if all(&|r| exact(r.cpu_request, r.cpu_limit) && exact(r.memory_request, r.memory_limit)) {
-        return GUARANTEED;
+    let score = |request: Option<i64>| {
+        let share = 1000_i128 * i128::from(request.unwrap_or(0)) / i128::from(capacity.max(1));
+        1000 - i64::try_from(share).unwrap_or(i64::MAX)
+    };
+    let mut own = score(container.resources.memory_request);
+    if container.role == Role::Sidecar {
+        let least = pod.containers.iter().map(|c| c.resources.memory_request.unwrap_or(0)).min();
+        own = own.min(score(least));
     }
-    let none = |value: Option<i64>| value.unwrap_or(0) == 0;
-    if all(&|r| none(r.cpu_request) && none(r.memory_request) && none(r.cpu_limit) && none(r.memory_limit)) {
-        return BEST_EFFORT;
-    }
-    let share = 1000_i128 * i128::from(resources.memory_request.unwrap_or(0)) / i128::from(capacity.max(1));
-    let score = 1000 - i64::try_from(share).unwrap_or(i64::MAX);
-    score.clamp(1000 + GUARANTEED, BEST_EFFORT - 1)
+    own.clamp(1000 + GUARANTEED, BEST_EFFORT - 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::spec::Resources;
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {
-        let pod = crate::pod::spec::Pod {
-            containers: vec![crate::pod::spec::Container { resources, ..container("a") }],
-            ..pod()
-        };
-        oom_score_adj(&pod, &resources, 1000 << 20)
-    }
-
-    #[test]
-    fn shares_and_quota_as_the_kubelet_counts() {
-        assert_eq!(
-            [shares(None), shares(Some(1)), shares(Some(250)), shares(Some(1_000_000))],
-            [2, 2, 256, 262_144]
-        );
-        assert_eq!([quota(None), quota(Some(1)), quota(Some(500)), quota(Some(0))], [0, 1000, 50_000, 0]);
+        let own = Container { resources, ..container("a") };
+        oom_score_adj(&Pod { containers: vec![own.clone()], ..pod() }, &own, 1000 << 20)
     }
 
     #[test]
@@ -92,5 +79,14 @@ mod tests {
         assert_eq!(score(Resources { memory_request: Some(1), ..Resources::default() }), 999);
         assert_eq!(score(Resources { memory_request: Some(1000 << 20), ..Resources::default() }), 3);
         assert_eq!(score(Resources { cpu_request: Some(5), ..Resources::default() }), 999);
+    }
+
+    #[test]
+    fn a_sidecar_is_not_killed_before_the_regular_containers() {
+        let with = |request| Resources { memory_request: Some(request), ..Resources::default() };
+        let sidecar = Container { resources: with(1), role: Role::Sidecar, ..container("s") };
+        let regular = Container { resources: with(500 << 20), ..container("a") };
+        let pod = Pod { init_containers: vec![sidecar.clone()], containers: vec![regular], ..pod() };
+        assert_eq!(oom_score_adj(&pod, &sidecar, 1000 << 20), 500);
     }
 }

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire, NamespaceMode};
 
 use super::NodeConfig;
 use super::observe::{POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
-use crate::pod::spec::{Namespaces, Pod};
+use crate::dns;
+use crate::pod::spec::{Container, Namespaces, Pod, Port, Role, Seccomp};
 
 /// The same pod and attempt always give the same config: containers are created with it.
 pub(super) fn sandbox(
@@ -20,6 +22,8 @@ pub(super) fn sandbox(
     labels.extend(pod_labels(pod));
     let mut annotations: BTreeMap<String, String> = pod.annotations.clone().into_iter().collect();
     annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
+    let dns = dns::of_pod(pod, &node.dns);
+    let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {
             name: pod.name.clone(),
@@ -27,24 +31,29 @@ pub(super) fn sandbox(
             namespace: pod.namespace.clone(),
             attempt,
         }),
-        hostname: pod.hostname.clone(),
+        hostname: hostname(pod, &node.cluster_domain),
         log_directory: node.pod_logs_dir.join(pod.log_folder()).to_string_lossy().into_owned(),
         dns_config: Some(wire::DnsConfig {
-            servers: node.dns.servers.clone(),
-            searches: node.dns.searches.clone(),
-            options: node.dns.options.clone(),
+            servers: dns.servers,
+            searches: dns.searches,
+            options: dns.options,
         }),
-        port_mappings: pod.containers.iter().flat_map(|c| &c.ports).map(port).collect(),
+        port_mappings: side_by_side(pod).flat_map(|c| &c.ports).map(port).collect(),
         labels,
         annotations,
         linux: Some(wire::LinuxPodSandboxConfig {
             cgroup_parent: cgroup_parent.to_owned(),
             security_context: Some(wire::LinuxSandboxSecurityContext {
                 namespace_options: Some(namespaces(pod.namespaces)),
-                privileged: pod.containers.iter().any(|c| c.security.privileged),
-                seccomp: Some(unconfined()),
+                run_as_user: id(pod.security.run_as_user),
+                run_as_group: id(pod.security.run_as_group),
+                supplemental_groups: supplemental_groups(pod),
+                privileged: pod.all_containers().any(|c| c.security.privileged),
+                // As the kubelet: whatever the containers get, the pause process is confined.
+                seccomp: Some(profile(ProfileType::RuntimeDefault, String::new())),
                 ..Default::default()
             }),
+            sysctls: pod.security.sysctls.iter().cloned().collect(),
             ..Default::default()
         }),
         windows: None,
@@ -74,15 +83,62 @@ pub(super) fn namespaces(namespaces: Namespaces) -> wire::NamespaceOption {
     }
 }
 
-/// Until the runtime has a default profile to ask for.
-pub(super) fn unconfined() -> wire::SecurityProfile {
-    wire::SecurityProfile {
-        profile_type: i32::from(wire::security_profile::ProfileType::Unconfined),
-        localhost_ref: String::new(),
+/// What runs beside each other and so has ports at the same time.
+fn side_by_side(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.containers.iter().chain(pod.init_containers.iter().filter(|c| c.role == Role::Sidecar))
+}
+
+/// The short name, unless the pod wants the full one.
+fn hostname(pod: &Pod, cluster_domain: &str) -> String {
+    match pod.domain(cluster_domain) {
+        Some(domain) if pod.fqdn && !pod.hostname.is_empty() => format!("{}.{domain}", pod.hostname),
+        _ => pod.hostname.clone(),
     }
 }
 
-fn port(port: &crate::pod::spec::Port) -> wire::PortMapping {
+/// fsGroup first, as the kubelet orders them.
+pub(super) fn supplemental_groups(pod: &Pod) -> Vec<i64> {
+    pod.security.fs_group.iter().chain(&pod.security.supplemental_groups).copied().collect()
+}
+
+/// What a container that says nothing gets is the node's choice.
+pub(super) fn seccomp(wanted: Option<&Seccomp>, node: &NodeConfig) -> wire::SecurityProfile {
+    match wanted {
+        Some(Seccomp::RuntimeDefault) => profile(ProfileType::RuntimeDefault, String::new()),
+        Some(Seccomp::Localhost(file)) => {
+            profile(ProfileType::Localhost, node.seccomp_root.join(file).to_string_lossy().into_owned())
+        }
+        None if node.seccomp_default => profile(ProfileType::RuntimeDefault, String::new()),
+        None | Some(Seccomp::Unconfined) => profile(ProfileType::Unconfined, String::new()),
+    }
+}
+
+fn profile(kind: ProfileType, localhost_ref: String) -> wire::SecurityProfile {
+    wire::SecurityProfile { profile_type: i32::from(kind), localhost_ref }
+}
+
+/// Names of the API (`SIGRTMIN+1`) as CRI's (`SIGRTMINPLUS1`); the manifest reader has refused others.
+pub(super) fn signal(name: Option<&str>) -> wire::Signal {
+    let name = name.map(|name| name.replace('+', "PLUS").replace('-', "MINUS"));
+    name.and_then(|name| wire::Signal::from_str_name(&name)).unwrap_or(wire::Signal::RuntimeDefault)
+}
+
+/// As the kubelet writes a port into a container's annotations.
+pub(super) fn port_json(port: &Port) -> serde_json::Value {
+    let mut entry = serde_json::json!({"containerPort": port.port, "protocol": port.protocol});
+    if !port.name.is_empty() {
+        entry["name"] = port.name.clone().into();
+    }
+    if port.host_port != 0 {
+        entry["hostPort"] = port.host_port.into();
+    }
+    if !port.host_ip.is_empty() {
+        entry["hostIP"] = port.host_ip.clone().into();
+    }
+    entry
+}
+
+fn port(port: &Port) -> wire::PortMapping {
     let protocol = match port.protocol.as_str() {
         "UDP" => wire::Protocol::Udp,
         "SCTP" => wire::Protocol::Sctp,
@@ -91,7 +147,7 @@ fn port(port: &crate::pod::spec::Port) -> wire::PortMapping {
     wire::PortMapping {
         protocol: i32::from(protocol),
         container_port: i32::from(port.port),
-        host_port: 0,
-        host_ip: String::new(),
+        host_port: i32::from(port.host_port),
+        host_ip: port.host_ip.clone(),
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::pod::spec::{Container, Namespaces, Pod, Port, Security};
+use crate::pod::spec::probe::Lifecycle;
+use crate::pod::spec::{
+    Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
+};
 use crate::pod::tests::{container, pod};
 use crate::runtime::{InstanceState, Setup};
 
@@ -12,6 +15,10 @@ fn node() -> NodeConfig {
         pod_logs_dir: "/var/log/pods".into(),
         memory_capacity: 1 << 30,
         dns: DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() },
+        cgroup_v2: false,
+        seccomp_default: false,
+        seccomp_root: "/var/lib/kubelet/seccomp".into(),
+        cluster_domain: "cluster.local".into(),
     }
 }
 
@@ -56,8 +63,8 @@ fn a_container_has_the_kubelets_config() {
                 name: "http".into(),
                 port: 80,
                 protocol: "TCP".into(),
-                host_port: 0,
-                host_ip: String::new(),
+                host_port: 8080,
+                host_ip: "127.0.0.1".into(),
             }],
             security: Security {
                 run_as_user: Some(1000),
@@ -90,13 +97,74 @@ fn a_container_has_the_kubelets_config() {
     assert_eq!(annotation("io.kubernetes.pod.terminationGracePeriod"), Some("30"));
     assert_eq!(
         annotation("io.kubernetes.container.ports"),
-        Some(r#"[{"containerPort":80,"name":"http","protocol":"TCP"}]"#)
+        Some(r#"[{"containerPort":80,"hostIP":"127.0.0.1","hostPort":8080,"name":"http","protocol":"TCP"}]"#)
     );
     let security = config.linux.unwrap().security_context.unwrap();
     assert_eq!(security.run_as_user.unwrap().value, 1000);
     assert!(security.no_new_privs && security.run_as_group.is_none());
     assert!(security.masked_paths.contains(&"/proc/kcore".to_owned()));
     assert!(security.readonly_paths.contains(&"/proc/sys".to_owned()));
+}
+
+#[test]
+fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
+    let security = PodSecurity {
+        fs_group: Some(7),
+        supplemental_groups: vec![8],
+        strict_groups: true,
+        sysctls: vec![("net.ipv4.tcp_syncookies".into(), "1".into())],
+        run_as_user: Some(5),
+        ..PodSecurity::default()
+    };
+    let profile = Some(Seccomp::Localhost("a.json".into()));
+    let own = Security { seccomp: profile, unmasked_proc: true, ..Security::default() };
+    let stop = Lifecycle { stop_signal: Some("SIGRTMIN+1".into()), ..Lifecycle::default() };
+    let words = TerminationMessage { path: "/w".into(), fallback_to_logs: true };
+    let web = Container {
+        security: own,
+        lifecycle: stop,
+        termination_message: words,
+        tty: true,
+        ..container("web")
+    };
+    let pod = Pod { security, subdomain: "sub".into(), fqdn: true, containers: vec![web], ..pod() };
+    let sandbox = sandbox_config::sandbox(&pod, 0, "", &node());
+    assert_eq!(sandbox.hostname, "web.sub.default.svc.cluster.local");
+    let linux = sandbox.linux.unwrap();
+    assert_eq!(linux.sysctls.get("net.ipv4.tcp_syncookies").map(String::as_str), Some("1"));
+    let context = linux.security_context.unwrap();
+    assert_eq!((context.supplemental_groups, context.run_as_user.unwrap().value), (vec![7, 8], 5));
+    let new = NewContainer {
+        pod: &pod,
+        container: pod.container("web").unwrap(),
+        attempt: 0,
+        sandbox: "s",
+        sandbox_attempt: 0,
+        cgroup_parent: "",
+        image_id: "i",
+        setup: &Setup::default(),
+    };
+    let config = container_config::container(&new, &NodeConfig { cgroup_v2: true, ..node() });
+    assert_eq!(config.stop_signal(), wire::Signal::Sigrtminplus1);
+    assert!(config.tty && !config.stdin);
+    let annotation = |key: &str| config.annotations.get(key).map(String::as_str);
+    assert_eq!(annotation("io.kubernetes.container.terminationMessagePath"), Some("/w"));
+    assert_eq!(annotation("io.kubernetes.container.terminationMessagePolicy"), Some("FallbackToLogsOnError"));
+    let linux = config.linux.unwrap();
+    assert_eq!(linux.resources.unwrap().unified.get("memory.oom.group").map(String::as_str), Some("1"));
+    let context = linux.security_context.unwrap();
+    assert_eq!(context.supplemental_groups_policy(), wire::SupplementalGroupsPolicy::Strict);
+    assert_eq!(context.seccomp.unwrap().localhost_ref, "/var/lib/kubelet/seccomp/a.json");
+    assert!(context.masked_paths.is_empty() && context.readonly_paths.is_empty());
+}
+
+#[test]
+fn seccomp_that_is_not_asked_for_is_the_nodes_choice() {
+    use wire::security_profile::ProfileType;
+    let kind = |default| {
+        sandbox_config::seccomp(None, &NodeConfig { seccomp_default: default, ..node() }).profile_type()
+    };
+    assert_eq!((kind(true), kind(false)), (ProfileType::RuntimeDefault, ProfileType::Unconfined));
 }
 
 #[test]

@@ -1,0 +1,413 @@
+//! The tree in the cgroup file systems, with the kubelet's names for the driver cgroupfs. Owns
+//! every folder from `ROOT/kubepods` on, but not the containers' own; never decides a number. Called
+//! by the workers through [`Cgroups`].
+//!
+//! ```text
+//! ROOT/kubepods/pod<uid>               Guaranteed
+//! ROOT/kubepods/burstable/pod<uid>
+//! ROOT/kubepods/besteffort/pod<uid>
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::hierarchies::{Hierarchies, Hierarchy, parse};
+use super::limits::{self, BEST_EFFORT, Limits};
+use super::{Cgroups, Error};
+use crate::pod::spec::qos::{Qos, qos};
+use crate::pod::spec::{Pod, PodUid};
+
+const KUBEPODS: &str = "kubepods";
+const BURSTABLE: &str = "burstable";
+const BESTEFFORT: &str = "besteffort";
+/// For leftovers to die; they were sent SIGKILL.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(10);
+
+/// The tree of one agent.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    hierarchies: Hierarchies,
+    /// Path below the mounts, without slashes at its ends; may be empty.
+    root: String,
+    /// Thousandths of cores of the node.
+    cpu: i64,
+    /// One change at a time: making a pod's folder and removing an empty class must not cross.
+    turn: Mutex<()>,
+}
+
+impl Tree {
+    /// A tree at `root/kubepods` on a node of `cpu` thousandths of cores. What is left empty goes,
+    /// unless `root` is `/`, where another kubelet may count on it.
+    ///
+    /// # Errors
+    /// When no cgroup file system is mounted, or the path is not plain.
+    pub fn new(root: &str, cpu: i64) -> Result<Self, Error> {
+        let plain = root.starts_with('/') && !root.split('/').any(|part| matches!(part, ".." | "."));
+        if !plain {
+            return Err(Error { message: format!("cgroup root {root:?} is not an absolute, plain path") });
+        }
+        let table = fs::read_to_string("/proc/self/mountinfo")
+            .map_err(|error| Error { message: format!("read /proc/self/mountinfo: {error}") })?;
+        let hierarchies = parse(&table).ok_or_else(|| Error {
+            message: "no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup".to_owned(),
+        })?;
+        let root = root.trim_matches('/').to_owned();
+        Ok(Self { inner: Arc::new(Inner { hierarchies, root, cpu, turn: Mutex::new(()) }) })
+    }
+}
+
+/// Names the file and a remedy where there is one.
+fn failed(what: &str, path: &Path, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => ": run as root, or delegate the cgroup",
+        io::ErrorKind::ReadOnlyFilesystem => ": mount the cgroup file systems read-write",
+        io::ErrorKind::ResourceBusy if what == "enable controllers in" => {
+            ": it holds processes of its own; choose another cgroup root"
+        }
+        _ => "",
+    };
+    format!("{what} {}: {error}{remedy}", path.display())
+}
+
+impl Inner {
+    /// Below each mount.
+    fn class(&self, qos: Qos) -> PathBuf {
+        let kubepods = Path::new(&self.root).join(KUBEPODS);
+        match qos {
+            Qos::Guaranteed => kubepods,
+            Qos::Burstable => kubepods.join(BURSTABLE),
+            Qos::BestEffort => kubepods.join(BESTEFFORT),
+        }
+    }
+
+    fn classes(&self) -> [PathBuf; 3] {
+        [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort].map(|qos| self.class(qos))
+    }
+
+    fn mounts(&self) -> Vec<&Path> {
+        match &self.hierarchies {
+            Hierarchies::Unified(mount) => vec![mount],
+            Hierarchies::Legacy(list) => list.iter().map(|h| h.mount.as_path()).collect(),
+        }
+    }
+
+    fn set_up(&self, pod: &Pod) -> Result<String, String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let class = self.class(qos(pod));
+        let path = class.join(format!("pod{}", pod.uid));
+        self.make(&path)?;
+        self.write(&path, &limits::of_pod(pod))?;
+        match qos(pod) {
+            Qos::Guaranteed => {}
+            Qos::Burstable => self.weigh_burstable()?,
+            Qos::BestEffort => self.write(&class, &BEST_EFFORT)?,
+        }
+        let node = Limits { cpu_shares: limits::shares(self.cpu), ..Limits::default() };
+        self.write(&self.class(Qos::Guaranteed), &node)?;
+        Ok(format!("/{}", path.display()))
+    }
+
+    fn make(&self, path: &Path) -> Result<(), String> {
+        match &self.hierarchies {
+            Hierarchies::Unified(mount) => make_v2(mount, path),
+            Hierarchies::Legacy(list) => list.iter().try_for_each(|h| make_v1(h, path)),
+        }
+    }
+
+    fn write(&self, path: &Path, limits: &Limits) -> Result<(), String> {
+        match &self.hierarchies {
+            Hierarchies::Unified(mount) => limits
+                .v2()
+                .into_iter()
+                .try_for_each(|(_, file, value)| set(&mount.join(path).join(file), &value)),
+            Hierarchies::Legacy(list) => limits.v1().into_iter().try_for_each(|(controller, file, value)| {
+                let mount = list.iter().find(|h| h.has(controller)).map(|h| &h.mount).ok_or_else(|| {
+                    format!("no cgroup file system with the controller {controller} is mounted: mount it")
+                })?;
+                set(&mount.join(path).join(file), &value)
+            }),
+        }
+    }
+
+    /// The class gets what its pods ask for together, read back from them: nothing is remembered
+    /// that a restart could forget.
+    fn weigh_burstable(&self) -> Result<(), String> {
+        let class = self.class(Qos::Burstable);
+        let (mount, file) = match &self.hierarchies {
+            Hierarchies::Unified(mount) => (mount, "cpu.weight"),
+            Hierarchies::Legacy(list) => match list.iter().find(|h| h.has("cpu")) {
+                Some(h) => (&h.mount, "cpu.shares"),
+                None => return Ok(()),
+            },
+        };
+        let mut sum = 0_i64;
+        for name in pods_in(&mount.join(&class))? {
+            let path = mount.join(&class).join(name).join(file);
+            let text = fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
+            let value: i64 = text.trim().parse().unwrap_or(0);
+            let shares = if file == "cpu.weight" { limits::shares_of(value) } else { value };
+            sum = sum.saturating_add(shares);
+        }
+        let limits = Limits { cpu_shares: sum.clamp(2, 262_144), ..Limits::default() };
+        self.write(&class, &limits)
+    }
+
+    fn tear_down(&self, uid: &PodUid) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = format!("pod{uid}");
+        let mut failures = Vec::new();
+        let mut found = false;
+        for class in self.classes() {
+            let folders: Vec<PathBuf> = self
+                .mounts()
+                .iter()
+                .map(|mount| mount.join(&class).join(&name))
+                .filter(|p| p.is_dir())
+                .collect();
+            if !folders.is_empty() {
+                found = true;
+                failures.extend(remove(&folders).err());
+            }
+        }
+        let burstable = self.class(Qos::Burstable);
+        if found && failures.is_empty() && self.mounts().iter().all(|mount| mount.join(&burstable).is_dir()) {
+            failures.extend(self.weigh_burstable().err());
+        }
+        if !self.root.is_empty() {
+            failures.extend(self.tidy().err());
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+    }
+
+    /// Removes what is empty, from the classes up to the root folder itself.
+    fn tidy(&self) -> Result<(), String> {
+        let [kubepods, burstable, besteffort] = self.classes();
+        for mount in self.mounts() {
+            let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
+            for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
+                let path = mount.join(path);
+                match fs::remove_dir(&path) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    // Somebody lives there, or below.
+                    Err(error) if is_in_use(&error) => {}
+                    Err(error) => return Err(failed("remove", &path, &error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn known(&self) -> Result<Vec<PodUid>, String> {
+        let mut uids = BTreeSet::new();
+        for class in self.classes() {
+            for mount in self.mounts() {
+                let names = pods_in(&mount.join(&class))?;
+                uids.extend(names.iter().filter_map(|n| n.strip_prefix("pod")).filter_map(PodUid::parse));
+            }
+        }
+        Ok(uids.into_iter().collect())
+    }
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
+}
+
+/// Names of the pods' folders in a class; none when there is no such class.
+fn pods_in(class: &Path) -> Result<Vec<String>, String> {
+    let entries = match fs::read_dir(class) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed("list", class, &error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| failed("list", class, &error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("pod") && entry.path().is_dir() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Each folder hands its controllers down before the next is made in it.
+fn make_v2(mount: &Path, path: &Path) -> Result<(), String> {
+    let mut folder = mount.to_owned();
+    for part in path.components() {
+        delegate(&folder)?;
+        folder.push(part);
+        make_folder(&folder)?;
+    }
+    // The containers' folders will be made in it.
+    delegate(&folder)
+}
+
+fn delegate(folder: &Path) -> Result<(), String> {
+    let read = |file: &str| {
+        let path = folder.join(file);
+        fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))
+    };
+    let on = read("cgroup.subtree_control")?;
+    let missing: Vec<String> = read("cgroup.controllers")?
+        .split_whitespace()
+        .filter(|controller| !on.split_whitespace().any(|other| other == *controller))
+        .map(|controller| format!("+{controller}"))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let path = folder.join("cgroup.subtree_control");
+    write_file(&path, &missing.join(" ")).map_err(|error| failed("enable controllers in", &path, &error))
+}
+
+/// A new cpuset holds no CPU: nothing could run in it.
+fn make_v1(hierarchy: &Hierarchy, path: &Path) -> Result<(), String> {
+    let mut folder = hierarchy.mount.clone();
+    for part in path.components() {
+        let above = folder.clone();
+        folder.push(part);
+        make_folder(&folder)?;
+        if hierarchy.has("cpuset") {
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                inherit(&above.join(file), &folder.join(file))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn inherit(from: &Path, to: &Path) -> Result<(), String> {
+    let read = |path: &Path| fs::read_to_string(path).map_err(|error| failed("read", path, &error));
+    if read(to)?.trim().is_empty() {
+        set(to, read(from)?.trim())?;
+    }
+    Ok(())
+}
+
+fn make_folder(folder: &Path) -> Result<(), String> {
+    match fs::create_dir(folder) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed("make the cgroup", folder, &error)),
+    }
+}
+
+fn set(path: &Path, value: &str) -> Result<(), String> {
+    write_file(path, value).map_err(|error| failed(&format!("write {value:?} to"), path, &error))
+}
+
+/// Never makes a file: one that is missing is a controller that is missing.
+fn write_file(path: &Path, value: &str) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+}
+
+/// Kills what is left in the folders and removes them with all that is below.
+fn remove(folders: &[PathBuf]) -> Result<(), String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut left = None;
+        for folder in folders {
+            kill_all(folder)?;
+            left = remove_below(folder)?.or(left);
+        }
+        match left {
+            None => return Ok(()),
+            Some(folder) if Instant::now() >= deadline => {
+                return Err(format!("cgroup {}: processes in it do not end", folder.display()));
+            }
+            Some(_) => std::thread::sleep(STEP),
+        }
+    }
+}
+
+/// On v2 the kernel kills the whole tree; on v1 each process is named once it cannot become another.
+fn kill_all(folder: &Path) -> Result<(), String> {
+    let kill = folder.join("cgroup.kill");
+    if kill.exists() {
+        return match write_file(&kill, "1") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("write to", &kill, &error)),
+            _ => Ok(()),
+        };
+    }
+    for folder in tree_of(folder) {
+        let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) else { continue };
+        for pid in text.lines().filter_map(|line| line.trim().parse().ok()).filter_map(Pid::from_raw) {
+            let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            // Held by the descriptor now: still in the cgroup, it is the one that was listed.
+            let still = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            if still.lines().any(|line| line.trim() == pid.as_raw_nonzero().to_string()) {
+                // Gone already is as good as killed; the folder tells in the end.
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The folder and all below it, the deepest last.
+fn tree_of(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![folder.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = found.get(next).cloned() {
+        next += 1;
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
+    }
+    found
+}
+
+/// What is still in use, if anything.
+fn remove_below(folder: &Path) -> Result<Option<PathBuf>, String> {
+    let mut left = None;
+    for folder in tree_of(folder).into_iter().rev() {
+        match fs::remove_dir(&folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_in_use(&error) => left = Some(folder),
+            Err(error) => return Err(failed("remove the cgroup", &folder, &error)),
+        }
+    }
+    Ok(left)
+}
+
+/// Reclaiming memory can take its time; the workers' threads must not wait.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|message| Error { message }),
+        Err(error) => Err(Error { message: format!("the work on a cgroup died: {error}") }),
+    }
+}
+
+impl Cgroups for Tree {
+    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
+        let (inner, pod) = (self.inner.clone(), pod.clone());
+        Box::pin(blocking(move || inner.set_up(&pod)))
+    }
+
+    fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        let (inner, uid) = (self.inner.clone(), uid.clone());
+        Box::pin(blocking(move || inner.tear_down(&uid)))
+    }
+
+    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+        let inner = self.inner.clone();
+        Box::pin(blocking(move || inner.known()))
+    }
+}

@@ -1,0 +1,266 @@
+//! Kubernetes' Pod to ours. Pure: owns the ledger of what is honoured, inert or refused at
+//! pod level, by destructuring without `..`, so that a new API field does not compile
+//! until someone decides. Never fills in what was not asked for. Called by [`super`].
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::container::{self, Around, RESTART_POLICIES};
+use super::env::object_name;
+use super::field::{
+    DNS_LABEL, DNS_SUBDOMAIN, Result, check, forbidden, invalid, invalid_plain, not_negative, one_of,
+    refuse_set, required,
+};
+use super::meta::{Meta, meta};
+use super::{names, network, security, volume};
+use crate::pod::spec::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
+
+/// Converts one pod, checking names and refusing what would not be honoured.
+pub(super) fn pod(pod: api::Pod) -> Result<Pod> {
+    let digest = content_uid(&pod);
+    let api::Pod { metadata, spec, status: _ } = pod;
+    let meta = meta(metadata)?;
+    let uid = match meta.uid.clone() {
+        Some(uid) => uid,
+        None => PodUid::parse(&digest).ok_or_else(|| invalid("metadata.uid", &digest, "is no UID"))?,
+    };
+    let spec = spec.ok_or_else(|| required("spec"))?;
+    with_spec(meta, uid, spec)
+}
+
+// Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
+fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
+    let api::PodSpec {
+        // Honoured.
+        active_deadline_seconds,
+        containers,
+        dns_config,
+        dns_policy,
+        host_aliases,
+        host_ipc,
+        host_network,
+        host_pid,
+        hostname,
+        hostname_override,
+        image_pull_secrets,
+        init_containers,
+        restart_policy,
+        security_context,
+        set_hostname_as_fqdn,
+        share_process_namespace,
+        subdomain,
+        termination_grace_period_seconds,
+        volumes,
+        // Shown by the downward API, and otherwise inert: there is no service account and one node.
+        node_name,
+        service_account,
+        service_account_name,
+        // Inert: they speak to services, the scheduler and other nodes.
+        affinity: _,
+        automount_service_account_token: _,
+        enable_service_links: _,
+        node_selector: _,
+        preemption_policy: _,
+        priority: _,
+        priority_class_name: _,
+        scheduler_name: _,
+        tolerations: _,
+        topology_spread_constraints: _,
+        // Refused when set.
+        ephemeral_containers,
+        host_users,
+        os,
+        overhead,
+        readiness_gates,
+        resource_claims,
+        resources,
+        runtime_class_name,
+        scheduling_gates,
+        scheduling_group,
+    } = spec;
+    for (field, set) in [
+        ("ephemeralContainers", ephemeral_containers.is_some_and(|l| !l.is_empty())),
+        ("hostUsers", host_users == Some(false)),
+        ("os.name", os.is_some_and(|os| os.name != "linux")),
+        ("overhead", overhead.is_some_and(|l| !l.is_empty())),
+        ("readinessGates", readiness_gates.is_some_and(|l| !l.is_empty())),
+        ("resourceClaims", resource_claims.is_some_and(|l| !l.is_empty())),
+        ("resources", resources.is_some()),
+        ("runtimeClassName", runtime_class_name.is_some_and(|n| !n.is_empty())),
+        ("schedulingGates", scheduling_gates.is_some_and(|l| !l.is_empty())),
+        ("schedulingGroup", scheduling_group.is_some()),
+    ] {
+        refuse_set(format!("spec.{field}"), set)?;
+    }
+    let namespaces = namespaces_of(host_network, host_pid, host_ipc, share_process_namespace)?;
+    let grace = grace_of(termination_grace_period_seconds)?;
+    let restart_policy = match restart_policy.as_deref() {
+        None | Some("") => RestartPolicy::Always,
+        Some(text) => one_of("spec.restartPolicy", text, &RESTART_POLICIES)?,
+    };
+    let (pod_security, inherited) = security::pod(security_context)?;
+    let volumes = volume::volumes(volumes.unwrap_or_default())?;
+    let around = Around {
+        security: inherited,
+        restart_policy,
+        grace,
+        host_network: namespaces.host_network,
+        volumes: &volumes,
+    };
+    let (init_containers, containers) =
+        container::all(init_containers.unwrap_or_default(), containers, &around)?;
+    let fqdn = set_hostname_as_fqdn.unwrap_or(false);
+    let (hostname, subdomain) =
+        hostname_of(&meta.name, hostname, hostname_override, subdomain, fqdn, namespaces.host_network)?;
+    Ok(Pod {
+        hostname,
+        restart_policy,
+        grace,
+        namespaces,
+        origin: Origin::Run,
+        active_deadline: deadline_of(active_deadline_seconds)?,
+        init_containers,
+        containers,
+        security: pod_security,
+        dns: network::dns(dns_policy.as_deref(), dns_config)?,
+        host_aliases: network::host_aliases(host_aliases.unwrap_or_default())?,
+        subdomain,
+        fqdn,
+        pull_secrets: pull_secrets_of(image_pull_secrets.unwrap_or_default())?,
+        shown: shown_of(service_account_name, service_account, node_name)?,
+        volumes,
+        namespace: meta.namespace,
+        name: meta.name,
+        uid,
+        labels: meta.labels,
+        annotations: meta.annotations,
+    })
+}
+
+fn namespaces_of(
+    network: Option<bool>,
+    pid: Option<bool>,
+    ipc: Option<bool>,
+    share: Option<bool>,
+) -> Result<Namespaces> {
+    let yes = |flag: Option<bool>| flag.unwrap_or(false);
+    let namespaces = Namespaces {
+        host_network: yes(network),
+        host_pid: yes(pid),
+        host_ipc: yes(ipc),
+        share_process: yes(share),
+    };
+    if namespaces.host_pid && namespaces.share_process {
+        let why = "ShareProcessNamespace and HostPID cannot both be enabled";
+        return Err(invalid_plain("spec.shareProcessNamespace", true, why));
+    }
+    Ok(namespaces)
+}
+
+/// Zero seconds are one, as the API server makes it.
+fn grace_of(seconds: Option<i64>) -> Result<Duration> {
+    let field = "spec.terminationGracePeriodSeconds";
+    let seconds = not_negative(field, seconds.unwrap_or(30))?;
+    if seconds > 10 * 365 * 86_400 {
+        return Err(invalid_plain(field, seconds, "must be at most ten years"));
+    }
+    Ok(Duration::from_secs(seconds.max(1)))
+}
+
+fn deadline_of(seconds: Option<i64>) -> Result<Option<Duration>> {
+    match seconds {
+        None => Ok(None),
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(whole) if (1..=u64::from(u32::MAX >> 1)).contains(&whole) => {
+                Ok(Some(Duration::from_secs(whole)))
+            }
+            _ => Err(invalid_plain(
+                "spec.activeDeadlineSeconds",
+                seconds,
+                "must be between 1 and 2147483647, inclusive",
+            )),
+        },
+    }
+}
+
+/// The name inside and the subdomain; both empty on the host's network, where the node's count.
+fn hostname_of(
+    pod_name: &str,
+    hostname: Option<String>,
+    given: Option<String>,
+    subdomain: Option<String>,
+    fqdn: bool,
+    host_network: bool,
+) -> Result<(String, String)> {
+    let subdomain = subdomain.unwrap_or_default();
+    if !subdomain.is_empty() {
+        check("spec.subdomain", &subdomain, names::is_dns_label, DNS_LABEL)?;
+    }
+    if let Some(name) = given {
+        if fqdn {
+            return Err(forbidden(
+                "spec.hostnameOverride",
+                "setHostnameAsFQDN and hostnameOverride can not be used at the same time",
+            ));
+        }
+        if host_network {
+            return Err(forbidden("spec.hostnameOverride", "cannot be specified when hostNetwork is true"));
+        }
+        check("spec.hostnameOverride", &name, names::is_dns_subdomain, DNS_SUBDOMAIN)?;
+        return Ok((network::cut(&name), String::new()));
+    }
+    let hostname = network::hostname(hostname, pod_name)?;
+    Ok((if host_network { String::new() } else { hostname }, subdomain))
+}
+
+fn pull_secrets_of(list: Vec<api::LocalObjectReference>) -> Result<Vec<String>> {
+    let mut names = Vec::with_capacity(list.len());
+    for (index, api::LocalObjectReference { name }) in list.into_iter().enumerate() {
+        // Upstream passes over entries without a name.
+        if !name.is_empty() {
+            object_name(&format!("spec.imagePullSecrets[{index}].name"), &name)?;
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn shown_of(name: Option<String>, old_name: Option<String>, node: Option<String>) -> Result<Shown> {
+    let full = |text: Option<String>| text.filter(|t| !t.is_empty());
+    let service_account = full(name).or(full(old_name)).unwrap_or_default();
+    if !service_account.is_empty() {
+        check("spec.serviceAccountName", &service_account, names::is_dns_subdomain, DNS_SUBDOMAIN)?;
+    }
+    let node_name = full(node).unwrap_or_default();
+    if !node_name.is_empty() {
+        check("spec.nodeName", &node_name, names::is_dns_subdomain, DNS_SUBDOMAIN)?;
+    }
+    Ok(Shown { service_account, node_name })
+}
+
+/// The same content gives the same UID, so that a new run adopts what an earlier one
+/// started. FNV-1a over the canonical form: no secret hangs on it.
+fn content_uid(pod: &api::Pod) -> String {
+    let metadata = ObjectMeta {
+        annotations: pod.metadata.annotations.clone(),
+        labels: pod.metadata.labels.clone(),
+        name: pod.metadata.name.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        ..ObjectMeta::default()
+    };
+    let canonical = api::Pod { metadata, spec: pod.spec.clone(), status: None };
+    let json = serde_json::to_vec(&canonical).unwrap_or_default();
+    let hash = format!("{:032x}", fnv1a_128(&json));
+    let part = |range: std::ops::Range<usize>| hash.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
+/// Of bytes that are no secret.
+#[must_use]
+pub(crate) fn fnv1a_128(bytes: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}

@@ -1,0 +1,232 @@
+//! Security contexts of pods and containers. Pure: owns their ledger and what a container takes
+//! over from its pod; never resolves a user. Called by [`super::pod`] and [`super::container`].
+
+use k8s_openapi::api::core::v1 as api;
+
+use super::field::{
+    FieldError, Result, check, descending_path, duplicate, id_of, invalid, one_of, refuse_set, required,
+    required_because,
+};
+use super::names;
+use crate::pod::spec::{PodSecurity, Seccomp, Security};
+
+/// What the pod's security context says for containers that say nothing.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Inherited {
+    run_as_user: Option<i64>,
+    run_as_group: Option<i64>,
+    run_as_non_root: bool,
+    seccomp: Option<Seccomp>,
+}
+
+pub(super) fn pod(context: Option<api::PodSecurityContext>) -> Result<(PodSecurity, Inherited)> {
+    let api::PodSecurityContext {
+        app_armor_profile,
+        fs_group,
+        fs_group_change_policy,
+        run_as_group,
+        run_as_non_root,
+        run_as_user,
+        se_linux_change_policy,
+        se_linux_options,
+        seccomp_profile,
+        supplemental_groups,
+        supplemental_groups_policy,
+        sysctls,
+        windows_options,
+    } = context.unwrap_or_default();
+    let at = "spec.securityContext";
+    app_armor(at, app_armor_profile)?;
+    refuse_set(format!("{at}.seLinuxOptions"), se_linux_options.is_some())?;
+    refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    if let Some(policy) = se_linux_change_policy {
+        // Says how labels get onto volumes; there are none.
+        one_of(format!("{at}.seLinuxChangePolicy"), &policy, &[("MountOption", ()), ("Recursive", ())])?;
+    }
+    let on_root_mismatch = match fs_group_change_policy {
+        None => false,
+        Some(policy) => one_of(
+            format!("{at}.fsGroupChangePolicy"),
+            &policy,
+            &[("Always", false), ("OnRootMismatch", true)],
+        )?,
+    };
+    let strict_groups = match supplemental_groups_policy {
+        None => false,
+        Some(policy) => {
+            one_of(format!("{at}.supplementalGroupsPolicy"), &policy, &[("Merge", false), ("Strict", true)])?
+        }
+    };
+    let supplemental_groups = supplemental_groups.unwrap_or_default();
+    for (index, group) in supplemental_groups.iter().enumerate() {
+        id_of(format!("{at}.supplementalGroups[{index}]"), Some(*group))?;
+    }
+    let seccomp = seccomp_of(&format!("{at}.seccompProfile"), seccomp_profile)?;
+    let (user, group) =
+        (id_of(format!("{at}.runAsUser"), run_as_user)?, id_of(format!("{at}.runAsGroup"), run_as_group)?);
+    let security = PodSecurity {
+        fs_group: id_of(format!("{at}.fsGroup"), fs_group)?,
+        fs_group_on_root_mismatch: on_root_mismatch,
+        supplemental_groups,
+        strict_groups,
+        sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default())?,
+        run_as_user: user,
+        run_as_group: group,
+        seccomp: seccomp.clone(),
+    };
+    let inherited = Inherited {
+        run_as_user: user,
+        run_as_group: group,
+        run_as_non_root: run_as_non_root.unwrap_or(false),
+        seccomp,
+    };
+    Ok((security, inherited))
+}
+
+pub(super) fn container(
+    at: &str,
+    context: Option<api::SecurityContext>,
+    inherited: &Inherited,
+) -> Result<Security> {
+    let api::SecurityContext {
+        allow_privilege_escalation,
+        app_armor_profile,
+        capabilities,
+        privileged,
+        proc_mount,
+        read_only_root_filesystem,
+        run_as_group,
+        run_as_non_root,
+        run_as_user,
+        se_linux_options,
+        seccomp_profile,
+        windows_options,
+    } = context.unwrap_or_default();
+    app_armor(at, app_armor_profile)?;
+    refuse_set(format!("{at}.seLinuxOptions"), se_linux_options.is_some())?;
+    refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    if let Some(kind) = proc_mount.filter(|k| !k.is_empty()) {
+        let field = format!("{at}.procMount");
+        let unmasked = one_of(&field, &kind, &[("Default", false), ("Unmasked", true)])?;
+        // It wants hostUsers: false, which is refused.
+        if unmasked {
+            return Err(invalid(field, &kind, "`hostUsers` must be false to use `Unmasked`"));
+        }
+    }
+    let api::Capabilities { add, drop } = capabilities.unwrap_or_default();
+    let add_capabilities = capabilities_of(&format!("{at}.capabilities.add"), add)?;
+    let privileged = privileged.unwrap_or(false);
+    if allow_privilege_escalation == Some(false) {
+        let both = |what: &str| {
+            invalid(at, "", format!("cannot set `allowPrivilegeEscalation` to false and {what}"))
+        };
+        if privileged {
+            return Err(both("`privileged` to true"));
+        }
+        if add_capabilities.iter().any(|c| c == "CAP_SYS_ADMIN") {
+            return Err(both("`capabilities.Add` CAP_SYS_ADMIN"));
+        }
+    }
+    Ok(Security {
+        run_as_user: id_of(format!("{at}.runAsUser"), run_as_user)?.or(inherited.run_as_user),
+        run_as_group: id_of(format!("{at}.runAsGroup"), run_as_group)?.or(inherited.run_as_group),
+        run_as_non_root: run_as_non_root.unwrap_or(inherited.run_as_non_root),
+        add_capabilities,
+        drop_capabilities: capabilities_of(&format!("{at}.capabilities.drop"), drop)?,
+        privileged,
+        read_only_root: read_only_root_filesystem.unwrap_or(false),
+        no_new_privileges: allow_privilege_escalation == Some(false),
+        unmasked_proc: false,
+        seccomp: seccomp_of(&format!("{at}.seccompProfile"), seccomp_profile)?
+            .or_else(|| inherited.seccomp.clone()),
+    })
+}
+
+/// No profile is loaded: only what says so is honoured.
+fn app_armor(at: &str, profile: Option<api::AppArmorProfile>) -> Result<()> {
+    let Some(api::AppArmorProfile { localhost_profile: _, type_ }) = profile else { return Ok(()) };
+    match type_.as_str() {
+        "Unconfined" => Ok(()),
+        _ => Err(FieldError::Unsupported { field: format!("{at}.appArmorProfile") }),
+    }
+}
+
+fn seccomp_of(at: &str, profile: Option<api::SeccompProfile>) -> Result<Option<Seccomp>> {
+    let Some(api::SeccompProfile { localhost_profile, type_ }) = profile else { return Ok(None) };
+    #[derive(Clone, Copy, PartialEq)]
+    enum Kind {
+        Localhost,
+        Default,
+        Unconfined,
+    }
+    let kinds =
+        [("Localhost", Kind::Localhost), ("RuntimeDefault", Kind::Default), ("Unconfined", Kind::Unconfined)];
+    let kind = one_of(format!("{at}.type"), &type_, &kinds)?;
+    let field = format!("{at}.localhostProfile");
+    match (kind, localhost_profile) {
+        (Kind::Localhost, None) => Err(required_because(field, "must be set when seccomp type is Localhost")),
+        (Kind::Localhost, Some(path)) => {
+            descending_path(field, &path)?;
+            Ok(Some(Seccomp::Localhost(path)))
+        }
+        (_, Some(path)) => Err(invalid(field, &path, "can only be set when seccomp type is Localhost")),
+        (Kind::Default, None) => Ok(Some(Seccomp::RuntimeDefault)),
+        (Kind::Unconfined, None) => Ok(Some(Seccomp::Unconfined)),
+    }
+}
+
+fn capabilities_of(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>> {
+    let list = list.unwrap_or_default();
+    let word = |c: &str| {
+        !c.is_empty() && c.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+    };
+    for capability in &list {
+        check(field, capability, word, "must be a capability's name in capitals, such as NET_ADMIN")?;
+    }
+    Ok(list)
+}
+
+/// What the kubelet allows without --allowed-unsafe-sysctls.
+const SAFE: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+fn sysctls_of(at: &str, list: Vec<api::Sysctl>) -> Result<Vec<(String, String)>> {
+    let mut sysctls: Vec<(String, String)> = Vec::with_capacity(list.len());
+    for (index, api::Sysctl { name, value }) in list.into_iter().enumerate() {
+        let field = format!("{at}[{index}].name");
+        if name.is_empty() {
+            return Err(required(field));
+        }
+        check(
+            &field,
+            &name,
+            names::is_sysctl,
+            "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
+        )?;
+        if sysctls.iter().any(|(known, _)| *known == name) {
+            return Err(duplicate(field, &name));
+        }
+        let dotted = name.replace('/', ".");
+        // The kubelet's admission says SysctlForbidden.
+        if !SAFE.contains(&dotted.as_str()) {
+            return Err(super::field::forbidden(
+                field,
+                &format!("forbidden sysctl: {name:?} not allowlisted"),
+            ));
+        }
+        sysctls.push((dotted, value));
+    }
+    Ok(sysctls)
+}

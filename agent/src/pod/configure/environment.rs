@@ -1,0 +1,153 @@
+//! A container's environment: envFrom, then env, each value looked up and expanded. Owns the order
+//! and the kubelet's words for what is missing; never the process that gets it. Called by
+//! [`super::configure`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::{Api, ConfigMap, Secret};
+use crate::manifest::expand::expand;
+use crate::node::NodeInfo;
+use crate::pod::downward;
+use crate::pod::spec::env::{EnvFromSource, EnvValue, KeyRef};
+use crate::pod::spec::{Container, Pod};
+use crate::volumes::PodFacts;
+
+/// Names and values in the order of their first mention.
+type Env = Vec<(String, String)>;
+
+/// Whose environment.
+#[derive(Clone, Copy)]
+pub(in crate::pod) struct EnvOf<'a> {
+    pub(in crate::pod) pod: &'a Pod,
+    pub(in crate::pod) container: &'a Container,
+    pub(in crate::pod) facts: &'a PodFacts,
+    pub(in crate::pod) node: &'a NodeInfo,
+}
+
+/// What was read already: an object that changes meanwhile gives no mixture.
+struct Objects<'a> {
+    api: &'a dyn Api,
+    namespace: &'a str,
+    config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    secrets: BTreeMap<String, Arc<Secret>>,
+}
+
+/// # Errors
+/// The message of CreateContainerConfigError.
+pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<Env, String> {
+    let mut objects =
+        Objects { api, namespace: &of.pod.namespace, config_maps: BTreeMap::new(), secrets: BTreeMap::new() };
+    let mut env = Env::new();
+    for from in &of.container.env_from {
+        let pairs: Vec<(String, String)> = match &from.source {
+            EnvFromSource::ConfigMap(name) => match objects.config_map(name, from.optional).await? {
+                Some(map) => map.data.clone().into_iter().collect(),
+                None => continue,
+            },
+            EnvFromSource::Secret(name) => match objects.secret(name, from.optional).await? {
+                Some(secret) => secret.data.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
+                None => continue,
+            },
+        };
+        for (key, value) in pairs {
+            set(&mut env, format!("{}{key}", from.prefix), value)?;
+        }
+    }
+    for variable in &of.container.env {
+        let value = match &variable.value {
+            EnvValue::Literal(text) => Some(expand(text, &known(&env))),
+            EnvValue::Field(path) => Some(downward::field(of.pod, path, of.facts, of.node)?),
+            EnvValue::Resource(resource) => {
+                Some(downward::resource(of.pod, Some(of.container), resource, of.node)?)
+            }
+            EnvValue::ConfigMapKey(key) => objects.config_map_key(key).await?,
+            EnvValue::SecretKey(key) => objects.secret_key(key).await?,
+        };
+        if let Some(value) = value {
+            set(&mut env, variable.name.clone(), value)?;
+        }
+    }
+    Ok(env)
+}
+
+/// `$(NAME)` in command and arguments.
+pub(in crate::pod) fn expand_all(texts: &[String], env: &[(String, String)]) -> Vec<String> {
+    let known = known(env);
+    texts.iter().map(|text| expand(text, &known)).collect()
+}
+
+fn known(env: &[(String, String)]) -> BTreeMap<&str, &str> {
+    env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// The later wins and keeps the earlier one's place.
+fn set(env: &mut Env, name: String, value: String) -> Result<(), String> {
+    if value.contains('\0') {
+        return Err(format!("the value of environment variable {name:?} holds a NUL character"));
+    }
+    match env.iter_mut().find(|(known, _)| *known == name) {
+        Some(entry) => entry.1 = value,
+        None => env.push((name, value)),
+    }
+    Ok(())
+}
+
+/// CRI carries bytes, but everything between is text; Kubernetes itself would turn wrong bytes into
+/// marks as well when it shows them.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Objects<'_> {
+    async fn config_map(&mut self, name: &str, optional: bool) -> Result<Option<Arc<ConfigMap>>, String> {
+        if let Some(map) = self.config_maps.get(name) {
+            return Ok(Some(map.clone()));
+        }
+        match self.api.config_map(self.namespace, name).await.map_err(|error| error.to_string())? {
+            Some(map) => {
+                self.config_maps.insert(name.to_owned(), map.clone());
+                Ok(Some(map))
+            }
+            None if optional => Ok(None),
+            None => Err(format!("configmap {name:?} not found")),
+        }
+    }
+
+    async fn secret(&mut self, name: &str, optional: bool) -> Result<Option<Arc<Secret>>, String> {
+        if let Some(secret) = self.secrets.get(name) {
+            return Ok(Some(secret.clone()));
+        }
+        match self.api.secret(self.namespace, name).await.map_err(|error| error.to_string())? {
+            Some(secret) => {
+                self.secrets.insert(name.to_owned(), secret.clone());
+                Ok(Some(secret))
+            }
+            None if optional => Ok(None),
+            None => Err(format!("secret {name:?} not found")),
+        }
+    }
+
+    async fn config_map_key(&mut self, of: &KeyRef) -> Result<Option<String>, String> {
+        let Some(map) = self.config_map(&of.name, of.optional).await? else { return Ok(None) };
+        let value = map.data.get(&of.key).cloned();
+        self.present(value, "ConfigMap", of)
+    }
+
+    async fn secret_key(&mut self, of: &KeyRef) -> Result<Option<String>, String> {
+        let Some(secret) = self.secret(&of.name, of.optional).await? else { return Ok(None) };
+        let value = secret.data.get(&of.key).map(|bytes| text(bytes));
+        self.present(value, "Secret", of)
+    }
+
+    fn present(&self, value: Option<String>, kind: &str, of: &KeyRef) -> Result<Option<String>, String> {
+        if value.is_none() && !of.optional {
+            let KeyRef { name, key, .. } = of;
+            return Err(format!("couldn't find key {key} in {kind} {}/{name}", self.namespace));
+        }
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

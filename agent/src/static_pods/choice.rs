@@ -1,0 +1,227 @@
+//! Which pods of a manifest folder run. Pure: owns what was read so far and the choice between files
+//! that clash; never reads one. Called by [`super::follow`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::rules;
+use crate::pod::spec::Pod;
+use crate::ports;
+
+/// One file, read: the pod, and whether it gives its own UID.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) path: PathBuf,
+    pub(super) result: Result<(Pod, bool), String>,
+}
+
+/// What the folder comes to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// All that should run, the longest known first.
+    pub pods: Vec<Pod>,
+    /// Files that are not what they should be, by path.
+    pub problems: Vec<Problem>,
+}
+
+/// A file, or the folder, that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which.
+    pub path: PathBuf,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+/// A file that was right when it was last read and understood.
+#[derive(Debug, Clone)]
+struct Good {
+    pod: Pod,
+    uid_given: bool,
+    /// When its present content was first met.
+    seen: Timestamp,
+    /// When there was first a pod in this file: who came first keeps names and ports.
+    since: Timestamp,
+}
+
+/// Everything known of the folder.
+#[derive(Debug)]
+pub(super) struct Choice {
+    node: String,
+    good: BTreeMap<PathBuf, Good>,
+    bad: BTreeMap<PathBuf, String>,
+}
+
+impl Choice {
+    pub(super) fn new(node: String) -> Self {
+        Self { node, good: BTreeMap::new(), bad: BTreeMap::new() }
+    }
+
+    /// Every file that is there now. One that is half written keeps the pod it had (trap 10); one
+    /// that is gone loses it.
+    pub(super) fn take(&mut self, readings: Vec<Reading>, now: Timestamp) {
+        let before = std::mem::take(&mut self.good);
+        self.bad.clear();
+        for Reading { path, result } in readings {
+            let old = before.get(&path);
+            match result {
+                Ok((pod, uid_given)) => {
+                    let same = old.filter(|old| old.pod == pod);
+                    let seen = same.map_or(now, |old| old.seen);
+                    let since = old.map_or(now, |old| old.since);
+                    self.good.insert(path, Good { pod, uid_given, seen, since });
+                }
+                Err(message) => {
+                    if let Some(old) = old {
+                        self.good.insert(path.clone(), old.clone());
+                    }
+                    self.bad.insert(path, message);
+                }
+            }
+        }
+    }
+
+    /// Nothing is known to have changed.
+    pub(super) fn cannot_read(&mut self, folder: &Path, message: String) {
+        self.bad.insert(folder.to_owned(), format!("cannot read the manifest folder: {message}"));
+    }
+
+    /// Of files that clash the one that was there first wins; the others are told, and get their
+    /// turn when it goes.
+    pub(super) fn found(&self) -> Found {
+        let mut order: Vec<(&PathBuf, &Good)> = self.good.iter().collect();
+        order.sort_by_key(|(path, good)| (good.since, *path));
+        let mut problems = self.bad.clone();
+        let mut chosen: Vec<(&PathBuf, Pod)> = Vec::new();
+        for (path, good) in order {
+            let adopted =
+                rules::adopt(good.pod.clone(), good.uid_given, path, &self.node, &good.seen.to_string());
+            match adopted.and_then(|pod| clash(&pod, &chosen).map_or(Ok(pod), Err)) {
+                Ok(pod) => chosen.push((path, pod)),
+                Err(message) => {
+                    problems.entry(path.clone()).or_insert(message);
+                }
+            }
+        }
+        Found {
+            pods: chosen.into_iter().map(|(_, pod)| pod).collect(),
+            problems: problems.into_iter().map(|(path, message)| Problem { path, message }).collect(),
+        }
+    }
+}
+
+/// With one that was chosen before.
+fn clash(pod: &Pod, chosen: &[(&PathBuf, Pod)]) -> Option<String> {
+    chosen.iter().find_map(|(path, other)| {
+        if other.full_name() == pod.full_name() {
+            return Some(format!("pod {} is already described in {}", pod.full_name(), path.display()));
+        }
+        if other.uid == pod.uid {
+            return Some(format!("a pod with UID {} is already described in {}", pod.uid, path.display()));
+        }
+        ports::clash(pod, other).map(|port| {
+            format!(
+                "pod {} wants port {port} of the node, which pod {} of {} has already: give it another hostPort",
+                pod.full_name(),
+                other.full_name(),
+                path.display()
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::spec::{Container, Port};
+    use crate::pod::tests::{container, pod};
+
+    fn good(path: &str, name: &str) -> Reading {
+        Reading { path: path.into(), result: Ok((Pod { name: name.into(), ..pod() }, false)) }
+    }
+
+    fn bad(path: &str) -> Reading {
+        Reading { path: path.into(), result: Err("not valid YAML".into()) }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn names(choice: &Choice) -> Vec<String> {
+        choice.found().pods.into_iter().map(|pod| pod.name).collect()
+    }
+
+    fn problems(choice: &Choice) -> Vec<String> {
+        let text = |p: Problem| format!("{}: {}", p.path.display(), p.message);
+        choice.found().problems.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn trap_10_a_half_written_file_keeps_its_pod_and_leaves_the_others_alone() {
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![good("a", "a"), bad("b")], at(1));
+        assert_eq!(names(&choice), ["a-n"]);
+        assert_eq!(problems(&choice), ["b: not valid YAML"]);
+        let before = choice.found().pods;
+        choice.take(vec![bad("a"), good("b", "b")], at(2));
+        assert_eq!(names(&choice), ["a-n", "b-n"]);
+        assert_eq!(choice.found().pods.first(), before.first());
+        choice.take(vec![good("b", "b")], at(3));
+        assert_eq!(names(&choice), ["b-n"]);
+        choice.cannot_read(Path::new("/m"), "I/O error".into());
+        assert_eq!(names(&choice), ["b-n"]);
+    }
+
+    #[test]
+    fn trap_10_a_changed_file_is_a_new_pod_of_the_same_name() {
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![good("a", "a")], at(1));
+        let old = choice.found().pods.remove(0);
+        choice.take(vec![good("a", "a")], at(2));
+        assert_eq!(choice.found().pods, std::slice::from_ref(&old), "the same content is the same pod");
+        let changed =
+            Pod { name: "a".into(), uid: crate::pod::spec::PodUid::parse("uid-2").unwrap(), ..pod() };
+        choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)) }], at(3));
+        let new = choice.found().pods.remove(0);
+        assert_eq!(new.name, old.name);
+        assert_ne!(new.uid, old.uid);
+    }
+
+    #[test]
+    fn trap_10_of_two_files_with_one_name_the_first_known_runs() {
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![good("z", "a")], at(1));
+        choice.take(vec![good("a.bak", "a"), good("z", "a")], at(2));
+        assert_eq!(names(&choice), ["a-n"]);
+        assert_eq!(problems(&choice), ["a.bak: pod default/a-n is already described in z"]);
+        choice.take(vec![good("a.bak", "a")], at(3));
+        assert_eq!((names(&choice), problems(&choice).len()), (vec!["a-n".to_owned()], 0));
+    }
+
+    #[test]
+    fn two_pods_that_want_one_port_are_named() {
+        let with = |path: &str, name: &str| {
+            let port = Port {
+                name: String::new(),
+                port: 80,
+                protocol: "TCP".into(),
+                host_port: 8080,
+                host_ip: String::new(),
+            };
+            let containers = vec![Container { ports: vec![port], ..container("c") }];
+            Reading { path: path.into(), result: Ok((Pod { name: name.into(), containers, ..pod() }, false)) }
+        };
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![with("a", "a"), with("b", "b"), good("c", "c")], at(1));
+        assert_eq!(names(&choice), ["a-n", "c-n"]);
+        assert_eq!(
+            problems(&choice),
+            [
+                "b: pod default/b-n wants port 8080/TCP of the node, which pod default/a-n of a has already: give it another hostPort"
+            ]
+        );
+    }
+}

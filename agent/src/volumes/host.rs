@@ -1,0 +1,403 @@
+//! The volumes of this machine, in the kubelet's folders. Owns everything below `ROOT/pods`; never
+//! what a hostPath or another mount leads to. Called by the workers through [`Volumes`].
+//!
+//! ```text
+//! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
+//! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
+//! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
+//! ROOT/pods/UID/etc-hosts
+//! ```
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::atomic::Payload;
+use super::payload::payload;
+use super::sub_path;
+use super::{Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, mounts, ownership, removal};
+use crate::api::Api;
+use crate::node::NodeInfo;
+use crate::pod::spec::qos;
+use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+use crate::pod::spec::{Container, Pod, PodUid};
+
+const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+const ETC_HOSTS: &str = "/etc/hosts";
+/// As the kubelet reads of a container's last words.
+const MAX_WORDS: u64 = 4096;
+
+/// Volumes below a root folder.
+#[derive(Debug, Clone)]
+pub struct HostVolumes {
+    root: PathBuf,
+    api: Arc<dyn Api>,
+    node: Arc<NodeInfo>,
+    /// Whether the runtime can make mounts read-only with all that is below them.
+    recursive_read_only: bool,
+}
+
+/// What one volume comes to.
+struct Ready<'a> {
+    volume: &'a Volume,
+    /// None when there is nothing to write.
+    files: Option<Payload>,
+}
+
+impl HostVolumes {
+    /// Volumes below `root`, with what `api` knows in them.
+    #[must_use]
+    pub fn new(root: PathBuf, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
+        Self { root, api, node, recursive_read_only }
+    }
+
+    fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
+    fn pod(&self, uid: &PodUid) -> PathBuf {
+        self.pods().join(uid.as_str())
+    }
+
+    /// Looks up first, so that nothing is half made because an object is missing.
+    async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, String> {
+        let VolumeSource::Projected { sources, default_mode, .. } = &volume.source else {
+            return Ok(Ready { volume, files: None });
+        };
+        let files = payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?;
+        Ok(Ready { volume, files: Some(files) })
+    }
+
+    async fn set_up_all(&self, pod: &Pod) -> Result<(), Error> {
+        let folder = self.pod(&pod.uid);
+        let made = make_folder(&folder.join("volumes"));
+        made.map_err(|error| Error { message: format!("mkdir {}: {error}", folder.display()) })?;
+        // As the kubelet, which sets volumes up side by side: the others do not wait for a broken one.
+        let mut first = None;
+        for volume in &pod.volumes {
+            let result = match self.ready(pod, volume).await {
+                Ok(ready) => self.apply(pod, &folder, ready).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                let message = format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name);
+                first.get_or_insert(Error { message });
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
+        let path = path_of(folder, ready.volume);
+        let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
+        let size = tmpfs_size(pod, &ready.volume.source, self.node.memory);
+        let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
+        let (source, files) = (ready.volume.source.clone(), ready.files);
+        blocking(move || match source {
+            VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
+            VolumeSource::EmptyDir { memory, .. } => {
+                room(&path, memory.then_some(size))?;
+                ownership::set_empty_dir(&path, fs_group)
+                    .map_err(|e| format!("chmod {}: {e}", path.display()))
+            }
+            VolumeSource::Projected { memory, .. } => {
+                room(&path, memory.then_some(size))?;
+                atomic::write(&path, &files.unwrap_or_default(), fs_group, &now)
+                    .map_err(|e| format!("write {}: {e}", path.display()))
+            }
+        })
+        .await
+    }
+
+    fn mounts_of(&self, of: MountsOf<'_>) -> Result<Vec<Mount>, String> {
+        let MountsOf { pod, container, attempt, env, facts } = of;
+        let folder = self.pod(&pod.uid);
+        let mut list = Vec::with_capacity(container.mounts.len() + 2);
+        for (index, mount) in container.mounts.iter().enumerate() {
+            list.push(self.mount_of(&folder, pod, container, (index, mount), env)?);
+        }
+        let taken = |path: &str| container.mounts.iter().any(|mount| mount.path == path);
+        let has_address = !facts.ips.is_empty() || pod.namespaces.host_network;
+        if has_address && !taken(ETC_HOSTS) {
+            let path = folder.join("etc-hosts");
+            self.write_hosts(&path, pod, &facts.ips).map_err(|e| format!("write {}: {e}", path.display()))?;
+            list.push(plain(path, ETC_HOSTS));
+        }
+        let words = &container.termination_message.path;
+        if !taken(words) {
+            let path = words_path(&folder, &container.name, attempt);
+            make_words(&path).map_err(|e| format!("create {}: {e}", path.display()))?;
+            list.push(plain(path, words));
+        }
+        Ok(list)
+    }
+
+    fn mount_of(
+        &self,
+        folder: &Path,
+        pod: &Pod,
+        container: &Container,
+        (index, mount): (usize, &VolumeMount),
+        env: &[(String, String)],
+    ) -> Result<Mount, String> {
+        let (name, of) = (&mount.volume, &container.name);
+        let volume = pod.volumes.iter().find(|volume| volume.name == *name);
+        let volume =
+            volume.ok_or_else(|| format!("cannot find volume {name:?} to mount into container {of:?}"))?;
+        let whole = path_of(folder, volume);
+        let host_path = match sub_path_of(mount, env)? {
+            None => whole,
+            Some(part) => {
+                let target = sub_path::target(folder, name, of, index);
+                sub_path::bind(&whole, &part, &target).map_err(|failure| {
+                    // The details would tell the pod's owner about the node's files.
+                    let cause = std::error::Error::source(&failure).map(ToString::to_string);
+                    tracing::warn!(pod = pod.full_name(), volume = name, cause, "{failure}");
+                    format!("{failure} for volumeMount {name:?} of container {of:?}")
+                })?;
+                target
+            }
+        };
+        let recursive = match mount.recursive_read_only {
+            RecursiveReadOnly::Disabled => false,
+            RecursiveReadOnly::IfPossible => self.recursive_read_only,
+            RecursiveReadOnly::Enabled if self.recursive_read_only => true,
+            RecursiveReadOnly::Enabled => {
+                return Err(format!(
+                    "failed to resolve recursive read-only mode: volume {name:?} requested recursive read-only mode, but it is not supported by the runtime"
+                ));
+            }
+        };
+        Ok(Mount {
+            host_path,
+            container_path: mount.path.clone(),
+            read_only: mount.read_only || matches!(volume.source, VolumeSource::Projected { .. }),
+            recursive_read_only: recursive,
+            propagation: mount.propagation,
+        })
+    }
+
+    fn write_hosts(&self, path: &Path, pod: &Pod, ips: &[String]) -> io::Result<()> {
+        let text = if pod.namespaces.host_network {
+            hosts_file::of_host(pod, &fs::read_to_string(ETC_HOSTS)?)
+        } else {
+            hosts_file::managed(pod, ips, &self.node.cluster_domain)
+        };
+        // In place: running containers have this very file mounted.
+        if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+            return Ok(());
+        }
+        fs::write(path, text)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+    }
+}
+
+/// Where a volume's content is.
+fn path_of(pod_folder: &Path, volume: &Volume) -> PathBuf {
+    let plugin = match &volume.source {
+        VolumeSource::HostPath { path, .. } => return PathBuf::from(path),
+        VolumeSource::EmptyDir { .. } => EMPTY_DIR,
+        VolumeSource::Projected { plugin, .. } => plugin,
+    };
+    pod_folder.join("volumes").join(plugin).join(&volume.name)
+}
+
+fn words_path(pod_folder: &Path, container: &str, attempt: u32) -> PathBuf {
+    pod_folder.join("containers").join(container).join(attempt.to_string())
+}
+
+/// The part of the volume that is mounted, if not all of it.
+fn sub_path_of(mount: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>, String> {
+    let part = match &mount.sub_path {
+        SubPath::Whole => return Ok(None),
+        SubPath::Plain(path) => path.clone(),
+        SubPath::Expr(expr) => expand_strictly(expr, env)?,
+    };
+    if part.starts_with('/') {
+        return Err(format!("error SubPath `{part}` must not be an absolute path"));
+    }
+    if part.split('/').any(|step| step == "..") {
+        return Err(format!("unable to provision SubPath `{part}`: must not contain '..'"));
+    }
+    Ok(Some(part).filter(|path| !path.is_empty()))
+}
+
+/// A variable that is not there, or empty, would mount another folder than was meant.
+fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, String> {
+    let full: std::collections::BTreeMap<&str, &str> = env
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let missing = crate::manifest::expand::unknown(expr, &full);
+    if missing.is_empty() {
+        return Ok(crate::manifest::expand::expand(expr, &full));
+    }
+    Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
+}
+
+/// Of the pod's memory, the node's and the volume's own limit the smallest.
+fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
+    let limited = pod.all_containers().all(|c| c.resources.memory_limit.is_some_and(|l| l > 0));
+    let of_pod = limited.then(|| qos::peak(pod, |r| r.memory_limit));
+    let own = match source {
+        VolumeSource::EmptyDir { size_limit, .. } => *size_limit,
+        VolumeSource::HostPath { .. } | VolumeSource::Projected { .. } => None,
+    };
+    [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
+}
+
+/// A mount without conditions.
+fn plain(host_path: PathBuf, container_path: &str) -> Mount {
+    Mount {
+        host_path,
+        container_path: container_path.to_owned(),
+        read_only: false,
+        recursive_read_only: false,
+        propagation: Propagation::None,
+    }
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
+}
+
+/// The folder of a volume, with a tmpfs of that size on it if there is to be one.
+fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
+    make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
+    let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
+    match tmpfs {
+        Some(size) if !mounted => {
+            mounts::tmpfs(path, size)
+                .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
+        }
+        _ => return Ok(()),
+    }
+    let mode = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
+}
+
+/// Anybody in the container may write it.
+fn make_words(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o666))
+}
+
+fn read_words(path: &Path) -> io::Result<Option<String>> {
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let start = file.metadata()?.len().saturating_sub(MAX_WORDS);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_WORDS).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Unmounts what is below, checks that nothing is left, and only then removes.
+fn take_down(folder: &Path) -> Result<(), String> {
+    let table = || mounts::below(folder).map_err(|error| format!("read the mount table: {error}"));
+    let mut failures = Vec::new();
+    for point in table()? {
+        if let Err(error) = mounts::detach(&point) {
+            failures.push(format!("unmount {}: {error}", point.display()));
+        }
+    }
+    if let Some(point) = table()?.first() {
+        let why = if failures.is_empty() { "a mount came back".to_owned() } else { failures.join("; ") };
+        return Err(format!(
+            "orphaned pod folder {} is kept: {} is still mounted: {why}",
+            folder.display(),
+            point.display()
+        ));
+    }
+    removal::remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
+}
+
+fn list_pods(pods: &Path) -> io::Result<Vec<PodUid>> {
+    let entries = match fs::read_dir(pods) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    Ok(names.iter().filter_map(|name| name.to_str()).filter_map(PodUid::parse).collect())
+}
+
+/// File systems may block; the workers' threads must not.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(format!("the work on a volume died: {error}")),
+    }
+}
+
+impl Volumes for HostVolumes {
+    fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.set_up_all(pod))
+    }
+
+    fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
+        let (this, pod, container) = (self.clone(), of.pod.clone(), of.container.clone());
+        let (attempt, env, facts) = (of.attempt, of.env.to_vec(), of.facts.clone());
+        Box::pin(async move {
+            let work = move || {
+                let of = MountsOf { pod: &pod, container: &container, attempt, env: &env, facts: &facts };
+                this.mounts_of(of)
+            };
+            blocking(work).await.map_err(|message| Error { message })
+        })
+    }
+
+    fn last_words<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        container: &'a str,
+        attempt: u32,
+    ) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let path = words_path(&self.pod(uid), container, attempt);
+        let work = move || {
+            // In the kubelet's words, which it shows in place of the message.
+            read_words(&path)
+                .map_err(|error| format!("Error on reading termination log {}: {error}", path.display()))
+        };
+        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+    }
+
+    fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        let folder = self.pod(uid);
+        Box::pin(
+            async move { blocking(move || take_down(&folder)).await.map_err(|message| Error { message }) },
+        )
+    }
+
+    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+        let pods = self.pods();
+        Box::pin(async move {
+            let listed = blocking(move || {
+                list_pods(&pods).map_err(|error| format!("list {}: {error}", pods.display()))
+            });
+            listed.await.map_err(|message| Error { message })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Volumes that need no mount; the others are in the kernel tier.
+
+use super::*;
+use crate::api::fake::FakeApi;
+use crate::pod::spec::Resources;
+use crate::pod::spec::volume::{HostPathType, KeysOf, Projection};
+use crate::pod::tests::{container, pod};
+use crate::volumes::PodFacts;
+
+fn node() -> Arc<NodeInfo> {
+    Arc::new(NodeInfo {
+        name: "n".into(),
+        ips: vec![],
+        cluster_domain: "cluster.local".into(),
+        cpu: 1000,
+        memory: 1 << 30,
+        ephemeral: 0,
+    })
+}
+
+fn volume(name: &str, source: VolumeSource) -> Volume {
+    Volume { name: name.into(), source }
+}
+
+fn config_map(name: &str) -> VolumeSource {
+    let keys = KeysOf { name: name.into(), items: vec![], optional: false };
+    VolumeSource::Projected {
+        sources: vec![Projection::ConfigMap(keys)],
+        default_mode: 0o644,
+        memory: false,
+        plugin: "kubernetes.io~configmap",
+    }
+}
+
+fn mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        volume: volume.into(),
+        path: path.into(),
+        sub_path: SubPath::Whole,
+        read_only: false,
+        recursive_read_only: RecursiveReadOnly::Disabled,
+        propagation: Propagation::None,
+    }
+}
+
+struct Place {
+    root: tempfile::TempDir,
+    api: Arc<FakeApi>,
+    volumes: HostVolumes,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let api = Arc::new(FakeApi::default());
+        let volumes = HostVolumes::new(root.path().to_owned(), api.clone(), node(), false);
+        Self { root, api, volumes }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join("pods/uid-1").join(path)
+    }
+
+    async fn mounts(&self, pod: &Pod, env: &[(String, String)]) -> Result<Vec<Mount>, Error> {
+        let facts = PodFacts { ips: vec!["10.1.0.2".into()] };
+        let container = pod.containers.first().unwrap();
+        self.volumes.mounts(MountsOf { pod, container, attempt: 3, env, facts: &facts }).await
+    }
+}
+
+fn with(volumes: Vec<Volume>, mounts: Vec<VolumeMount>) -> Pod {
+    Pod { volumes, containers: vec![Container { mounts, ..container("web") }], ..pod() }
+}
+
+const DISK: VolumeSource = VolumeSource::EmptyDir { memory: false, size_limit: None };
+
+#[tokio::test]
+async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
+    let place = Place::new();
+    place.api.put_config_map("c", &[("key", "value")]);
+    let pod =
+        with(vec![volume("e", DISK), volume("m", config_map("c"))], vec![mount("e", "/e"), mount("m", "/m")]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.volumes.set_up(&pod).await.unwrap();
+    let empty = place.path("volumes/kubernetes.io~empty-dir/e");
+    assert_eq!(fs::metadata(&empty).unwrap().permissions().mode() & 0o7777, 0o777);
+    let key = place.path("volumes/kubernetes.io~configmap/m/key");
+    assert_eq!(fs::read_to_string(&key).unwrap(), "value");
+    let mounts = place.mounts(&pod, &[]).await.unwrap();
+    let seen: Vec<_> = mounts.iter().map(|m| (m.container_path.as_str(), m.read_only)).collect();
+    assert_eq!(seen, [("/e", false), ("/m", true), ("/etc/hosts", false), ("/dev/termination-log", false)]);
+    assert_eq!(mounts.last().unwrap().host_path, place.path("containers/web/3"));
+    let hosts = fs::read_to_string(place.path("etc-hosts")).unwrap();
+    assert!(hosts.starts_with("# Kubernetes-managed hosts file.\n") && hosts.ends_with("10.1.0.2\tweb\n"));
+    assert_eq!(place.volumes.known().await.unwrap(), [pod.uid.clone()]);
+    fs::write(empty.join("data"), "x").unwrap();
+    place.volumes.tear_down(&pod.uid).await.unwrap();
+    assert!(!place.path("").exists());
+    place.volumes.tear_down(&pod.uid).await.unwrap();
+    assert_eq!(place.volumes.known().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn content_that_changed_is_brought_up_to_date() {
+    let place = Place::new();
+    place.api.put_config_map("c", &[("key", "1")]);
+    let pod = with(vec![volume("m", config_map("c"))], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.api.put_config_map("c", &[("key", "2")]);
+    place.volumes.set_up(&pod).await.unwrap();
+    let key = place.path("volumes/kubernetes.io~configmap/m/key");
+    assert_eq!(fs::read_to_string(key).unwrap(), "2");
+}
+
+#[tokio::test]
+async fn failures_name_the_volume_and_the_others_are_made() {
+    let place = Place::new();
+    let host = VolumeSource::HostPath { path: "/no/such".into(), kind: HostPathType::Directory };
+    let pod = with(vec![volume("m", config_map("c")), volume("h", host), volume("e", DISK)], vec![]);
+    let error = place.volumes.set_up(&pod).await.unwrap_err().message;
+    assert_eq!(error, "MountVolume.SetUp failed for volume \"m\" : configmap \"c\" not found");
+    assert!(place.path("volumes/kubernetes.io~empty-dir/e").exists());
+    place.api.put_config_map("c", &[]);
+    let error = place.volumes.set_up(&pod).await.unwrap_err().message;
+    assert_eq!(
+        error,
+        "MountVolume.SetUp failed for volume \"h\" : hostPath type check failed: /no/such is not a directory"
+    );
+    let pod = with(vec![], vec![mount("x", "/x")]);
+    let error = place.mounts(&pod, &[]).await.unwrap_err().message;
+    assert_eq!(error, "cannot find volume \"x\" to mount into container \"web\"");
+}
+
+#[tokio::test]
+async fn a_sub_path_needs_its_variables_and_stays_below() {
+    let place = Place::new();
+    let expr = |text: &str| VolumeMount { sub_path: SubPath::Expr(text.into()), ..mount("e", "/e") };
+    let env = [("UP".to_owned(), "../..".to_owned()), ("NIL".to_owned(), String::new())];
+    for (text, message) in [
+        ("$(NOPE)/$(NIL)", "missing value for NIL, NOPE"),
+        ("a/$(UP)", "unable to provision SubPath `a/../..`: must not contain '..'"),
+    ] {
+        let pod = with(vec![volume("e", DISK)], vec![expr(text)]);
+        assert_eq!(place.mounts(&pod, &env).await.unwrap_err().message, message);
+    }
+}
+
+#[tokio::test]
+async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
+    let place = Place::new();
+    let mode = |recursive_read_only| VolumeMount { recursive_read_only, read_only: true, ..mount("e", "/e") };
+    let pod = |mode| with(vec![volume("e", DISK)], vec![mode]);
+    let mounts = place.mounts(&pod(mode(RecursiveReadOnly::IfPossible)), &[]).await;
+    // The pod's folder is made by set_up; here only /etc/hosts is in the way.
+    assert!(mounts.is_err());
+    place.volumes.set_up(&pod(mode(RecursiveReadOnly::IfPossible))).await.unwrap();
+    let mounts = place.mounts(&pod(mode(RecursiveReadOnly::IfPossible)), &[]).await.unwrap();
+    assert!(!mounts.first().unwrap().recursive_read_only);
+    let error = place.mounts(&pod(mode(RecursiveReadOnly::Enabled)), &[]).await.unwrap_err().message;
+    assert!(
+        error.contains("requested recursive read-only mode, but it is not supported by the runtime"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn last_words_are_the_last_4096_bytes() {
+    let place = Place::new();
+    let pod = with(vec![], vec![]);
+    let words = || place.volumes.last_words(&pod.uid, "web", 3);
+    assert_eq!(words().await.unwrap(), None);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.mounts(&pod, &[]).await.unwrap();
+    let path = place.path("containers/web/3");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    assert_eq!(words().await.unwrap().as_deref(), Some(""));
+    fs::write(&path, format!("first{}last", "x".repeat(5000))).unwrap();
+    let text = words().await.unwrap().unwrap();
+    assert_eq!(text.len(), 4096);
+    assert!(text.ends_with("xlast") && !text.contains("first"));
+    // A restart of the agent asks for the mounts again: the words stay.
+    place.mounts(&pod, &[]).await.unwrap();
+    assert!(words().await.unwrap().unwrap().ends_with("xlast"));
+}
+
+#[test]
+fn memory_volumes_are_limited_by_the_smallest() {
+    let memory = |size_limit| VolumeSource::EmptyDir { memory: true, size_limit };
+    let limited = |limit| {
+        let resources = Resources { memory_limit: limit, ..Resources::default() };
+        Pod { containers: vec![Container { resources, ..container("web") }], ..pod() }
+    };
+    assert_eq!(tmpfs_size(&limited(None), &memory(None), 1000), 1000);
+    assert_eq!(tmpfs_size(&limited(None), &memory(Some(10)), 1000), 10);
+    assert_eq!(tmpfs_size(&limited(Some(5)), &memory(Some(10)), 1000), 5);
+    assert_eq!(tmpfs_size(&limited(Some(5000)), &memory(None), 1000), 1000);
+}

@@ -1,0 +1,108 @@
+//! Mounting and unmounting by descriptors, and what is mounted where. Owns the system calls; never
+//! decides what a volume is. Called by the other files of [`super::host`].
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount,
+};
+
+/// Every mount point at or below `folder`, the deepest first.
+pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?, folder))
+}
+
+/// mountinfo holds one line for each mount: `36 35 98:0 /root /mount/point options …`, in the order
+/// of mounting, so that what lies on top of another comes later.
+fn parse(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let mut found: Vec<PathBuf> =
+        points.map(unescape).map(PathBuf::from).filter(|point| point.starts_with(folder)).collect();
+    found.reverse();
+    found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    found
+}
+
+/// `\040` is a space, as proc(5) writes it.
+fn unescape(text: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let code = match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        match code {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// Whether something is mounted exactly there.
+pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(below(path)?.iter().any(|point| point == path))
+}
+
+/// A tmpfs of at most `size` bytes. Without swap where the kernel can (6.4), for secrets.
+pub(super) fn tmpfs(path: &Path, size: i64) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let size = if size > 0 { format!("size={size}") } else { "size=50%".to_owned() };
+    let attempt = |options: String| -> io::Result<()> {
+        let options = CString::new(options)?;
+        Ok(mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str()))?)
+    };
+    match attempt(format!("{size},noswap")) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => attempt(size),
+        result => result,
+    }
+}
+
+/// Binds what `source` is open on to `target`: no name is looked up a second time.
+pub(super) fn bind(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(source, OsStr::from_bytes(b""), flags)?;
+    let empty = OsStr::from_bytes(b"");
+    Ok(move_mount(tree.as_fd(), empty, CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Not what a link at the end of the path leads to.
+pub(super) fn detach(path: &Path) -> io::Result<()> {
+    Ok(unmount(path, UnmountFlags::NOFOLLOW)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_below_a_folder_come_deepest_and_newest_first() {
+        let table = b"22 1 0:1 / / rw - ext4 a rw\n\
+            23 22 0:2 / /var/pods/u/volumes/a rw - tmpfs t rw\n\
+            24 23 0:3 / /var/pods/u/volumes/a/deep rw - tmpfs t rw\n\
+            25 22 0:4 / /var/pods/u2/x rw - tmpfs t rw\n\
+            26 23 0:5 / /var/pods/u/volumes/b\\040c rw shared:1 - tmpfs t rw\n\
+            27 22 0:6 / /var/pods/u rw - tmpfs t rw\n";
+        assert_eq!(
+            parse(table, Path::new("/var/pods/u")),
+            ["/var/pods/u/volumes/a/deep", "/var/pods/u/volumes/b c", "/var/pods/u/volumes/a", "/var/pods/u"]
+                .map(PathBuf::from)
+        );
+    }
+}
