@@ -11,6 +11,7 @@ mod lifecycle;
 mod limits;
 mod lives;
 mod network;
+mod pod_spec;
 mod restart;
 mod standalone;
 mod volumes;
