@@ -18,6 +18,7 @@ mod log_reopen;
 mod monitor;
 mod mounts;
 mod network;
+mod pod_spec;
 mod port_forward;
 mod ports;
 mod pulls;

@@ -32,6 +32,7 @@ spec:
 "#;
 
 mod fields;
+mod ledger;
 mod objects;
 
 fn parse(text: &str) -> Result<Vec<Pod>, Error> {

@@ -159,6 +159,24 @@ fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
 }
 
 #[test]
+fn read_only_root_reaches_the_runtime() {
+    let own = Security { read_only_root: true, privileged: true, ..Security::default() };
+    let pod = Pod { containers: vec![Container { security: own, ..container("web") }], ..pod() };
+    let new = NewContainer {
+        pod: &pod,
+        container: pod.container("web").unwrap(),
+        attempt: 0,
+        sandbox: "s",
+        sandbox_attempt: 0,
+        cgroup_parent: "",
+        image_id: "i",
+        setup: &Setup::default(),
+    };
+    let context = container_config::container(&new, &node()).linux.unwrap().security_context.unwrap();
+    assert!(context.readonly_rootfs && context.privileged);
+}
+
+#[test]
 fn seccomp_that_is_not_asked_for_is_the_nodes_choice() {
     use wire::security_profile::ProfileType;
     let kind = |default| {
