@@ -3,14 +3,17 @@
 //! touches the host outside the folders, cgroups and namespaces it was given. Used by the kernel
 //! tier (`tests/kernel`) and by `cargo xtask demo`.
 
+pub mod containerd;
 pub mod cri;
 pub mod http;
 pub mod image;
 pub mod leakcheck;
 pub mod node;
+pub mod peers;
 pub mod place;
 pub mod pod;
 pub mod poll;
 pub mod proc;
 pub mod registry;
 pub mod standalone;
+pub mod suite;

@@ -1,0 +1,25 @@
+//! The Go suite over CRI, first on the peer: a check that fails there expects too much.
+
+use anyhow::{Context, Result};
+use gantry_tests::containerd::{Containerd, Options};
+use gantry_tests::node::Node;
+use gantry_tests::registry::Registry;
+use gantry_tests::suite;
+
+#[test]
+fn go_suite_on_containerd() -> Result<()> {
+    let registry = Registry::start()?;
+    let images = suite::push_images(&registry)?;
+    let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
+    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())
+}
+
+#[test]
+fn go_suite_on_gantry() -> Result<()> {
+    let node = Node::start()?;
+    let registry = Registry::start()?;
+    let images = suite::push_images(&registry)?;
+    let before = node.snapshot()?;
+    suite::run(&node.roots().path("cri.sock"), &images, node.roots().tag())?;
+    node.assert_clean(&before)
+}

@@ -1,0 +1,5 @@
+//! The CRI tier: `gantry runtime` as a process of its own, seen through its socket alone, as a
+//! kubelet sees it. Each test ends with a leak check. Never run by a plain `cargo test`; refuses to
+//! run in the host's namespaces. Run by `cargo xtask test --tier cri`.
+
+mod go_suite;
