@@ -247,7 +247,8 @@ fn conflist(bridge: &str, number: u32, leases: &Path, portmap: bool) -> serde_js
 }
 
 /// Defaults but for the places; `restrict_oom_score_adj` because a node may lack
-/// CAP_SYS_RESOURCE, and every pod would fail.
+/// CAP_SYS_RESOURCE, and every pod would fail, and the drain because its default waits for ever for
+/// a child that keeps an exec's pipe.
 fn config(folder: &Path, programs: &Programs, pause: &str) -> String {
     let at = |name: &str| folder.join(name).display().to_string();
     format!(
@@ -274,6 +275,7 @@ config_path = "{certs}"
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
+drain_exec_sync_io_timeout = "2s"
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni}"]

@@ -63,12 +63,6 @@ func init() {
 		_, err := t.Runtime.UpdateContainerResources(t.Ctx, &cri.UpdateContainerResourcesRequest{ContainerId: unknownID, Linux: &cri.LinuxContainerResources{CpuShares: 2}})
 		t.Code("UpdateContainerResources of an unknown id", err, codes.NotFound)
 	})
-	register("resources/update-exited", func(t *T) {
-		container := t.RunPod("update").Run("main", "true")
-		container.AwaitExit()
-		_, err := t.Runtime.UpdateContainerResources(t.Ctx, &cri.UpdateContainerResourcesRequest{ContainerId: container.ID, Linux: &cri.LinuxContainerResources{CpuShares: 256}})
-		t.True(err != nil, "an exited container was updated")
-	})
 	register("resources/update-sandbox", func(t *T) {
 		pod := t.RunPod("update")
 		_, err := t.Runtime.UpdatePodSandboxResources(t.Ctx, &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: pod.ID, Resources: &cri.LinuxContainerResources{CpuShares: 256}})

@@ -195,10 +195,14 @@ func init() {
 	})
 	register("sandbox/name-reserved", func(t *T) {
 		pod := t.RunPod("taken")
-		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: pod.Config})
-		t.True(err != nil, "a second sandbox of the same name and attempt was made")
-		t.Contains("the error", err.Error(), "reserve")
-		t.Contains("the error", err.Error(), pod.ID)
+		answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: pod.Config})
+		if err == nil {
+			// As good: a call whose answer was lost gets it when it is made again, as in CRI-O.
+			Equal(t, "id of the second", answer.PodSandboxId, pod.ID)
+		} else {
+			t.Contains("the error", err.Error(), "reserve")
+			t.Contains("the error", err.Error(), pod.ID)
+		}
 		pod.Stop()
 		pod.Remove()
 		t.RunConfig(pod.Config)

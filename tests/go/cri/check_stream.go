@@ -215,7 +215,10 @@ func registerExec(protocol string, connect executor) {
 		sizes := make(sizeQueue, 1)
 		sizes <- remotecommand.TerminalSize{Width: 123, Height: 45}
 		script := "test -t 0 && test -t 1 && echo is a tty; for i in 1 2 3 4 5 6 7 8 9 10; do [ \"$(stty size)\" = '45 123' ] && break; sleep 0.2; done; stty size"
-		t.OK("exec", run(t, script, remotecommand.StreamOptions{Stdin: bytes.NewReader(nil), Stdout: &out, Tty: true, TerminalSizeQueue: sizes}))
+		// A terminal whose stdin ends hangs up: it stays open until the program has ended.
+		stdin, writer := io.Pipe()
+		t.Cleanup(func() { t.OK("close", writer.Close()) })
+		t.OK("exec", run(t, script, remotecommand.StreamOptions{Stdin: stdin, Stdout: &out, Tty: true, TerminalSizeQueue: sizes}))
 		t.Contains("output", out.String(), "is a tty\r\n")
 		t.Contains("output", out.String(), "45 123\r\n")
 	})
