@@ -23,6 +23,8 @@ pub struct Images {
     pub basic: String,
     /// For a runtime whose pause is an image.
     pub pause: String,
+    /// Every one that a check may pull.
+    pub all: Vec<String>,
 }
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/home/web:/bin/sh\n";
@@ -33,8 +35,12 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/home/web:
 /// When busybox-static is missing or the registry refuses.
 pub fn push_images(registry: &Registry) -> Result<Images> {
     let basic = basic()?;
-    let push =
-        |name: &str, tag: &str, image: &Image| registry.push(&format!("suite/{name}"), tag, &image.build()?);
+    let mut all = Vec::new();
+    let mut push = |name: &str, tag: &str, image: &Image| -> Result<String> {
+        let reference = registry.push(&format!("suite/{name}"), tag, &image.build()?)?;
+        all.push(reference.clone());
+        Ok(reference)
+    };
     let on_top = |layer: Layer| Image {
         layers: basic.layers.iter().cloned().chain([layer]).collect(),
         ..basic.clone()
@@ -53,14 +59,17 @@ pub fn push_images(registry: &Registry) -> Result<Images> {
     let script = "trap 'exit 11' USR2; echo ready; while :; do sleep 0.1; done";
     let signal = Image { cmd: words(&["/bin/sh", "-c", script]), ..basic.clone() };
     let signal = signal.build_with(|config| config["config"]["StopSignal"] = "SIGUSR2".into())?;
-    registry.push("suite/stopsignal", "1", &signal)?;
+    let signal = registry.push("suite/stopsignal", "1", &signal)?;
     let pause = std::fs::read(place::bin_dir()?.join("gantry-pause")).context("read gantry-pause")?;
     let pause = Image {
         layers: vec![Layer::default().file("pause", 0o755, pause)],
         entrypoint: words(&["/pause"]),
         ..Image::default()
     };
-    Ok(Images { basic: push("basic", "1", &basic)?, pause: push("pause", "1", &pause)? })
+    let basic = push("basic", "1", &basic)?;
+    let pause = registry.push("suite/pause", "1", &pause.build()?)?;
+    all.push(signal);
+    Ok(Images { basic, pause, all })
 }
 
 fn basic() -> Result<Image> {

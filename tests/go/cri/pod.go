@@ -64,8 +64,27 @@ func (t *T) RunConfig(config *cri.PodSandboxConfig) *Pod {
 	t.Cleanup(func() {
 		pod.Stop()
 		pod.Remove()
+		t.removeCgroup(config.Linux.CgroupParent)
 	})
 	return pod
+}
+
+// removeCgroup removes a pod's cgroup in every hierarchy: it is the kubelet's, so that no runtime does.
+// What a runtime left in it shows as a failure.
+func (t *T) removeCgroup(parent string) {
+	if parent == "" {
+		return
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		folders, err := filepath.Glob(pattern + parent)
+		t.OK("glob", err)
+		for _, folder := range folders {
+			t.Await("the pod's cgroup to be empty", 5*time.Second, func() (bool, string) {
+				err := os.Remove(folder)
+				return err == nil || os.IsNotExist(err), fmt.Sprint(err)
+			})
+		}
+	}
 }
 
 // Stop is StopPodSandbox.
