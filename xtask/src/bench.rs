@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_tests::bench::{self, Counts, Measured, median};
+use gantry_tests::bench::{self, Counts, Measured, Outcome, Start, median};
 use gantry_tests::peers::Programs;
 use gantry_tests::place;
 
@@ -33,54 +33,53 @@ pub(crate) fn inside(counts: Counts) -> Result<()> {
     println!("\nmachine: {cores} cores, {}", version.trim());
     println!("load before: {}, after: {}", before.trim(), load().trim());
     println!("external gunzip for containerd (igzip, unpigz in PATH): {}", gunzip());
+    show_starts(&outcome, counts.pods);
+    show_pulls(&outcome, counts.pulls);
+    Ok(())
+}
+
+fn sides(outcome: &Outcome) -> [(&'static str, &Measured); 2] {
+    [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)]
+}
+
+fn show_starts(outcome: &Outcome, each: usize) {
     println!(
-        "\npod start: image present, bridge + host-local, one container; {} each, in turns; medians in ms",
-        counts.pods
+        "\npod start: image present, bridge + host-local, one container; {each} each, in turns; medians in ms"
     );
     println!(
         "{:<12}{:>16}{:>18}{:>16}{:>10}",
         "", "RunPodSandbox", "CreateContainer", "StartContainer", "total"
     );
-    for (name, side) in [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)] {
-        let step = |step: fn(&bench::Start) -> Duration| ms(median(side.starts.iter().map(step)));
+    for (name, side) in sides(outcome) {
+        let step = |step: fn(&Start) -> Duration| median(side.starts.iter().map(step)).as_secs_f64() * 1e3;
         println!(
             "{name:<12}{:>16.1}{:>18.1}{:>16.1}{:>10.1}",
             step(|start| start.sandbox),
             step(|start| start.create),
             step(|start| start.start),
-            step(bench::Start::total)
+            step(Start::total)
         );
     }
-    let total = |side: &Measured| median(side.starts.iter().map(bench::Start::total));
-    println!(
-        "ratio: gantry starts a pod {} as fast",
-        times(total(&outcome.containerd), total(&outcome.gantry))
-    );
-    println!(
-        "\npull: cold image of 3 layers, {:.1} MB compressed, {} files, registry on loopback; {} each, in turns; s",
-        outcome.image_bytes as f64 / 1e6,
-        outcome.image_files,
-        counts.pulls
-    );
-    for (name, side) in [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)] {
-        let all: Vec<String> = side.pulls.iter().map(|pull| format!("{:.2}", pull.as_secs_f64())).collect();
-        println!(
-            "{name:<12}median {:.2}  ({})",
-            median(side.pulls.iter().copied()).as_secs_f64(),
-            all.join(" ")
-        );
-    }
-    let pull = |side: &Measured| median(side.pulls.iter().copied());
-    println!("ratio: gantry pulls {} as fast", times(pull(&outcome.containerd), pull(&outcome.gantry)));
-    Ok(())
+    let total = |side: &Measured| median(side.starts.iter().map(Start::total));
+    println!("ratio: gantry starts a pod {}", times(total(&outcome.containerd), total(&outcome.gantry)));
 }
 
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+fn show_pulls(outcome: &Outcome, each: usize) {
+    println!(
+        "\npull: cold image of 3 layers, {:.1} MB compressed, {} files, registry on loopback; {each} each, in turns; s",
+        outcome.image_bytes as f64 / 1e6,
+        outcome.image_files
+    );
+    let middle = |side: &Measured| median(side.pulls.iter().copied());
+    for (name, side) in sides(outcome) {
+        let all: Vec<String> = side.pulls.iter().map(|pull| format!("{:.2}", pull.as_secs_f64())).collect();
+        println!("{name:<12}median {:.2}  ({})", middle(side).as_secs_f64(), all.join(" "));
+    }
+    println!("ratio: gantry pulls {}", times(middle(&outcome.containerd), middle(&outcome.gantry)));
 }
 
 fn times(theirs: Duration, ours: Duration) -> String {
-    format!("{:.2} times", theirs.as_secs_f64() / ours.as_secs_f64())
+    format!("{:.2} times as fast as containerd", theirs.as_secs_f64() / ours.as_secs_f64())
 }
 
 /// containerd takes one of these when it is there; a comparison must say so.
