@@ -98,15 +98,6 @@ func init() {
 		text := t.RunPod("caps").Output("grep CapEff /proc/self/status", capabilities([]string{"ALL"}, nil))
 		t.True(!strings.Contains(text, defaultCapabilities), "only the default ones: %q", text)
 	})
-	register("security/capabilities-unknown", func(t *T) {
-		pod := t.RunPod("caps")
-		t.Need(t.Image)
-		container, err := pod.TryCreate(pod.containerConfig("main", "true", capabilities([]string{"NO_SUCH_THING"}, nil)))
-		if err == nil {
-			// runc ignores it with a warning; a refusal at start is as good as one at create.
-			container.TryStart()
-		}
-	})
 	register("security/no-new-privs", func(t *T) {
 		pod := t.RunPod("nnp")
 		set := security(func(to *cri.LinuxContainerSecurityContext) { to.NoNewPrivs = true })
