@@ -11,7 +11,9 @@ fn go_suite_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
-    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())
+    let before = containerd.snapshot()?;
+    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())?;
+    before.await_clean(&containerd.scope())
 }
 
 #[test]

@@ -125,10 +125,10 @@ impl Containerd {
     pub fn scope(&self) -> Scope {
         Scope {
             cgroup_tag: self.tag.clone(),
-            folders: Vec::new(),
             leases: self.folder.path().join("leases"),
             own: vec![i32::try_from(self.child.id()).unwrap_or(0)],
             bridges: vec![self.bridge.clone()],
+            ..Scope::default()
         }
     }
 
