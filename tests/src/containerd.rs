@@ -202,7 +202,7 @@ impl Drop for Containerd {
         });
         leakcheck::sweep(&self.scope(), self.folder.path());
         // By design portmap's tables outlive its pods; no nft, no table.
-        for family in ["inet", "ip", "ip6"] {
+        for family in ["ip", "ip6"] {
             let _ = Command::new("nft")
                 .args(["delete", "table", family, "cni_hostport"])
                 .stderr(Stdio::null())
