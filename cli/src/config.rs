@@ -114,7 +114,10 @@ mod tests {
     use super::*;
 
     fn with(text: &str, flags: &[&str]) -> Result<Cli> {
-        let folder = std::env::temp_dir().join(format!("gantry-config-{}", std::process::id()));
+        // Tests run side by side: each has a folder of its own.
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("gantry-config-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let file = folder.join(format!("{}.toml", text.len()));
         std::fs::write(&file, text)?;

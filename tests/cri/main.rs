@@ -2,5 +2,6 @@
 //! kubelet sees it. Each test ends with a leak check. Never run by a plain `cargo test`; refuses to
 //! run in the host's namespaces. Run by `cargo xtask test --tier cri`.
 
+mod go_suite;
 mod nginx;
 mod pods;

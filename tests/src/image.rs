@@ -197,6 +197,14 @@ impl Image {
     /// # Errors
     /// When a path does not fit a tar header, or there is no layer.
     pub fn build(&self) -> Result<Built> {
+        self.build_with(|_| {})
+    }
+
+    /// As [`Image::build`], after a last change to the config's JSON.
+    ///
+    /// # Errors
+    /// As [`Image::build`].
+    pub fn build_with(&self, change: impl FnOnce(&mut serde_json::Value)) -> Result<Built> {
         if self.layers.is_empty() {
             bail!("an image needs a layer");
         }
@@ -207,7 +215,7 @@ impl Image {
             diff_ids.push(sha256(&tar));
             layers.push(blob(gzip(&tar)?));
         }
-        let config = blob(serde_json::to_vec(&json!({
+        let mut config = json!({
             "architecture": "amd64",
             "os": "linux",
             "created": "2023-11-14T22:13:20Z",
@@ -219,7 +227,9 @@ impl Image {
                 "WorkingDir": self.workdir,
             },
             "rootfs": { "type": "layers", "diff_ids": diff_ids },
-        }))?);
+        });
+        change(&mut config);
+        let config = blob(serde_json::to_vec(&config)?);
         let manifest = blob(serde_json::to_vec(&json!({
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,

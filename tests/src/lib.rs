@@ -3,6 +3,8 @@
 //! touches the host outside the folders, cgroups and namespaces it was given. Used by the tiers
 //! that need root (`tests/kernel`, `tests/cri`, `tests/standalone`) and by `cargo xtask`.
 
+pub mod bench;
+pub mod containerd;
 pub mod cri;
 pub mod debian;
 pub mod go;
@@ -11,6 +13,7 @@ pub mod http;
 pub mod image;
 pub mod leakcheck;
 pub mod node;
+pub mod peers;
 pub mod place;
 pub mod pod;
 pub mod poll;
@@ -19,4 +22,5 @@ pub mod ready;
 pub mod registry;
 pub mod standalone;
 pub mod stream_client;
+pub mod suite;
 pub mod websocket;

@@ -1,8 +1,9 @@
-//! The one command of the repository: `cargo xtask build|demo|test|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|bench|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod bench;
 mod build;
 mod cell;
 mod cpio;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use gantry_tests::bench::Counts;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Builds, checks and shows Gantry")]
@@ -66,6 +68,28 @@ enum Task {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
+    Peers,
+    /// Measures beside containerd, in one run (as root)
+    Bench {
+        /// What to measure
+        #[arg(value_enum)]
+        what: Bench,
+        /// How many pods of each runtime
+        #[arg(long, default_value_t = 20)]
+        pods: usize,
+        /// How many pulls by each runtime
+        #[arg(long, default_value_t = 3)]
+        pulls: usize,
+    },
+    /// The bench's own half, inside its namespaces
+    #[command(hide = true)]
+    BenchInside {
+        #[arg(long)]
+        pods: usize,
+        #[arg(long)]
+        pulls: usize,
+    },
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside,
@@ -77,10 +101,19 @@ enum Task {
     },
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Bench {
+    /// A pod's start and an image's pull
+    First,
+}
+
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
         Task::Demo { release } => demo::outside(release),
+        Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
+        Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
+        Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside => demo::inside(),
         Task::Test { tier, filter } => tiers::test(&tier, filter.as_deref()),
         Task::Vm { command } => vm::shell(&command),

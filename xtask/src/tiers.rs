@@ -63,6 +63,7 @@ impl Tier {
                 gantry_tests::debian::fetch()?;
                 gantry_tests::go::upstream_plugins()?;
                 gantry_tests::go::libcni()?;
+                gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
             Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What a process finds: its words, environment, folder, identity, namespaces.
+func init() {
+	register("process/command-of-the-image", func(t *T) {
+		Equal(t, "output", t.RunPod("entry").Output("", image(t.Sibling("entry:1"))), "entry: from-image\n")
+	})
+	register("process/args-replace-the-image-s-cmd", func(t *T) {
+		text := t.RunPod("entry").Output("", image(t.Sibling("entry:1")), func(config *cri.ContainerConfig) { config.Args = []string{"from-request"} })
+		Equal(t, "output", text, "entry: from-request\n")
+	})
+	register("process/command-replaces-both", func(t *T) {
+		text := t.RunPod("entry").Output("", image(t.Sibling("entry:1")), func(config *cri.ContainerConfig) { config.Command = []string{"/bin/echo", "alone"} })
+		Equal(t, "output", text, "alone\n")
+	})
+	register("process/command-from-path", func(t *T) {
+		text := t.RunPod("path").Output("", func(config *cri.ContainerConfig) { config.Command = []string{"echo"}; config.Args = []string{"found"} })
+		Equal(t, "output", text, "found\n")
+	})
+	register("process/no-command-at-all", func(t *T) {
+		pod := t.RunPod("nothing")
+		t.Need(t.Sibling("nothing:1"))
+		_, err := pod.TryCreate(pod.containerConfig("main", "", image(t.Sibling("nothing:1"))))
+		t.True(err != nil, "a container without any command was made")
+	})
+	register("process/env", func(t *T) {
+		text := t.RunPod("env").Output("env", func(config *cri.ContainerConfig) {
+			config.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("1 = 2")}, {Key: "FROM_IMAGE", Value: []byte("overridden")}, {Key: "EMPTY"}}
+		})
+		t.Contains("env", text, "A=1 = 2\n")
+		t.Contains("env", text, "FROM_IMAGE=overridden\n")
+		t.Contains("env", text, "EMPTY=\n")
+		t.Contains("env", text, "ALSO_IMAGE=yes\n")
+		t.Contains("env", text, "HOSTNAME=env\n")
+		t.Contains("env", text, "HOME=/root\n")
+	})
+	register("process/working-dir-of-the-image", func(t *T) {
+		Equal(t, "pwd", t.RunPod("cwd").Output("pwd"), "/work\n")
+	})
+	register("process/working-dir-of-the-request", func(t *T) {
+		Equal(t, "pwd", t.RunPod("cwd").Output("pwd", func(config *cri.ContainerConfig) { config.WorkingDir = "/tmp" }), "/tmp\n")
+	})
+	register("process/working-dir-is-made", func(t *T) {
+		Equal(t, "pwd", t.RunPod("cwd").Output("pwd", func(config *cri.ContainerConfig) { config.WorkingDir = "/made/on/demand" }), "/made/on/demand\n")
+	})
+	register("process/stdin-is-empty", func(t *T) {
+		Equal(t, "output", t.RunPod("stdin").Output("cat; echo end"), "end\n")
+	})
+	register("process/no-open-files-but-std", func(t *T) {
+		// The shell's own glob opens the folder as 3 or higher, and it is gone by the test.
+		text := t.RunPod("fds").Output("for fd in /proc/self/fd/*; do [ -e $fd ] && echo ${fd##*/}; done; true")
+		Equal(t, "descriptors", text, "0\n1\n2\n")
+	})
+	register("process/hostname", func(t *T) {
+		Equal(t, "hostname", t.RunPod("named").Output("hostname; cat /etc/hostname"), "named\nnamed\n")
+	})
+	register("process/umask-and-signals", func(t *T) {
+		text := t.RunPod("clean").Output("umask; grep -E 'Sig(Blk|Ign)' /proc/self/status | tr -s '\\t' ' '")
+		Equal(t, "output", text, "0022\nSigBlk: 0000000000000000\nSigIgn: 0000000000000000\n")
+	})
+	register("process/pid-namespace-of-its-own", func(t *T) {
+		pod := t.RunPod("pids")
+		Equal(t, "pid", pod.Output("echo $$"), "1\n")
+	})
+	register("process/shared-pid-namespace", func(t *T) {
+		pod := t.RunPod("shared", func(config *cri.PodSandboxConfig) {
+			config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+		})
+		pod.Run("one", "trap 'exit 0' TERM; sleep 1000 & echo ready; wait").AwaitWritten("ready")
+		text := pod.Output("echo pid $$; cat /proc/1/comm; for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done")
+		t.True(!strings.Contains(text, "pid 1\n"), "the container is pid 1 of the shared namespace: %q", text)
+		t.Contains("processes", text, "sleep 1000")
+	})
+	register("process/host-pid-namespace", func(t *T) {
+		pod := t.RunPod("hostpid", func(config *cri.PodSandboxConfig) {
+			config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE
+		})
+		own, err := os.Readlink("/proc/self/ns/pid")
+		t.OK("readlink", err)
+		Equal(t, "pid namespace", pod.Output("readlink /proc/self/ns/pid"), own+"\n")
+	})
+	register("process/target-pid-namespace", func(t *T) {
+		pod := t.RunPod("target")
+		target := pod.Run("target", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
+		target.AwaitWritten("ready")
+		text := pod.Output("tr '\\0' ' ' < /proc/1/cmdline", security(func(to *cri.LinuxContainerSecurityContext) {
+			to.NamespaceOptions.Pid = cri.NamespaceMode_TARGET
+			to.NamespaceOptions.TargetId = target.ID
+		}))
+		t.Contains("pid 1", text, "echo ready")
+	})
+	register("process/host-ipc-namespace", func(t *T) {
+		pod := t.RunPod("hostipc", func(config *cri.PodSandboxConfig) {
+			config.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE
+		})
+		own, err := os.Readlink("/proc/self/ns/ipc")
+		t.OK("readlink", err)
+		Equal(t, "ipc namespace", pod.Output("readlink /proc/self/ns/ipc"), own+"\n")
+	})
+	register("process/namespaces-of-a-pod", func(t *T) {
+		pod := t.RunPod("spaces")
+		script := "for n in net ipc uts pid mnt; do readlink /proc/self/ns/$n; done"
+		// Both at once: the number of a namespace that is gone is given again.
+		first := pod.Run("first", script+"; echo ready; trap 'exit 0' TERM; sleep 1000 & wait")
+		first.AwaitWritten("ready")
+		one, two := strings.Fields(first.Written())[:5], strings.Fields(pod.Output(script))
+		t.True(len(one) == 5 && len(two) == 5, "%v %v", one, two)
+		for i, shared := range []bool{true, true, true, false, false} {
+			t.True((one[i] == two[i]) == shared, "%s and %s, shared should be %v", one[i], two[i], shared)
+		}
+		host, err := os.Readlink("/proc/self/ns/net")
+		t.OK("readlink", err)
+		t.True(one[0] != host, "the pod is in the node's network")
+	})
+	register("process/dev-shm-is-the-pod-s", func(t *T) {
+		pod := t.RunPod("shm")
+		pod.Output("echo hello > /dev/shm/note")
+		Equal(t, "note", pod.Output("cat /dev/shm/note; df -k /dev/shm | tail -1 | awk '{print $2}'"), "hello\n65536\n")
+	})
+	register("process/devices", func(t *T) {
+		text := t.RunPod("dev").Output("cd /dev; for f in null zero full random urandom tty ptmx; do [ -c $f ] && echo $f; done; ls -ld pts shm mqueue fd stdin >/dev/null && echo rest")
+		Equal(t, "devices", text, "null\nzero\nfull\nrandom\nurandom\ntty\nptmx\nrest\n")
+	})
+	register("process/device-of-the-request", func(t *T) {
+		text := t.RunPod("dev").Output("[ -c /dev/mine ] && head -c 3 /dev/mine | wc -c", func(config *cri.ContainerConfig) {
+			config.Devices = []*cri.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "rwm"}}
+		})
+		Equal(t, "bytes", strings.TrimSpace(text), "3")
+	})
+	register("process/device-read-only", func(t *T) {
+		text := t.RunPod("dev").Output("head -c 3 /dev/mine | wc -c; (echo x > /dev/mine) 2>/dev/null || echo refused", func(config *cri.ContainerConfig) {
+			config.Devices = []*cri.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "r"}}
+		})
+		// /dev/zero may be written by every container by default rules: the node type decides, so
+		// only reading is claimed.
+		t.Contains("output", text, "3")
+	})
+	register("process/oom-score-adj", func(t *T) {
+		Equal(t, "oom_score_adj", t.RunPod("oom").Output("cat /proc/self/oom_score_adj"), "1000\n")
+	})
+	register("process/zombies-of-the-pod-are-reaped", func(t *T) {
+		pod := t.RunPod("zombies", func(config *cri.PodSandboxConfig) {
+			config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
+		})
+		container := pod.Run("main", "trap 'exit 0' TERM; (sh -c 'true & exec sleep 0.1' &) ; echo ready; while :; do sleep 0.1; done")
+		container.AwaitWritten("ready")
+		t.Await("zombies to be reaped", 10*time.Second, func() (bool, string) {
+			text := container.Pod.t.zombies(container)
+			return text == "", text
+		})
+	})
+	// Logs.
+	register("log/format", func(t *T) {
+		container := t.RunPod("format").Run("main", "echo out; echo err >&2")
+		container.AwaitExit()
+		lines := strings.Split(strings.TrimSpace(container.Log()), "\n")
+		Equal(t, "lines", len(lines), 2)
+		seen := map[string]bool{}
+		for _, line := range lines {
+			words := strings.SplitN(line, " ", 4)
+			t.True(len(words) == 4, "line %q", line)
+			stamp, err := time.Parse(time.RFC3339Nano, words[0])
+			t.OK("time of "+line, err)
+			t.True(time.Since(stamp) < time.Minute && time.Since(stamp) > -time.Second, "time %s", stamp)
+			seen[strings.Join(words[1:], " ")] = true
+		}
+		t.True(seen["stdout F out"] && seen["stderr F err"], "lines: %v", lines)
+	})
+	register("log/no-newline-at-the-end", func(t *T) {
+		container := t.RunPod("partial").Run("main", "printf 'no newline'")
+		container.AwaitExit()
+		text := container.Log()
+		t.True(strings.HasSuffix(text, " stdout P no newline\n") || strings.HasSuffix(text, " stdout F no newline\n"), "log %q", text)
+	})
+	register("log/long-lines-are-cut", func(t *T) {
+		container := t.RunPod("long").Run("main", "head -c 40000 /dev/zero | tr '\\0' x; echo; echo end")
+		container.AwaitExit()
+		lines := strings.Split(strings.TrimSpace(container.Log()), "\n")
+		t.True(len(lines) >= 4, "%d lines", len(lines))
+		total := 0
+		for i, line := range lines[:len(lines)-1] {
+			words := strings.SplitN(line, " ", 4)
+			wanted := "P"
+			if i == len(lines)-2 {
+				wanted = "F"
+			}
+			Equal(t, "tag", words[2], wanted)
+			total += len(words[3])
+			t.True(len(words[3]) <= 16<<10, "a piece of %d bytes", len(words[3]))
+		}
+		Equal(t, "bytes", total, 40000)
+	})
+	register("log/many-lines-in-order", func(t *T) {
+		container := t.RunPod("many").Run("main", "seq 1 20000")
+		container.AwaitExit()
+		lines := strings.Fields(container.Written())
+		Equal(t, "lines", len(lines), 20000)
+		Equal(t, "first", lines[0], "1")
+		Equal(t, "last", lines[19999], "20000")
+	})
+	register("log/complete-at-exit", func(t *T) {
+		// The kubelet reads terminated containers' logs at once.
+		pod := t.RunPod("complete")
+		for range 5 {
+			t.Contains("log", pod.Output("seq 1 3000; echo the-end"), "the-end")
+		}
+	})
+	register("log/none-without-a-path", func(t *T) {
+		container := t.RunPod("nolog").Run("main", "echo hi", func(config *cri.ContainerConfig) { config.LogPath = "" })
+		Equal(t, "exit code", container.AwaitExit().ExitCode, 0)
+		Equal(t, "log_path", container.Status().LogPath, "")
+	})
+	register("log/permissions", func(t *T) {
+		container := t.RunPod("mode").Run("main", "echo hi")
+		container.AwaitExit()
+		info, err := os.Stat(container.LogPath())
+		t.OK("stat", err)
+		Equal(t, "mode", info.Mode().Perm(), 0o640)
+	})
+	register("log/folder-below-the-log-directory", func(t *T) {
+		pod := t.RunPod("folder")
+		t.OK("mkdir", os.MkdirAll(filepath.Join(pod.Config.LogDirectory, "main"), 0o755))
+		container := pod.Run("main", "echo hi", func(config *cri.ContainerConfig) { config.LogPath = "main/0.log" })
+		container.AwaitExit()
+		Equal(t, "written", container.Written(), "hi\n")
+	})
+	register("log/reopen", func(t *T) {
+		container := t.RunPod("reopen").Run("main", "trap 'exit 0' TERM; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done")
+		container.AwaitWritten("line 3")
+		rotated := container.LogPath() + ".1"
+		t.OK("rename", os.Rename(container.LogPath(), rotated))
+		_, err := t.Runtime.ReopenContainerLog(t.Ctx, &cri.ReopenContainerLogRequest{ContainerId: container.ID})
+		t.OK("ReopenContainerLog", err)
+		container.AwaitWritten("line")
+		container.Stop(5)
+		old, err := os.ReadFile(rotated)
+		t.OK("read", err)
+		all := string(old) + container.Log()
+		count := 0
+		for _, line := range strings.Split(strings.TrimSpace(all), "\n") {
+			count++
+			t.True(strings.HasSuffix(line, "line "+itoa(count)), "line %d of both files is %q", count, line)
+		}
+		t.True(count > 3, "%d lines", count)
+	})
+	register("log/reopen-not-running", func(t *T) {
+		container := t.RunPod("reopen").Run("main", "true")
+		container.AwaitExit()
+		_, err := t.Runtime.ReopenContainerLog(t.Ctx, &cri.ReopenContainerLogRequest{ContainerId: container.ID})
+		t.True(err != nil, "the log of an exited container was reopened")
+	})
+}
+
+// zombies lists the defunct processes that a container sees.
+func (t *T) zombies(container *Container) string {
+	answer, err := t.Runtime.ExecSync(t.Ctx, &cri.ExecSyncRequest{ContainerId: container.ID, Timeout: 10,
+		Cmd: []string{"/bin/sh", "-c", "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null; true"}})
+	t.OK("ExecSync", err)
+	return strings.TrimSpace(string(answer.Stdout))
+}

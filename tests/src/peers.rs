@@ -1,0 +1,159 @@
+//! The programs that Gantry is measured against and checked with: containerd, runc and the upstream
+//! CNI plugins, built from their Go modules, and the CRI suite of `tests/go/cri`. Owns their
+//! building and where they lie; never runs one (that is `containerd` and `suite`). Called by xtask
+//! before it enters the tests' namespaces, which have no way out to a module proxy, and by those two.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// How one module's commands are built.
+struct Recipe {
+    /// Folder below `tests/go`.
+    module: &'static str,
+    cgo: bool,
+    tags: &'static str,
+    /// Folder below the programs' own.
+    to: &'static str,
+    packages: &'static [&'static str],
+}
+
+const CONTAINERD: &str = "github.com/containerd/containerd/v2/cmd/containerd";
+const SHIM: &str = "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2";
+const CTR: &str = "github.com/containerd/containerd/v2/cmd/ctr";
+
+const RECIPES: [Recipe; 4] = [
+    Recipe {
+        module: "peers",
+        cgo: false,
+        tags: "no_btrfs,no_devmapper,no_zfs",
+        to: "",
+        packages: &[CONTAINERD, SHIM, CTR],
+    },
+    // nsenter is C, and the seccomp filter libseccomp's.
+    Recipe {
+        module: "peers",
+        cgo: true,
+        tags: "seccomp",
+        to: "",
+        packages: &["github.com/opencontainers/runc"],
+    },
+    Recipe {
+        module: "peers",
+        cgo: false,
+        tags: "",
+        to: "cni",
+        packages: &[
+            "github.com/containernetworking/plugins/plugins/ipam/host-local",
+            "github.com/containernetworking/plugins/plugins/main/bridge",
+            "github.com/containernetworking/plugins/plugins/main/loopback",
+            "github.com/containernetworking/plugins/plugins/main/ptp",
+            "github.com/containernetworking/plugins/plugins/meta/portmap",
+        ],
+    },
+    Recipe { module: "cri", cgo: false, tags: "", to: "", packages: &["."] },
+];
+
+/// Built programs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// Builds what is not up to date: minutes the first time, seconds later.
+    ///
+    /// # Errors
+    /// When Go or libseccomp's headers are missing, or a module cannot be fetched.
+    pub fn build() -> Result<Self> {
+        let programs = Self::place();
+        let modules = modules()?;
+        for recipe in &RECIPES {
+            let to = programs.folder.join(recipe.to);
+            std::fs::create_dir_all(&to).with_context(|| format!("make {}", to.display()))?;
+            // The slash makes it a folder to go, also for a single package.
+            let output = format!("{}/", to.display());
+            let mut command = Command::new("go");
+            command
+                .current_dir(modules.join(recipe.module))
+                .env("CGO_ENABLED", if recipe.cgo { "1" } else { "0" })
+                .args(["build", "-trimpath", "-tags", recipe.tags, "-o", &output])
+                .args(recipe.packages)
+                .stdin(Stdio::null());
+            let status = command.status().context("start go: Go 1.26 is needed for the peers")?;
+            ensure!(
+                status.success(),
+                "go build of {} in tests/go/{}: {status} (runc needs apt-get install gcc libseccomp-dev pkg-config)",
+                recipe.packages.join(" "),
+                recipe.module
+            );
+        }
+        Self::built()
+    }
+
+    /// What was built before.
+    ///
+    /// # Errors
+    /// Names what is missing, and the command that builds it.
+    pub fn built() -> Result<Self> {
+        let programs = Self::place();
+        for name in
+            ["containerd", "containerd-shim-runc-v2", "ctr", "runc", "cri", "cni/bridge", "cni/portmap"]
+        {
+            let path = programs.path(name);
+            if !path.is_file() {
+                bail!("{} is not there: cargo xtask peers", path.display());
+            }
+        }
+        Ok(programs)
+    }
+
+    fn place() -> Self {
+        let cache =
+            std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);
+        Programs { folder: cache.join("go/bin") }
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The folder of containerd, its shim and runc.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// `tests/go` of this checkout: asked at run time, since checkouts may share binaries.
+fn modules() -> Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let current = std::env::current_dir().context("the current folder")?;
+    let below = |folder: &Path| folder.join("tests/go");
+    manifest
+        .iter()
+        .chain([&current])
+        .flat_map(|start| start.ancestors())
+        .map(below)
+        .find(|folder| folder.join("peers/go.mod").is_file())
+        .with_context(|| format!("no tests/go above {}", current.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_of_the_peers_is_kept_by_its_module() {
+        let modules = modules().unwrap();
+        let kept = std::fs::read_to_string(modules.join("peers/commands.go")).unwrap();
+        for recipe in RECIPES.iter().filter(|recipe| recipe.module == "peers") {
+            for package in recipe.packages {
+                assert!(kept.contains(&format!("_ \"{package}\"")), "{package} is not in commands.go");
+            }
+        }
+    }
+}

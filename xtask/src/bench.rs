@@ -1,0 +1,97 @@
+//! `cargo xtask bench first`: builds what is measured, enters namespaces of its own, prints medians
+//! and ratios. Keeps nothing: evidence is put into docs/evidence by hand, with the machine it came
+//! from. Called by `main`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_tests::bench::{self, Counts, Measured, Outcome, Start, median};
+use gantry_tests::peers::Programs;
+use gantry_tests::place;
+
+use crate::cell::Cell;
+use crate::{build, sh};
+
+/// Builds everything, then runs the other half in new namespaces.
+pub(crate) fn outside(counts: Counts) -> Result<()> {
+    sh::require_root("the bench")?;
+    let programs = build::build(true)?;
+    Programs::build()?;
+    let own = std::env::current_exe().context("find this program")?;
+    let cell = Cell::new()?;
+    let mut command = cell.command(&own)?;
+    command.arg("bench-inside").arg(format!("--pods={}", counts.pods));
+    command.arg(format!("--pulls={}", counts.pulls));
+    let ran = sh::run(command.env(place::BIN_DIR, programs));
+    cell.close()?;
+    ran
+}
+
+/// The bench itself.
+pub(crate) fn inside(counts: Counts) -> Result<()> {
+    let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    let before = load();
+    let outcome = bench::first(counts)?;
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!("\nmachine: {cores} cores, {}", version.trim());
+    println!("load before: {}, after: {}", before.trim(), load().trim());
+    println!("external gunzip for containerd (igzip, unpigz in PATH): {}", gunzip());
+    show_starts(&outcome, counts.pods);
+    show_pulls(&outcome, counts.pulls);
+    Ok(())
+}
+
+fn sides(outcome: &Outcome) -> [(&'static str, &Measured); 2] {
+    [("containerd", &outcome.containerd), ("gantry", &outcome.gantry)]
+}
+
+fn show_starts(outcome: &Outcome, each: usize) {
+    println!(
+        "\npod start: image present, bridge + host-local, one container; {each} each, in turns; medians in ms"
+    );
+    println!(
+        "{:<12}{:>16}{:>18}{:>16}{:>10}",
+        "", "RunPodSandbox", "CreateContainer", "StartContainer", "total"
+    );
+    for (name, side) in sides(outcome) {
+        let step = |step: fn(&Start) -> Duration| median(side.starts.iter().map(step)).as_secs_f64() * 1e3;
+        println!(
+            "{name:<12}{:>16.1}{:>18.1}{:>16.1}{:>10.1}",
+            step(|start| start.sandbox),
+            step(|start| start.create),
+            step(|start| start.start),
+            step(Start::total)
+        );
+    }
+    let total = |side: &Measured| median(side.starts.iter().map(Start::total));
+    println!("ratio: gantry starts a pod {}", times(total(&outcome.containerd), total(&outcome.gantry)));
+}
+
+fn show_pulls(outcome: &Outcome, each: usize) {
+    println!(
+        "\npull: cold image of 3 layers, {:.1} MB compressed, {} files, registry on loopback; {each} each, in turns; s",
+        outcome.image_bytes as f64 / 1e6,
+        outcome.image_files
+    );
+    let middle = |side: &Measured| median(side.pulls.iter().copied());
+    for (name, side) in sides(outcome) {
+        let all: Vec<String> = side.pulls.iter().map(|pull| format!("{:.2}", pull.as_secs_f64())).collect();
+        println!("{name:<12}median {:.2}  ({})", middle(side).as_secs_f64(), all.join(" "));
+    }
+    println!("ratio: gantry pulls {}", times(middle(&outcome.containerd), middle(&outcome.gantry)));
+}
+
+fn times(theirs: Duration, ours: Duration) -> String {
+    format!("{:.2} times as fast as containerd", theirs.as_secs_f64() / ours.as_secs_f64())
+}
+
+/// containerd takes one of these when it is there; a comparison must say so.
+fn gunzip() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found: Vec<&str> = ["igzip", "unpigz"]
+        .into_iter()
+        .filter(|name| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+        .collect();
+    if found.is_empty() { "none, so its own Go code".to_owned() } else { found.join(", ") }
+}
