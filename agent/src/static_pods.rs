@@ -66,8 +66,8 @@ async fn look(choice: &mut Choice, folder: &Path) {
     // A folder on a network disk may hang; nothing else must.
     match tokio::task::spawn_blocking(move || folder::read(&path)).await {
         Ok(Ok(readings)) => choice.take(readings, jiff::Timestamp::now()),
-        Ok(Err(message)) => choice.cannot_read(folder, message),
-        Err(error) => choice.cannot_read(folder, format!("reading died: {error}")),
+        Ok(Err(message)) => choice.cannot_read(folder, &message),
+        Err(error) => choice.cannot_read(folder, &format!("reading died: {error}")),
     }
 }
 

@@ -84,7 +84,7 @@ impl Choice {
     }
 
     /// Nothing is known to have changed.
-    pub(super) fn cannot_read(&mut self, folder: &Path, message: String) {
+    pub(super) fn cannot_read(&mut self, folder: &Path, message: &str) {
         self.bad.insert(folder.to_owned(), format!("cannot read the manifest folder: {message}"));
     }
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(choice.found().pods.first(), before.first());
         choice.take(vec![good("b", "b")], at(3));
         assert_eq!(names(&choice), ["b-n"]);
-        choice.cannot_read(Path::new("/m"), "I/O error".into());
+        choice.cannot_read(Path::new("/m"), "I/O error");
         assert_eq!(names(&choice), ["b-n"]);
     }
 
