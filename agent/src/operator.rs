@@ -4,7 +4,6 @@
 
 pub mod socket;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_proto::operator::operator_server::{Operator, OperatorServer};
@@ -14,6 +13,7 @@ use tonic::{Request, Response, Status};
 use crate::pod::Life;
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;
+use crate::watcher::Pods;
 
 /// Ten years: longer graces only overflow something.
 const MAX_GRACE: i64 = 10 * 365 * 86_400;
@@ -21,21 +21,24 @@ const MAX_GRACE: i64 = 10 * 365 * 86_400;
 /// The service over an agent's pods.
 #[derive(Debug)]
 pub struct Service {
-    pods: Arc<[PodHandle]>,
+    pods: Pods,
 }
 
 impl Service {
-    /// Over these pods.
+    /// Over these pods, as they come and go.
     #[must_use]
-    pub fn new(pods: Arc<[PodHandle]>) -> OperatorServer<Self> {
+    pub fn new(pods: Pods) -> OperatorServer<Self> {
         OperatorServer::new(Self { pods })
     }
 
-    fn find(&self, namespace: &str, name: &str) -> Result<&PodHandle, Status> {
+    /// Of several of one name the youngest: the others are about to go.
+    fn find(&self, namespace: &str, name: &str) -> Result<PodHandle, Status> {
         let namespace = if namespace.is_empty() { "default" } else { namespace };
         self.pods
+            .borrow()
             .iter()
-            .find(|handle| handle.pod.namespace == namespace && handle.pod.name == name)
+            .rfind(|handle| handle.pod.namespace == namespace && handle.pod.name == name)
+            .cloned()
             .ok_or_else(|| Status::not_found(format!("this agent has no pod {namespace}/{name}")))
     }
 }
@@ -46,7 +49,10 @@ impl Operator for Service {
         &self,
         _request: Request<wire::ListPodsRequest>,
     ) -> Result<Response<wire::ListPodsResponse>, Status> {
-        let pods = self.pods.iter().map(|handle| pod(handle, &handle.status.borrow())).collect();
+        // What is gone is in the list only until the next change of it.
+        let there = |handle: &&PodHandle| handle.status.borrow().life != Life::Gone;
+        let handles: Vec<PodHandle> = self.pods.borrow().iter().filter(there).cloned().collect();
+        let pods = handles.iter().map(|handle| pod(handle, &handle.status.borrow())).collect();
         Ok(Response::new(wire::ListPodsResponse { pods }))
     }
 
@@ -71,7 +77,7 @@ impl Operator for Service {
         handle.kill(grace, "stopped through the operator API");
         handle.remove();
         let status = handle.wait(|status| status.life == Life::Gone).await;
-        Ok(Response::new(wire::StopPodResponse { pod: Some(pod(handle, &status)) }))
+        Ok(Response::new(wire::StopPodResponse { pod: Some(pod(&handle, &status)) }))
     }
 
     async fn get_timeline(

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use super::Service;
-use crate::pod::worker::PodHandle;
+use crate::watcher::Pods;
 
 /// What failed, on which socket.
 #[derive(Debug, thiserror::Error)]
@@ -102,11 +102,7 @@ impl Socket {
     ///
     /// # Errors
     /// When the listener fails.
-    pub async fn serve(
-        mut self,
-        pods: std::sync::Arc<[PodHandle]>,
-        shutdown: impl Future<Output = ()> + Send,
-    ) -> Result<(), Error> {
+    pub async fn serve(mut self, pods: Pods, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let Some(listener) = self.listener.take() else {
             return Ok(());
         };

@@ -8,6 +8,8 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use super::socket::{Error, Socket};
+use std::sync::Arc;
+
 use super::*;
 use crate::agent::Agent;
 use crate::clock::SystemClock;
@@ -34,7 +36,7 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     let socket = Socket::bind(&path).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = tokio::spawn(socket.serve(agent.pods(), async {
+    let server = tokio::spawn(socket.serve(agent.watch_pods(), async {
         let _ = stopped.await;
     }));
     let mut client = dial(&path).await;
