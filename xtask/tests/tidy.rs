@@ -211,7 +211,7 @@ fn pure_files_know_nothing_of_the_world() {
     let sources = sources();
     let mut offenders = Vec::new();
     for pure in PURE {
-        let Some(text) = sources.get(pure) else {
+        let Some(text) = sources.get(*pure) else {
             offenders.push(format!("{pure} does not exist: mend the list in xtask/tests/tidy.rs"));
             continue;
         };
