@@ -52,6 +52,14 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        output::say(&format!(
+            "error: `gantry run` makes namespaces, mounts and cgroups, which user {} may not: run it as root, as in `sudo gantry run …`",
+            user.as_raw()
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
     let RunArgs {
         files: _,
         manifest_dir,
