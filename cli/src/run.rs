@@ -25,7 +25,7 @@ use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
 use gantry_agent::volumes::host::HostVolumes;
-use gantry_agent::{manifest, node};
+use gantry_agent::{manifest, node, orphans};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -117,6 +117,10 @@ async fn live(
     socket: Socket,
     signals: &mut Signals,
 ) -> Result<ExitCode> {
+    let wanted: Vec<PodUid> = pods.iter().map(|pod| pod.uid.clone()).collect();
+    for problem in orphans::sweep(&deps, &wanted).await {
+        tracing::warn!(problem, "left from an earlier run");
+    }
     let mut agent = Agent::start(pods, deps);
     let (stop_serving, stopped) = oneshot::channel::<()>();
     let stopped = async {
