@@ -18,6 +18,7 @@ pub mod logs;
 pub mod manifest;
 pub mod node;
 pub mod operator;
+pub mod orphans;
 pub mod pod;
 pub mod ports;
 pub mod probe;

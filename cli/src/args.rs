@@ -112,9 +112,12 @@ pub(crate) struct RuntimeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Manifests; each may hold several documents of kind Pod.
-    #[arg(required = true, value_name = "FILE")]
+    /// Manifests; each may hold several documents: pods, and ConfigMaps and Secrets for them.
+    #[arg(required_unless_present = "manifest_dir", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    /// Folder of static pods, followed as it changes: upstream's rules, one pod for each file.
+    #[arg(long, value_name = "DIR", conflicts_with = "files")]
+    pub(crate) manifest_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) flags: RuntimeFlags,
     /// Use this runtime instead of one in the same process; the flags above then mean nothing.

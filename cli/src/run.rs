@@ -1,10 +1,12 @@
 //! `gantry run`: pods from files in the foreground. Owns the order of start and end, the
 //! signals and the exit code; never decides about a pod. Called by main.
 
+mod followed;
 mod narrate;
 mod signals;
 mod summary;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,12 +21,12 @@ use gantry_agent::logs::dir::LogDir;
 use gantry_agent::operator::Sources;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::run::Deps;
-use gantry_agent::pod::spec::Pod;
+use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
 use gantry_agent::volumes::host::HostVolumes;
-use gantry_agent::{manifest, node};
+use gantry_agent::{manifest, node, orphans};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
@@ -32,6 +34,7 @@ use tonic::transport::Channel;
 use crate::args::RunArgs;
 use crate::in_process::InProcess;
 use crate::{output, runtime};
+use followed::Followed;
 use narrate::narrate;
 use signals::Signals;
 
@@ -51,7 +54,23 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
-    let RunArgs { files: _, flags, container_runtime_endpoint, agent_socket, pod_logs_dir, root_dir } = *args;
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        output::say(&format!(
+            "error: `gantry run` makes namespaces, mounts and cgroups, which user {} may not: run it as root, as in `sudo gantry run …`",
+            user.as_raw()
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    let RunArgs {
+        files: _,
+        manifest_dir,
+        flags,
+        container_runtime_endpoint,
+        agent_socket,
+        pod_logs_dir,
+        root_dir,
+    } = *args;
     let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
     let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?;
@@ -80,7 +99,12 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         node,
         runtime: Arc::new(CriRuntime::new(channel.clone(), facts)),
     };
-    let code = live(pods, deps, channel, socket, &mut signals).await?;
+    let followed = match manifest_dir {
+        Some(folder) => Followed::start(folder, &deps.node.name).await,
+        None => Followed::Nothing,
+    };
+    let pods = followed.first().unwrap_or(pods);
+    let code = live(pods, followed, deps, channel, socket, &mut signals).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
@@ -90,13 +114,18 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
 /// From the first pod to the last.
 async fn live(
     pods: Vec<Pod>,
+    followed: Followed,
     deps: Deps,
     runtime: Channel,
     socket: Socket,
     signals: &mut Signals,
 ) -> Result<ExitCode> {
+    let wanted: Vec<PodUid> = pods.iter().map(|pod| pod.uid.clone()).collect();
+    for problem in orphans::sweep(&deps, &wanted).await {
+        tracing::warn!(problem, "left from an earlier run");
+    }
     let (node, clock) = (deps.node.clone(), deps.clock.clone());
-    let agent = Agent::start(pods, deps);
+    let mut agent = Agent::start(pods, deps);
     let sources = Sources {
         pods: agent.watch_pods(),
         node,
@@ -111,17 +140,15 @@ async fn live(
         let _ = stopped.await;
     };
     let operator = tokio::spawn(socket.serve(sources, stopped));
-    let several = agent.pods().len() > 1;
-    let mut narrators = JoinSet::new();
-    for handle in agent.pods().iter() {
-        narrators.spawn(narrate(handle.clone(), several));
-    }
+    let mut narrators =
+        Narrators { several: agent.pods().len() > 1 || followed.goes_on(), ..Default::default() };
+    narrators.take_up(&agent);
 
-    let Some(statuses) = until_over(&agent, signals).await else {
+    let Some(statuses) = until_over(&mut agent, followed, signals, &mut narrators).await else {
         output::say("leaving at once: what runs goes on; `gantry run` on the same files takes it up again");
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let drain = async { while narrators.join_next().await.is_some() {} };
+    let drain = async { while narrators.tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, drain).await.is_err() {
         tracing::warn!("not all output of the containers could be shown in time");
     }
@@ -142,17 +169,59 @@ async fn live(
     Ok(if failed || !left.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Until no pod runs or will run. The first signal asks them to end, the second kills
-/// them, the third gives up: none.
-async fn until_over(agent: &Agent, signals: &mut Signals) -> Option<Vec<PodStatus>> {
-    let mut over = Box::pin(agent.until_over());
+/// One teller for each pod that ever was.
+#[derive(Default)]
+struct Narrators {
+    several: bool,
+    known: BTreeSet<PodUid>,
+    tasks: JoinSet<()>,
+}
+
+impl Narrators {
+    fn take_up(&mut self, agent: &Agent) {
+        // Reaps those whose pods are over.
+        while self.tasks.try_join_next().is_some() {}
+        for handle in agent.pods().iter() {
+            if self.known.insert(handle.pod.uid.clone()) {
+                self.tasks.spawn(narrate(handle.clone(), self.several));
+            }
+        }
+    }
+}
+
+/// Until no pod runs or will run; a followed folder may bring more until the first signal. That asks
+/// the pods to end, the second kills them, the third gives up: none.
+async fn until_over(
+    agent: &mut Agent,
+    mut followed: Followed,
+    signals: &mut Signals,
+    narrators: &mut Narrators,
+) -> Option<Vec<PodStatus>> {
     let mut count = 0;
     loop {
-        // Both arms are cancel-safe: the wait is polled by reference, a signal is kept.
-        tokio::select! {
-            statuses = &mut over => return Some(statuses),
-            () = signals.next() => count += 1,
+        let more = followed.goes_on();
+        let over = async {
+            let statuses = agent.until_over().await;
+            if more {
+                std::future::pending::<()>().await;
+            }
+            statuses
+        };
+        // All arms are cancel-safe: pods are asked again, a signal and a change are kept.
+        let found = tokio::select! {
+            statuses = over => return Some(statuses),
+            found = followed.next() => Some(found),
+            () = signals.next() => None,
+        };
+        match found {
+            Some(pods) => {
+                agent.apply(pods);
+                narrators.take_up(agent);
+                continue;
+            }
+            None => count += 1,
         }
+        followed = Followed::Nothing;
         match count {
             1 => {
                 output::say("stopping; once more kills");

@@ -10,6 +10,126 @@ use gantry_tests::standalone::Standalone;
 
 use crate::images::web_image;
 
+/// `gantry run --manifest-dir` on a folder below the roots, ended by its drop.
+struct Folder {
+    child: std::process::Child,
+    roots: Roots,
+}
+
+impl Folder {
+    fn start(roots: Roots) -> Result<Self> {
+        let folder = roots.path("manifests");
+        std::fs::create_dir_all(&folder)?;
+        let child = std::process::Command::new(place::bin_dir()?.join("gantry"))
+            .arg("run")
+            .arg(format!("--manifest-dir={}", folder.display()))
+            .args(roots.flags()?)
+            .arg(format!("--agent-socket={}", roots.path("agent.sock").display()))
+            .arg(format!("--pod-logs-dir={}", roots.path("logs").display()))
+            .stdin(std::process::Stdio::null())
+            .stdout(std::fs::File::create(roots.path("run.out"))?)
+            .stderr(std::fs::File::create(roots.path("run.err"))?)
+            .spawn()?;
+        Ok(Self { child, roots })
+    }
+
+    fn put(&self, name: &str, text: &str) -> Result<()> {
+        let tmp = self.roots.path("manifests/.tmp");
+        std::fs::write(&tmp, text)?;
+        Ok(std::fs::rename(tmp, self.roots.path("manifests").join(name))?)
+    }
+
+    /// Name, status and UID of each pod.
+    fn pods(&self) -> Result<Vec<[String; 3]>, String> {
+        let output = std::process::Command::new(place::bin_dir().map_err(|e| e.to_string())?.join("gantry"))
+            .args(["ps", "--output=json"])
+            .arg(format!("--agent-socket={}", self.roots.path("agent.sock").display()))
+            .output()
+            .map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let list: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| format!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))?;
+        let word = |pod: &serde_json::Value, key: &str| pod[key].as_str().unwrap_or_default().to_owned();
+        let pods = list.as_array().cloned().unwrap_or_default();
+        Ok(pods.iter().map(|pod| ["name", "status", "uid"].map(|key| word(pod, key))).collect())
+    }
+
+    fn await_pods(&self, names: &[&str]) -> Result<Vec<[String; 3]>> {
+        let step = std::time::Duration::from_secs(60);
+        gantry_tests::poll::poll(&format!("{names:?} to run"), step, || {
+            let pods = self.pods()?;
+            let fits = pods.len() == names.len()
+                && names
+                    .iter()
+                    .all(|name| pods.iter().any(|[n, s, _]| n.starts_with(name) && s == "Running"));
+            if fits { Ok(pods) } else { Err(format!("{pods:?}\n{}", self.said())) }
+        })
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.roots.path("run.err")).unwrap_or_default()
+    }
+
+    fn end(&mut self) -> Result<std::process::ExitStatus> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Over already when the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_manifest_folder_is_followed() -> Result<()> {
+    place::require_own_namespaces()?;
+    let registry = Registry::start()?;
+    let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
+    let roots = Roots::new()?;
+    let scope = Scope { folders: Vec::new(), ..roots.scope() };
+    let before = Snapshot::take(&scope)?;
+    let pod = |name: &str, more: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+             containers: [{{name: c, image: {image}{more}}}]\n"
+        )
+    };
+    let mut folder = Folder::start(roots)?;
+    folder.put("a.yaml", &pod("a", ""))?;
+    folder.put("broken.yaml", "kind: [")?;
+    let secret = ", envFrom: [{secretRef: {name: s}}]";
+    folder.put("secret.yaml", &pod("secret", secret))?;
+    let first = folder.await_pods(&["a-"])?;
+    folder.put("b.yaml", &pod("b", ""))?;
+    let both = folder.await_pods(&["a-", "b-"])?;
+    assert!(both.contains(&first[0]), "the first pod is left alone: {both:?}");
+    let said = folder.said();
+    assert!(said.contains("secret.yaml: static pods may not reference secrets"), "{said}");
+    assert!(said.contains("broken.yaml: ") && said.contains("not valid YAML"), "{said}");
+    // Other content is another pod, after the first is gone.
+    folder.put("a.yaml", &pod("a", ", env: [{name: A, value: b}]"))?;
+    let uid = |pods: &[[String; 3]], name: &str| {
+        pods.iter().find(|[n, _, _]| n.starts_with(name)).map(|[_, _, uid]| uid.clone())
+    };
+    gantry_tests::poll::poll("the new pod", std::time::Duration::from_secs(60), || {
+        let pods = folder.pods()?;
+        let running = pods.len() == 2 && pods.iter().all(|[_, status, _]| status == "Running");
+        if running && uid(&pods, "a-") != uid(&both, "a-") { Ok(()) } else { Err(format!("{pods:?}")) }
+    })?;
+    std::fs::remove_file(folder.roots.path("manifests/a.yaml"))?;
+    let left = folder.await_pods(&["b-"])?;
+    assert_eq!(uid(&left, "b-"), uid(&both, "b-"));
+    let status = folder.end()?;
+    assert!(status.success(), "{status}: {}", folder.said());
+    drop(folder);
+    before.await_clean(&scope)
+}
+
 const OBJECTS: &str = "
 apiVersion: v1
 kind: List

@@ -4,6 +4,7 @@ use gantry_proto::operator::{self as wire};
 
 use crate::events::Event;
 use crate::explain::Finding;
+use crate::pod::Life;
 use crate::pod::spec::Role;
 use crate::pod::status::{Condition, ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;
@@ -11,8 +12,9 @@ use crate::runtime::Exit;
 use crate::timeline::Span;
 
 pub(super) fn list(pods: &[PodHandle], node: &str) -> wire::ListPodsResponse {
-    let pods = pods.iter().map(|handle| pod(handle, &handle.status.borrow(), node)).collect();
-    wire::ListPodsResponse { pods }
+    // The agent keeps the handle of a pod that is gone until its set changes again.
+    let there = pods.iter().filter(|handle| handle.status.borrow().life != Life::Gone);
+    wire::ListPodsResponse { pods: there.map(|handle| pod(handle, &handle.status.borrow(), node)).collect() }
 }
 
 pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::Pod {
