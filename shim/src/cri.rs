@@ -84,6 +84,18 @@ impl RuntimeService for Service {
         )))
     }
 
+    /// Of no effect, as with containerd without a template of a CNI configuration: the address range of
+    /// pods is what the CNI configuration says.
+    async fn update_runtime_config(
+        &self,
+        request: Request<cri::UpdateRuntimeConfigRequest>,
+    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
+        let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
+        let cidr = network.map(|network| network.pod_cidr).unwrap_or_default();
+        tracing::info!(cidr, "the pods' range stays what the CNI configuration says");
+        Ok(Response::new(cri::UpdateRuntimeConfigResponse {}))
+    }
+
     async fn runtime_config(
         &self,
         _: Request<cri::RuntimeConfigRequest>,

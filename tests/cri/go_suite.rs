@@ -1,24 +1,21 @@
-//! The Go suite over CRI, first on the peer: a check that fails there expects too much.
+//! The Go suite over CRI; what it expects was proved on containerd (`tests/peer`).
 
 use anyhow::{Context, Result};
-use gantry_tests::containerd::{Containerd, Options};
 use gantry_tests::node::Node;
 use gantry_tests::registry::Registry;
 use gantry_tests::suite;
+use serde_json::json;
 
-#[test]
-fn go_suite_on_containerd() -> Result<()> {
-    let registry = Registry::start()?;
-    let images = suite::push_images(&registry)?;
-    let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
-    let before = containerd.snapshot()?;
-    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())?;
-    before.await_clean(&containerd.scope())
-}
+/// What the complete CRI will bring; README says so, and the calls are refused by name.
+const NOT_YET: &[&str] = &["process/target-pid-namespace"];
 
 #[test]
 fn go_suite_on_gantry() -> Result<()> {
     let node = Node::start()?;
+    let mut bridge = node.bridge_plugin()?;
+    bridge["ipMasq"] = true.into();
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    node.set_network(&json!([bridge, portmap]))?;
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     // Pulled first: the layers of images that stay are no leak.
@@ -26,6 +23,6 @@ fn go_suite_on_gantry() -> Result<()> {
         node.pull(image).with_context(|| format!("pull {image}"))?;
     }
     let before = node.snapshot()?;
-    suite::run(&node.roots().path("cri.sock"), &images, node.roots().tag())?;
+    suite::run_but(&node.roots().path("cri.sock"), &images, node.roots().tag(), NOT_YET)?;
     node.assert_clean(&before)
 }

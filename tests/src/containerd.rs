@@ -128,6 +128,8 @@ impl Containerd {
             leases: self.folder.path().join("leases"),
             own: vec![i32::try_from(self.child.id()).unwrap_or(0)],
             bridges: vec![self.bridge.clone()],
+            // Upstream's portmap leaves its empty tables behind by design; `Drop` takes them.
+            rules: vec!["table ip cni_hostport".into(), "table ip6 cni_hostport".into()],
             ..Scope::default()
         }
     }

@@ -17,6 +17,7 @@ pub(crate) type Target = (&'static str, &'static str);
 
 pub(crate) const KERNEL: [Target; 2] = [("gantry-tests", "kernel"), ("gantry-cni", "netlink")];
 pub(crate) const CRI: [Target; 2] = [("gantry-tests", "cri"), ("gantry-tests", "cni")];
+pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 

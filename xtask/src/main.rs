@@ -48,6 +48,9 @@ enum Task {
         /// Only this tier; may be given again
         #[arg(long, value_enum)]
         tier: Vec<tiers::Tier>,
+        /// The tiers that CI leaves out, too
+        #[arg(long)]
+        full: bool,
         /// Kernel tiers: only tests whose name holds this
         #[arg(long)]
         filter: Option<String>,
@@ -115,7 +118,7 @@ fn main() -> ExitCode {
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside => demo::inside(),
-        Task::Test { tier, filter } => tiers::test(&tier, filter.as_deref()),
+        Task::Test { tier, full, filter } => tiers::test(&tier, full, filter.as_deref()),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
         Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),

@@ -29,6 +29,8 @@ pub(crate) enum Tier {
     Standalone,
     /// `cargo xtask demo`
     Demo,
+    /// The CRI tier's suite on containerd; only with --full or by name
+    Peer,
 }
 
 const ALL: [Tier; 7] =
@@ -41,8 +43,9 @@ impl Tier {
             Tier::Static | Tier::Unit => 300,
             Tier::Kernel => 300,
             Tier::Vm => 600,
-            Tier::Cri | Tier::Standalone => 180,
+            Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
+            Tier::Peer => 600,
         }
     }
 
@@ -68,6 +71,10 @@ impl Tier {
             }
             Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
+            Tier::Peer => {
+                gantry_tests::peers::Programs::build()?;
+                kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
+            }
         }
     }
 }
@@ -96,22 +103,25 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
-    --test kernel --test netlink --test cri --test standalone --test reboot -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
-/// Runs the tiers asked for, or all.
-pub(crate) fn test(asked: &[Tier], filter: Option<&str>) -> Result<()> {
-    let tiers = if asked.is_empty() { &ALL[..] } else { asked };
+/// Runs the tiers asked for, or all that CI runs; `full` adds those that take longer.
+pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>) -> Result<()> {
+    let mut tiers = if asked.is_empty() { ALL.to_vec() } else { asked.to_vec() };
+    if full && !tiers.contains(&Tier::Peer) {
+        tiers.push(Tier::Peer);
+    }
     let mut total = Counts::default();
     let mut lines = Vec::new();
-    for &tier in tiers {
+    for tier in tiers {
         println!("=== tier {tier:?}");
         let start = Instant::now();
         let counts =
             tier.run(filter).unwrap_or_else(|error| Counts::check(&format!("tier {tier:?}"), Err(error)));
         let seconds = start.elapsed().as_secs();
         lines.push(format!(
-            "{:<8}{:>5} passed {:>4} failed {:>6} s of {:>4} s",
+            "{:<11}{:>5} passed {:>4} failed {:>6} s of {:>4} s",
             format!("{tier:?}"),
             counts.passed,
             counts.failed,

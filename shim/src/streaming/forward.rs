@@ -84,11 +84,19 @@ fn dial(port: u16) -> Result<std::net::TcpStream, String> {
     })
 }
 
-/// Ports in a legacy WebSocket client's `?port=` parameters; each may hold several.
+/// Ports of a legacy WebSocket client: those that PortForward named, else its `?port=` parameters, each
+/// of which may hold several.
 ///
 /// # Errors
 /// What is wrong, in words for the client.
-pub(crate) fn ports_of(query: &str) -> Result<Vec<u16>, String> {
+pub(crate) fn ports_of(named: &[i32], query: &str) -> Result<Vec<u16>, String> {
+    if !named.is_empty() {
+        let checked = named.iter().map(|port| match u16::try_from(*port) {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(format!("port {port} must be from 1 to 65535")),
+        });
+        return checked.collect();
+    }
     let values = query.split('&').filter_map(|pair| pair.strip_prefix("port="));
     let ports: Vec<u16> = values
         .flat_map(|value| value.replace("%2C", ",").split(',').map(str::to_owned).collect::<Vec<_>>())
@@ -348,9 +356,11 @@ mod tests {
 
     #[test]
     fn ports_are_read_from_the_query_as_upstream_does() {
-        assert_eq!(ports_of("port=80&port=443,8080"), Ok(vec![80, 443, 8080]));
-        assert_eq!(ports_of("x=1").unwrap_err(), "query parameter \"port\" is required");
-        assert_eq!(ports_of("port=0").unwrap_err(), "port \"0\" must be > 0");
-        assert_eq!(ports_of("port=http").unwrap_err(), "unable to parse \"http\" as a port");
+        assert_eq!(ports_of(&[], "port=80&port=443,8080"), Ok(vec![80, 443, 8080]));
+        assert_eq!(ports_of(&[], "x=1").unwrap_err(), "query parameter \"port\" is required");
+        assert_eq!(ports_of(&[], "port=0").unwrap_err(), "port \"0\" must be > 0");
+        assert_eq!(ports_of(&[], "port=http").unwrap_err(), "unable to parse \"http\" as a port");
+        assert_eq!(ports_of(&[8080], ""), Ok(vec![8080]));
+        assert_eq!(ports_of(&[0], "port=80").unwrap_err(), "port 0 must be from 1 to 65535");
     }
 }

@@ -143,8 +143,7 @@ fn prepare<B>(node: &Node, tokens: &Tokens, request: &Request<B>) -> Result<(Agr
             let legacy =
                 matches!(agreed, Agreed::WebSocket(protocol, _) if protocol != forward::TUNNEL_PROTOCOL);
             let ports = if legacy {
-                // The request's own ports, where it names some, as upstream's kubelet leaves them out.
-                forward::ports_of(request.uri().query().unwrap_or_default())
+                forward::ports_of(&forward.port, request.uri().query().unwrap_or_default())
                     .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?
             } else {
                 Vec::new()

@@ -1,0 +1,17 @@
+//! The peer tier: the checks of the CRI tier on containerd, because a check that fails there expects
+//! too much. Takes minutes, so it is part of `cargo xtask test --full` only.
+
+use anyhow::{Context, Result};
+use gantry_tests::containerd::{Containerd, Options};
+use gantry_tests::registry::Registry;
+use gantry_tests::suite;
+
+#[test]
+fn go_suite_on_containerd() -> Result<()> {
+    let registry = Registry::start()?;
+    let images = suite::push_images(&registry)?;
+    let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
+    let before = containerd.snapshot()?;
+    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())?;
+    before.await_clean(&containerd.scope())
+}
