@@ -1,6 +1,5 @@
 //! A real server from a real distribution, under a real load.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,14 +8,7 @@ use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::registry::Registry;
-use gantry_tests::{debian, http, place};
-
-/// The number of an `ab` line like `Failed requests:        0`.
-fn number(report: &str, name: &str) -> Result<u64> {
-    let line = report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let line = line.with_context(|| format!("ab tells no {name}:\n{report}"))?;
-    Ok(line.trim().parse()?)
-}
+use gantry_tests::{debian, http, load, place};
 
 #[test]
 fn nginx_from_debian_packages_serves_many_requests_without_an_error() -> Result<()> {
@@ -35,16 +27,7 @@ fn nginx_from_debian_packages_serves_many_requests_without_an_error() -> Result<
     let page = page.with_context(|| pod.log("nginx").unwrap_or_default())?;
     assert_eq!((page.status, page.text().as_str()), (200, debian::nginx_page()));
 
-    let output = Command::new("ab")
-        .args(["-q", "-n", "10000", "-c", "50", &format!("http://{addr}/")])
-        .stdin(Stdio::null())
-        .output()
-        .context("start ab: apt-get install apache2-utils")?;
-    let report = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(number(&report, "Complete requests")?, 10_000, "{report}");
-    assert_eq!(number(&report, "Failed requests")?, 0, "{report}");
-    assert!(!report.contains("Non-2xx"), "{report}");
+    load::requests(addr, 10_000)?;
 
     // SIGTERM is nginx's fast shutdown, with exit code 0.
     let request = cri::StopContainerRequest { container_id: id.clone(), timeout: 10 };

@@ -5,54 +5,17 @@ use std::time::Duration;
 use anyhow::Result;
 use gantry_proto::cri;
 use gantry_proto::cri::{ContainerState, PodSandboxState};
-use gantry_tests::leakcheck;
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
-use gantry_tests::proc;
+use gantry_tests::power::{self, leases};
 
 use crate::images::{Ready, ready};
 
-/// What power off and on again do to a node.
 fn reboot(node: &mut Node, boot_id: &str) -> Result<()> {
     node.kill()?;
-    let groups = leakcheck::tagged_cgroups(node.roots().tag())?;
-    for folder in groups.iter().rev() {
-        let members = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-        for pid in members.lines().filter_map(|line| line.parse().ok()) {
-            proc::kill(pid)?;
-        }
-    }
-    poll("the cgroups to go", Duration::from_secs(20), || {
-        let left = leakcheck::tagged_cgroups(node.roots().tag()).map_err(|error| format!("{error:#}"))?;
-        for folder in left.iter().rev() {
-            // Busy while the dead are not gone; tried again.
-            let _ = std::fs::remove_dir(folder);
-        }
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
-    })?;
-    let netns = node.roots().path("netns");
-    for entry in std::fs::read_dir(&netns)? {
-        let path = entry?.path();
-        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH)?;
-        std::fs::remove_file(&path)?;
-    }
-    std::fs::remove_dir_all(node.state())?;
-    let file = node.roots().path("boot-id");
-    std::fs::write(&file, boot_id)?;
-    node.set_flags(&[format!("--boot-id-file={}", file.display())]);
-    node.restart()
-}
-
-fn leases(node: &Node) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(node.roots().path("leases").join("test"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("10.") {
-            names.push(name);
-        }
-    }
-    Ok(names)
+    let flag = power::cycle(node.roots(), boot_id)?;
+    node.restart_with(&[flag])
 }
 
 #[test]
@@ -66,11 +29,11 @@ fn rt_7_1_a_reboot_frees_addresses_and_uppers_and_shows_old_pods_until_they_are_
     pod::await_exit(&node, &ended)?;
     let sandbox = pod.id.clone();
     drop(pod);
-    assert_eq!(leases(&node)?.len(), 1);
+    assert_eq!(leases(node.roots())?.len(), 1);
 
     reboot(&mut node, "another boot")?;
 
-    assert!(leases(&node)?.is_empty(), "a lease of the old boot");
+    assert!(leases(node.roots())?.is_empty(), "a lease of the old boot");
     let request = cri::PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: false };
     let status = node.cri().pod_sandbox_status(request)?.status.unwrap_or_default();
     assert_eq!(status.state(), PodSandboxState::SandboxNotready);
@@ -120,7 +83,7 @@ fn rt_7_2_the_network_is_freed_with_the_configuration_it_was_made_with() -> Resu
     let text = std::fs::read(&conflist)?;
     std::fs::remove_file(&conflist)?;
     reboot(&mut node, "second boot")?;
-    assert!(leases(&node)?.is_empty());
+    assert!(leases(node.roots())?.is_empty());
     std::fs::write(&conflist, text)?;
     node.cri().remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox })?;
     node.assert_clean(&before)

@@ -1,14 +1,11 @@
 //! The first half: pods that run, that have ended, that ended while the runtime was down, and one
 //! so late that the disk may never hear of it.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
-use gantry_tests::poll::poll;
 use gantry_tests::proc;
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
@@ -20,16 +17,6 @@ fn start(node: &Node, name: &str, image: &str, command: &[&str]) -> Result<(Stri
     let pod = Pod::run(node, name)?;
     let container = pod.start(&pod::container_config(name, image, command))?;
     Ok((pod.id, container))
-}
-
-fn await_end_of(words: &str) -> Result<()> {
-    poll("the container to end by itself", Duration::from_secs(60), || {
-        let all = proc::all().map_err(|error| format!("{error:#}"))?;
-        let command = |pid| std::fs::read_to_string(proc::folder(pid).join("cmdline")).unwrap_or_default();
-        let left: Vec<_> =
-            all.iter().filter(|process| command(process.pid).replace('\0', " ").contains(words)).collect();
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
-    })
 }
 
 #[test]
@@ -48,7 +35,7 @@ fn pods_are_left_for_the_other_half() -> Result<()> {
     assert_eq!(pod::await_exit(&node, &ended.1)?.exit_code, 3);
     let down = start(&node, "down", &image, &["/workload", "count", "7", "8"])?;
     node.kill()?;
-    await_end_of("count 7 8")?;
+    proc::await_end_of("count 7 8")?;
     node.restart()?;
     assert_eq!(pod::await_exit(&node, &down.1)?.exit_code, 7);
 

@@ -2,9 +2,12 @@
 //! but the pids it is given. Called by leakcheck, node and the tests.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
+
+use crate::poll::poll;
 
 /// A process as its stat line shows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +66,24 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
 /// Without /proc.
 pub fn children(parent: i32) -> Result<Vec<Process>> {
     Ok(all()?.into_iter().filter(|process| process.parent == parent).collect())
+}
+
+/// The command line of a process, its words parted by spaces; empty when it is gone.
+#[must_use]
+pub fn command_line(pid: i32) -> String {
+    std::fs::read_to_string(folder(pid).join("cmdline")).unwrap_or_default().replace('\0', " ")
+}
+
+/// Waits until no process has these words in its command line.
+///
+/// # Errors
+/// When one has after a minute.
+pub fn await_end_of(words: &str) -> Result<()> {
+    poll("the process to end by itself", Duration::from_secs(60), || {
+        let all = all().map_err(|error| format!("{error:#}"))?;
+        let left: Vec<_> = all.iter().filter(|process| command_line(process.pid).contains(words)).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
 }
 
 /// SIGKILL to one process by its pid; one that is gone is no error.

@@ -39,8 +39,15 @@ impl Registry {
     /// # Errors
     /// When `docker-registry` is missing or does not come up in 20 s.
     pub fn start() -> Result<Self> {
+        Self::start_at(free_port()?)
+    }
+
+    /// Starts one where it is told to and waits until it answers.
+    ///
+    /// # Errors
+    /// As [`Registry::start`], or when something listens there.
+    pub fn start_at(addr: SocketAddr) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
-        let addr = free_port()?;
         let child = serve(&folder, &folder.path().join("store"), addr, "")?;
         let mut registry = Registry { child, addr, folder };
         registry.await_ready()?;

@@ -1,13 +1,16 @@
 //! `gantry run` and the commands beside it, as a user types them, on roots of their own. Owns the
-//! foreground process; never reads the agent's insides. Called by the kernel tier.
+//! foreground process; never reads the agent's insides. Called by the tiers that run it, and by the
+//! demo.
 
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
 use crate::node::{self, Roots};
 use crate::place;
@@ -15,8 +18,16 @@ use crate::poll::poll;
 
 /// A `gantry run` in the background; killed when dropped.
 #[derive(Debug)]
-pub struct Standalone {
+pub struct Foreground {
     child: Child,
+    words: Vec<String>,
+    folder: PathBuf,
+}
+
+/// A `gantry run` on roots of its own, its runtime in the same process.
+#[derive(Debug)]
+pub struct Standalone {
+    run: Foreground,
     // Last: its drop sweeps what the process leaves.
     roots: Roots,
 }
@@ -26,14 +37,21 @@ pub struct Standalone {
 /// # Errors
 /// When the programs are not built.
 pub fn run_command(roots: &Roots, file: &Path) -> Result<Command> {
+    let mut words = vec![file.display().to_string()];
+    words.extend(roots.flags()?);
+    words.extend(own_flags(&roots.path("")));
+    command(&words)
+}
+
+/// What only the agent has flags for.
+fn own_flags(folder: &Path) -> [String; 2] {
+    let at = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
+    [at("agent-socket", "agent.sock"), at("pod-logs-dir", "logs")]
+}
+
+fn command(words: &[String]) -> Result<Command> {
     let mut command = Command::new(place::bin_dir()?.join("gantry"));
-    command
-        .arg("run")
-        .arg(file)
-        .args(roots.flags()?)
-        .arg(format!("--agent-socket={}", roots.path("agent.sock").display()))
-        .arg(format!("--pod-logs-dir={}", roots.path("logs").display()))
-        .stdin(Stdio::null());
+    command.arg("run").args(words).stdin(Stdio::null());
     Ok(command)
 }
 
@@ -45,18 +63,78 @@ impl Standalone {
     pub fn start(roots: Roots, manifest: &str) -> Result<Self> {
         let file = roots.path("pod.yaml");
         std::fs::write(&file, manifest)?;
-        let child = run_command(&roots, &file)?
-            .stdout(File::create(roots.path("run.out"))?)
-            .stderr(File::create(roots.path("run.err"))?)
-            .spawn()
-            .context("start gantry run")?;
-        Ok(Standalone { child, roots })
+        Self::start_files(roots, &[file], &[])
+    }
+
+    /// Starts `gantry run` on files, with more flags.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn start_files(roots: Roots, files: &[PathBuf], flags: &[String]) -> Result<Self> {
+        let mut words = roots.flags()?;
+        words.extend_from_slice(flags);
+        let run = Foreground::start(&roots.path(""), files, &words)?;
+        Ok(Standalone { run, roots })
     }
 
     /// Its folders.
     #[must_use]
     pub fn roots(&self) -> &Roots {
         &self.roots
+    }
+
+    /// Ends it, and gives its folders back for the next one.
+    #[must_use]
+    pub fn into_roots(self) -> Roots {
+        let Standalone { run, roots } = self;
+        drop(run);
+        roots
+    }
+}
+
+impl Deref for Standalone {
+    type Target = Foreground;
+
+    fn deref(&self) -> &Foreground {
+        &self.run
+    }
+}
+
+impl DerefMut for Standalone {
+    fn deref_mut(&mut self) -> &mut Foreground {
+        &mut self.run
+    }
+}
+
+impl Foreground {
+    /// Starts `gantry run` on files; its socket, logs and output are in `folder`.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn start(folder: &Path, files: &[PathBuf], flags: &[String]) -> Result<Self> {
+        let mut words: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        words.extend_from_slice(flags);
+        words.extend(own_flags(folder));
+        let child = spawn(folder, &words)?;
+        Ok(Foreground { child, words, folder: folder.to_owned() })
+    }
+
+    /// kill -9; what runs goes on, unless the runtime is in the same process and was needed.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("kill gantry run")?;
+        self.child.wait().context("wait for gantry run").map(drop)
+    }
+
+    /// Starts the same command line again, after [`Foreground::kill`].
+    ///
+    /// # Errors
+    /// When the programs are gone.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.folder, &self.words)?;
+        Ok(())
     }
 
     /// `gantry COMMAND ARGS… --agent-socket …`, to its end.
@@ -67,13 +145,13 @@ impl Standalone {
         Command::new(place::bin_dir()?.join("gantry"))
             .arg(command)
             .args(args)
-            .arg(format!("--agent-socket={}", self.roots.path("agent.sock").display()))
+            .arg(format!("--agent-socket={}", self.folder.join("agent.sock").display()))
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("run gantry {command}"))
     }
 
-    /// As [`Standalone::gantry`], its output as text.
+    /// As [`Foreground::gantry`], its output as text.
     ///
     /// # Errors
     /// When it fails; shows what it said.
@@ -87,6 +165,34 @@ impl Standalone {
             self.said()
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The pods as `gantry ps --output=json` lists them.
+    ///
+    /// # Errors
+    /// As [`Foreground::gantry_ok`], or when it is no list.
+    pub fn pods(&self) -> Result<Vec<Value>> {
+        serde_json::from_str(&self.gantry_ok("ps", &["--output=json"])?).context("the list of pods")
+    }
+
+    /// Waits until the list of pods pleases; it tells what it lacks.
+    ///
+    /// # Errors
+    /// When it does not in time, or `gantry run` has ended: shows the list and what it said.
+    pub fn await_pods<T>(
+        &mut self,
+        what: &str,
+        seconds: u64,
+        mut look: impl FnMut(&[Value]) -> Option<T>,
+    ) -> Result<T> {
+        let seen = poll(what, Duration::from_secs(seconds), || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Ok(Err(anyhow!("gantry run ended with {status}")));
+            }
+            let pods = self.pods().map_err(|error| format!("{error:#}"))?;
+            look(&pods).map(Ok).ok_or_else(|| Value::from(pods).to_string())
+        });
+        seen.flatten().with_context(|| self.said())
     }
 
     /// Asks it to end, as Ctrl-C does.
@@ -115,21 +221,21 @@ impl Standalone {
     /// What it has printed on stdout.
     #[must_use]
     pub fn stdout(&self) -> String {
-        read(&self.roots.path("run.out"))
+        read(&self.folder.join("run.out"))
     }
 
     /// What it has printed on stderr.
     #[must_use]
     pub fn stderr(&self) -> String {
-        read(&self.roots.path("run.err"))
+        read(&self.folder.join("run.err"))
     }
 
     fn said(&self) -> String {
-        node::tail(&self.roots.path("run.err"))
+        node::tail(&self.folder.join("run.err"))
     }
 }
 
-impl Drop for Standalone {
+impl Drop for Foreground {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
         let _ = self.child.kill();
@@ -137,6 +243,12 @@ impl Drop for Standalone {
     }
 }
 
-fn read(path: &PathBuf) -> String {
+/// Its output goes on where that of an earlier one ended.
+fn spawn(folder: &Path, words: &[String]) -> Result<Child> {
+    let open = |name: &str| OpenOptions::new().create(true).append(true).open(folder.join(name));
+    command(words)?.stdout(open("run.out")?).stderr(open("run.err")?).spawn().context("start gantry run")
+}
+
+fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

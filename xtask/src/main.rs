@@ -37,11 +37,14 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
-    /// Runs one pod from a YAML file end to end and shows it (as root)
+    /// Runs pods from YAML files end to end and shows them (as root)
     Demo {
         /// With optimisation
         #[arg(long)]
         release: bool,
+        /// Where the picture goes; `demo` in the target folder when not given
+        #[arg(long)]
+        out: Option<PathBuf>,
     },
     /// Runs the test tiers (as root, except static and unit)
     Test {
@@ -95,7 +98,10 @@ enum Task {
     },
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
-    DemoInside,
+    DemoInside {
+        #[arg(long)]
+        out: PathBuf,
+    },
     /// The leak check's own half
     #[command(hide = true)]
     LeakcheckInside {
@@ -113,11 +119,11 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
-        Task::Demo { release } => demo::outside(release),
+        Task::Demo { release, out } => demo::outside(release, out),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
-        Task::DemoInside => demo::inside(),
+        Task::DemoInside { out } => demo::inside(&out),
         Task::Test { tier, full, filter } => tiers::test(&tier, full, filter.as_deref()),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),

@@ -69,8 +69,12 @@ impl Tier {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
-            Tier::Standalone => kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter),
-            Tier::Demo => Ok(Counts::check("demo", demo::outside(false))),
+            Tier::Standalone => {
+                gantry_tests::debian::fetch()?;
+                gantry_tests::go::upstream_plugins()?;
+                kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
+            }
+            Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None))),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)

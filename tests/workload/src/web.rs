@@ -6,6 +6,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
 use crate::Outcome;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,14 +31,22 @@ pub(crate) fn serve(port: u16, file: Option<&str>, ended: &AtomicBool) -> Outcom
                     Err(error) => println!("{peer} failed: {error}"),
                 }
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => await_client(&listener)?,
             Err(error) => return Err(error.into()),
         }
     }
     println!("asked to end");
     Ok(0)
+}
+
+/// Until somebody comes, or a signal, or a little while has passed: one that came just before the wait
+/// is seen after it.
+fn await_client(listener: &TcpListener) -> std::io::Result<()> {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 200_000_000 })) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn answer(mut stream: TcpStream, page: &str) -> std::io::Result<String> {
