@@ -17,6 +17,8 @@ pub(crate) type Target = (&'static str, &'static str);
 
 pub(crate) const KERNEL: [Target; 2] = [("gantry-tests", "kernel"), ("gantry-cni", "netlink")];
 pub(crate) const CRI: [Target; 2] = [("gantry-tests", "cri"), ("gantry-tests", "cni")];
+/// The binary whose modules two VMs share.
+pub(crate) const MODULES_IN: &str = "kernel";
 pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];

@@ -42,7 +42,7 @@ impl Tier {
         match self {
             Tier::Static | Tier::Unit => 300,
             Tier::Kernel => 300,
-            Tier::Vm => 600,
+            Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
             Tier::Peer => 600,
