@@ -7,6 +7,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
 use crate::error::{Error, chain};
 use crate::node::Node;
 use crate::sandbox::network;
@@ -15,28 +17,35 @@ use crate::store::{Container, Sandbox};
 /// Folders that only a container's processes needed.
 const WRITTEN: [&str; 4] = ["upper", "work", "root", "empty"];
 
-/// Frees addresses of pods and starts to delete what their containers wrote.
-pub(super) async fn settle(node: &Arc<Node>) {
-    for sandbox in node.store.sandboxes() {
-        let record = sandbox.record();
-        if record.boot_id == node.boot_id || !record.complete {
-            continue;
-        }
-        if let Err(error) = release(node, &sandbox).await {
-            // StopPodSandbox tries again, and tells its caller.
-            tracing::warn!(sandbox = sandbox.id, "after a reboot: {}", chain(&error));
-        }
-    }
+/// Frees addresses of pods, each in a task of its own: a DEL may take two minutes, and the node has other
+/// pods to serve. Starts to delete what their containers wrote.
+pub(super) fn settle(node: &Arc<Node>) -> JoinSet<()> {
     for container in node.store.containers() {
         if container.record().boot_id != node.boot_id {
             tokio::spawn(collect(container));
         }
     }
+    let mut releases = JoinSet::new();
+    for sandbox in node.store.sandboxes() {
+        let record = sandbox.record();
+        if record.boot_id != node.boot_id && record.complete {
+            let node = node.clone();
+            releases.spawn(async move {
+                if let Err(error) = release(&node, &sandbox).await {
+                    // StopPodSandbox tries again, and tells its caller.
+                    tracing::warn!(sandbox = sandbox.id, "after a reboot: {}", chain(&error));
+                }
+            });
+        }
+    }
+    releases
 }
 
 /// CNI DEL with the conflist of ADD. The namespace went with the boot: plugins are told so by an empty
 /// path, and free what they hold outside of it.
 async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    // Stop and remove do the same.
+    let _operation = sandbox.operation.lock().await;
     let Some(mut attached) = sandbox.record().network else { return Ok(()) };
     let path = attached.netns.clone();
     if gantry_cni::netns::open(&path).is_err() {
