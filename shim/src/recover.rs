@@ -183,7 +183,7 @@ fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
 /// A crash between folder and record: nothing was started from it.
 fn drop_leftover(folder: &Path) -> Result<(), Error> {
     tracing::warn!(folder = %folder.display(), "removing a folder without a record");
-    fs::remove_dir_all(folder).map_err(|source| Error::Files {
+    crate::remove::tree(folder).map_err(|source| Error::Files {
         what: "remove",
         path: folder.to_owned(),
         source,

@@ -2,8 +2,6 @@
 //! Owns what is freed at once; records stay until the caller of CRI removes them. Called by
 //! `recover::run`.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -65,11 +63,8 @@ async fn collect(container: Arc<Container>) {
     let folder = container.folder.clone();
     let job = move || {
         for path in WRITTEN.map(|name| folder.join(name)) {
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(folder = %path.display(), "after a reboot: {error}");
-                }
-                _ => {}
+            if let Err(error) = crate::remove::tree(&path) {
+                tracing::warn!(folder = %path.display(), "after a reboot: {error}");
             }
         }
     };
