@@ -2,6 +2,8 @@
 //! container's own cgroup (the runtime makes it). Called by [`crate::pod::run`].
 
 #[cfg(any(test, feature = "testing"))]
+pub mod contract;
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod hierarchies;
 pub mod limits;

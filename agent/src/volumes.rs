@@ -3,6 +3,8 @@
 
 mod atomic;
 #[cfg(any(test, feature = "testing"))]
+pub mod contract;
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod host;
 mod host_path;

@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use gantry_agent::api::Api;
 use gantry_agent::cgroups::Cgroups;
 use gantry_agent::cgroups::tree::Tree;
-use gantry_agent::manifest;
 use gantry_agent::node::NodeInfo;
 use gantry_agent::pod::spec::Pod;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::volumes::{Mount, MountsOf, PodFacts, Volumes};
+use gantry_agent::{cgroups, manifest, volumes};
 use gantry_tests::leakcheck::{mounts, tagged_cgroups};
 use gantry_tests::place;
 
@@ -106,6 +106,7 @@ spec:
 #[test]
 fn memory_is_mounted_with_its_limit_and_belongs_to_the_group() -> Result<()> {
     let place = place_of(VOLUMES)?;
+    place.runtime.block_on(volumes::contract::check(&place.volumes, place.pod()?))?;
     place.set_up()?;
     place.set_up()?;
     let folder = place.folder()?;
@@ -216,6 +217,9 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
     let place = place_of(CLASSES)?;
     let tag = format!("gantry-tree-{}", std::process::id());
     let tree = Tree::new(&format!("/{tag}"), 2000)?;
+    for pod in &place.pods {
+        place.runtime.block_on(cgroups::contract::check(&tree, pod))?;
+    }
     let mut parents = Vec::new();
     for pod in &place.pods {
         parents.push(place.runtime.block_on(tree.set_up(pod))?);

@@ -21,7 +21,7 @@ use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     // The disk.
     "virtio_pci",
     "virtio_blk",
@@ -30,6 +30,7 @@ const MODULES: [&str; 15] = [
     "bridge",
     // Port mappings and masquerade.
     "nf_tables",
+    "nf_conntrack_netlink",
     "nft_chain_nat",
     "nft_ct",
     "nft_fib_inet",
@@ -60,7 +61,7 @@ exec /newroot/bin/busybox switch_root /newroot /stage2
 "#;
 
 const STAGE2: &str = r#"#!/bin/busybox sh
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin:/gantry HOME=/root
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/gantry HOME=/root
 mkdir -p /proc /sys /dev /tmp /run /var /root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -176,8 +177,13 @@ fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<Str
     for program in ["gantry"].iter().chain(&BESIDE).chain(&IN_GO) {
         add(&programs.join(program), &format!("/gantry/{program}"))?;
     }
-    for (program, package) in [("/usr/bin/docker-registry", "docker-registry"), ("/usr/sbin/nft", "nftables")]
-    {
+    // Before busybox's own in PATH: its `ip` knows neither paths of namespaces nor details.
+    for (program, package) in [
+        ("/usr/bin/docker-registry", "docker-registry"),
+        ("/usr/sbin/nft", "nftables"),
+        ("/usr/sbin/ip", "iproute2"),
+        ("/usr/bin/nsenter", "util-linux"),
+    ] {
         if !Path::new(program).is_file() {
             bail!("{program} is missing: apt-get install {package}");
         }

@@ -1,0 +1,68 @@
+//! What every [`Cgroups`] must do, as one check that the fake and the real tree pass. Owns the
+//! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
+//! the feature `testing`, by the kernel tier (real).
+
+use super::{Cgroups, Error};
+use crate::pod::spec::{Pod, PodUid};
+
+/// What an implementation did that it must not.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Violation {
+    #[error("{what} must succeed")]
+    Failed {
+        what: &'static str,
+        #[source]
+        source: Error,
+    },
+    #[error("{what}: {seen}")]
+    Wrong { what: &'static str, seen: String },
+}
+
+/// Goes through the life of one pod's cgroup; none of that pod may be there before.
+///
+/// # Errors
+/// The first violation.
+pub async fn check(cgroups: &dyn Cgroups, pod: &Pod) -> Result<(), Violation> {
+    must("removing what is not there", cgroups.tear_down(&pod.uid).await)?;
+    knows(cgroups, &pod.uid, false).await?;
+    let first = must("making a cgroup", cgroups.set_up(pod).await)?;
+    let second = must("making it again", cgroups.set_up(pod).await)?;
+    that("a cgroup keeps its name", first == second, (&first, &second))?;
+    that("its name holds the pod's UID", first.ends_with(&format!("pod{}", pod.uid)), (&first, ""))?;
+    knows(cgroups, &pod.uid, true).await?;
+    must("removing it", cgroups.tear_down(&pod.uid).await)?;
+    must("removing it again", cgroups.tear_down(&pod.uid).await)?;
+    knows(cgroups, &pod.uid, false).await?;
+    let third = must("making it anew", cgroups.set_up(pod).await)?;
+    that("a new one has the same name", first == third, (&first, &third))?;
+    must("removing it at last", cgroups.tear_down(&pod.uid).await)
+}
+
+async fn knows(cgroups: &dyn Cgroups, uid: &PodUid, expected: bool) -> Result<(), Violation> {
+    let known = must("listing", cgroups.known().await)?;
+    if known.contains(uid) == expected {
+        return Ok(());
+    }
+    let what = if expected { "a pod that was made is known" } else { "a pod that is gone is not known" };
+    Err(Violation::Wrong { what, seen: format!("{known:?}") })
+}
+
+fn must<T>(what: &'static str, result: Result<T, Error>) -> Result<T, Violation> {
+    result.map_err(|source| Violation::Failed { what, source })
+}
+
+fn that(what: &'static str, holds: bool, seen: (&str, &str)) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation::Wrong { what, seen: format!("{seen:?}") }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroups::fake::FakeCgroups;
+
+    #[tokio::test]
+    async fn the_fake_keeps_the_contract() {
+        check(&FakeCgroups::default(), &crate::pod::tests::pod()).await.unwrap();
+    }
+}
