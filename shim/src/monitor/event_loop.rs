@@ -64,6 +64,10 @@ const DEAF: Duration = Duration::from_secs(1);
 /// # Errors
 /// When the monitor can't set itself up, or waiting for events fails.
 pub fn run(options: &Options) -> Result<(), Error> {
+    // Children inherit it, so that none of them can be looked into at any moment before its program
+    // runs: an exec's is in the container's pid namespace from its first instruction (CVE-2016-9962).
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .step(|| "become undumpable".into())?;
     let (first, listener) = sys::fd::take_inherited().step(|| "take the inherited sockets".into())?;
     let mut monitor = Monitor::new(options, UnixListener::from(listener))?;
     monitor.connect(UnixStream::from(first))?;
@@ -77,10 +81,6 @@ impl Monitor {
     fn new(options: &Options, listener: UnixListener) -> Result<Self, Error> {
         // Run from a memfd, the process would be named after a descriptor's number.
         rustix::thread::set_name(c"gantry-monitor").step(|| "set the process name".into())?;
-        // Children inherit it, so that none of them can be looked into at any moment before its program
-        // runs: an exec's is in the container's pid namespace from its first instruction (CVE-2016-9962).
-        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-            .step(|| "become undumpable".into())?;
         for folder in &options.cgroups {
             fs::write(format!("{folder}/cgroup.procs"), "0")
                 .step(|| format!("enter the monitor's cgroup {folder}"))?;
