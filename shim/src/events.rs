@@ -19,6 +19,13 @@ use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::sys;
 use crate::timeline::unix_nanos;
 
+/// Between attempts to reach a monitor that does not answer; doubled each time.
+const RECONNECT: Duration = Duration::from_secs(1);
+const RECONNECT_AT_MOST: Duration = Duration::from_secs(30);
+
+/// How long a monitor may take from an end to its report: it drains the output for two seconds.
+const REPORT: Duration = Duration::from_secs(3);
+
 /// Runs as long as the runtime: `node` holds a sender itself.
 pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Event>) {
     while let Some(event) = events.recv().await {
@@ -35,17 +42,31 @@ pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Eve
     }
 }
 
-/// A connection can be lost while its monitor lives, which drops a runtime that does not read.
-async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
-    match recover::reconnect(&node, &sandbox).await {
-        Ok(true) => tracing::warn!(sandbox = sandbox.id, "connected to the monitor again"),
-        Ok(false) => {
-            tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
-            monitor_gone(node, sandbox).await;
+/// A connection can be lost while its monitor lives, which drops a runtime that does not read, and a
+/// monitor that lives may not answer yet. Only one that is gone ends its pod.
+pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+    // News of connections that this makes in vain is not news of a loss.
+    sandbox.set_monitor(None);
+    let mut pause = RECONNECT;
+    loop {
+        match recover::reconnect(&node, &sandbox).await {
+            Ok(true) => {
+                tracing::warn!(sandbox = sandbox.id, "connected to the monitor again");
+                return;
+            }
+            Ok(false) => {
+                tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
+                return monitor_gone(node, sandbox).await;
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = sandbox.id, "connecting again: {}", crate::error::chain(&error));
+            }
         }
-        Err(error) => {
-            tracing::error!(sandbox = sandbox.id, "ending the pod: {}", crate::error::chain(&error));
-            monitor_gone(node, sandbox).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_AT_MOST);
+        if sandbox.state() == SandboxState::NotReady {
+            // Stopped: there is no monitor to come back to.
+            return;
         }
     }
 }
@@ -130,6 +151,10 @@ pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pi
             let _ = watched.readable().await;
         }
         Err(error) => tracing::warn!(container = container.id, "wait for its end: {error}"),
+    }
+    // A monitor that can be heard knows better.
+    if tokio::time::timeout(REPORT, container.ended()).await.is_ok() {
+        return;
     }
     let exit = last_words(&container, Some(&pidfd)).await;
     end(&node, &container, &exit);

@@ -42,7 +42,7 @@ pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
-pub use usage::{Usage, of_folder};
+pub use usage::Usage;
 
 use crate::timeline::{Recorder, Span};
 use crate::unpack::UnpackError;

@@ -35,6 +35,8 @@ mod node;
 #[cfg(feature = "runtime")]
 mod recover;
 #[cfg(feature = "runtime")]
+mod remove;
+#[cfg(feature = "runtime")]
 pub mod runtime;
 #[cfg(feature = "runtime")]
 mod sandbox;

@@ -130,6 +130,9 @@ fn needs(op: &request::Op) -> (&'static str, u32) {
         request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
         request::Op::StartContainer(start) if start.tty || start.stdin => ("a terminal or stdin", 2),
         request::Op::StartContainer(start) if !start.seccomp_filter.is_empty() => ("a seccomp filter", 2),
+        request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.recursive_readonly) => {
+            ("a recursive read-only mount", 2)
+        }
         request::Op::StartContainer(_) => ("a container", 1),
         request::Op::Exec(_) | request::Op::SignalExec(_) => ("exec", 2),
         request::Op::Attach(_) => ("attach", 2),

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
 use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::exit::ExitRecord;
 use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;
@@ -25,38 +26,88 @@ use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 use crate::{container, events, exit};
 
-/// How long a monitor may take to answer: one that writes to a slow disk answers late.
-const GREETING: Duration = Duration::from_secs(30);
+/// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
+/// again in the background.
+const GREETING: Duration = Duration::from_secs(5);
 
-/// Loads every record, reconnects to monitors, and undoes what never became a sandbox.
+/// How long what earlier lives left may keep this one from serving; the rest is freed beside it.
+const LEFTOVERS: Duration = Duration::from_secs(10);
+
+/// Between attempts to undo a sandbox.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Loads every record, reconnects to monitors, and undoes what never became a sandbox. What is wrong
+/// with one pod keeps no other from being served.
 ///
 /// # Errors
 /// A record that can't be read: serving without it would let the kubelet start a twin.
 pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     load(node)?;
+    let mut found = JoinSet::new();
     for sandbox in node.store.sandboxes() {
-        let record = sandbox.record();
-        if sandbox.state() == SandboxState::Starting {
-            match reconnect(node, &sandbox).await {
-                Ok(true) if record.complete => {
-                    sandbox.set_state(SandboxState::Ready);
-                }
-                Ok(_) => events::monitor_gone(node.clone(), sandbox.clone()).await,
-                Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
-                    tracing::error!("listing the sandbox as not ready: {error}");
-                    hold_without_monitor(node, &sandbox);
-                }
-                Err(error) => return Err(error),
+        found.spawn(find(node.clone(), sandbox));
+    }
+    while let Some(ended) = found.join_next().await {
+        ended?;
+    }
+    let mut leftovers = reboot::settle(node);
+    for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
+        leftovers.spawn(undo(node.clone(), sandbox));
+    }
+    let all = async { while leftovers.join_next().await.is_some() {} };
+    if tokio::time::timeout(LEFTOVERS, all).await.is_err() {
+        tracing::warn!("serving while {} leftovers of earlier lives are being freed", leftovers.len());
+    }
+    leftovers.detach_all();
+    Ok(())
+}
+
+/// What became of one sandbox that ran when its record was written.
+async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+    if sandbox.state() != SandboxState::Starting {
+        return;
+    }
+    let complete = sandbox.record().complete;
+    match reconnect(&node, &sandbox).await {
+        Ok(true) if complete => {
+            sandbox.set_state(SandboxState::Ready);
+        }
+        Ok(_) => events::monitor_gone(node, sandbox).await,
+        Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
+            tracing::error!("listing the sandbox as not ready: {error}");
+            hold_without_monitor(&node, &sandbox, SandboxState::NotReady);
+        }
+        Err(error) => {
+            tracing::error!(sandbox = sandbox.id, "serving without its monitor: {}", chain(&error));
+            let pause = sandbox.record().pause.is_some_and(|pause| open(pause).is_ok());
+            let state = if complete && pause { SandboxState::Ready } else { SandboxState::NotReady };
+            hold_without_monitor(&node, &sandbox, state);
+            if state == SandboxState::Ready {
+                tokio::spawn(events::connection_lost(node, sandbox));
             }
         }
-        if !record.complete {
-            // Its caller never learned the id: nobody else will clean up.
-            tracing::warn!(sandbox = sandbox.id, "undoing a sandbox that was never finished");
-            stop::remove(node, &sandbox).await?;
-        }
     }
-    reboot::settle(node).await;
-    Ok(())
+}
+
+/// Its caller never learned the id, so maybe nobody else will clean up. When that fails the sandbox is
+/// listed as not ready, and this goes on in the background until it is done, or somebody removes it.
+async fn undo(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+    tracing::warn!(sandbox = sandbox.id, "undoing a sandbox that was never finished");
+    let Err(error) = stop::remove(&node, &sandbox).await else { return };
+    tracing::warn!(sandbox = sandbox.id, "undoing it again later: {}", chain(&error));
+    sandbox.set_state(SandboxState::NotReady);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            if node.store.sandbox(&sandbox.id).is_err() {
+                return;
+            }
+            match stop::remove(&node, &sandbox).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(sandbox = sandbox.id, "undoing it: {}", chain(&error)),
+            }
+        }
+    });
 }
 
 fn load(node: &Arc<Node>) -> Result<(), Error> {
@@ -94,7 +145,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
 fn read<T: DeserializeOwned>(node: &Node, folder: &Path) -> Result<Option<T>, Error> {
     match record::read(folder) {
         Err(error @ record::Error::Parse { .. }) if node.first_start_of_boot => {
-            tracing::warn!("{}", crate::error::chain(&error));
+            tracing::warn!("{}", chain(&error));
             Ok(None)
         }
         result => Ok(result?),
@@ -115,8 +166,10 @@ fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result
     }
     if record.boot_id != node.boot_id && record.started.is_some() {
         let exit = ExitRecord::unseen(unix_nanos());
-        // Or its end would be another at every start.
-        exit.write(folder)?;
+        // Or its end would be another at every start, as it is while the disk is full.
+        if let Err(error) = exit.write(folder) {
+            tracing::warn!(container = record.id, "{}", chain(&error));
+        }
         return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
     }
     Ok(ContainerState::Created)
@@ -130,7 +183,7 @@ fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
 /// A crash between folder and record: nothing was started from it.
 fn drop_leftover(folder: &Path) -> Result<(), Error> {
     tracing::warn!(folder = %folder.display(), "removing a folder without a record");
-    fs::remove_dir_all(folder).map_err(|source| Error::Files {
+    crate::remove::tree(folder).map_err(|source| Error::Files {
         what: "remove",
         path: folder.to_owned(),
         source,
@@ -172,7 +225,7 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
             // The start's answer was lost with the last runtime.
             let started = record::Started { process, at: unix_nanos() };
             if let Err(error) = container.update(|record| record.started = Some(started)) {
-                tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+                tracing::warn!(container = container.id, "{}", chain(&error));
             }
         }
         if let Ok(pidfd) = open(process) {
@@ -180,15 +233,17 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
     }
     settle(node, sandbox);
+    follow_unheld(node, sandbox, |id| welcome.running.iter().any(|running| running.id == id));
     Ok(welcome.running.iter().any(|running| running.id == sandbox.id))
 }
 
-/// The monitor speaks a protocol of the future: after a downgrade, say. To leave the pod out would let
-/// the kubelet start a twin beside it; to refuse to serve would take every other pod along (runtime-traps
-/// 7.3). So it is listed as not ready, runs on, and can be stopped, by signals and cgroups alone. The
-/// monitor goes on writing logs and exit records.
-fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox) {
-    sandbox.set_state(SandboxState::NotReady);
+/// The monitor speaks a protocol of the future, after a downgrade say, or does not answer. To leave the
+/// pod out would let the kubelet start a twin beside it; to refuse to serve would take every other pod
+/// along (runtime-traps 7.3). So it is listed, runs on, and can be stopped, by signals and cgroups alone.
+/// The monitor goes on writing logs and exit records. Ready is a pod whose monitor may answer yet: a slow
+/// disk is no reason to have it killed.
+fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, state: SandboxState) {
+    sandbox.set_state(state);
     for container in node.store.containers_of(&sandbox.id) {
         let Some(started) = container.record().started else { continue };
         if let (ContainerState::Created, Ok(pidfd)) = (container.state(), open(started.process)) {
@@ -198,6 +253,18 @@ fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox) {
         }
     }
     settle(node, sandbox);
+}
+
+/// Containers that ended while nobody listened: the monitor, which tells each end once, holds them no
+/// more.
+fn follow_unheld(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
+    for container in node.store.containers_of(&sandbox.id) {
+        if let ContainerState::Running(pidfd) = container.state()
+            && !is_held(&container.id)
+        {
+            tokio::spawn(events::end_by_itself(node.clone(), container, pidfd));
+        }
+    }
 }
 
 /// Containers that had started and that the monitor holds no more ended between the record scan and

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use gantry_proto::cri::image_service_server::ImageServiceServer;
 use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
+use rustix::process::{Resource, Rlimit};
 use tokio::io::DuplexStream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -251,6 +252,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         return Err(Error::NotRoot);
     }
     validate(&config)?;
+    raise_open_files();
     for path in [&config.root, &config.state] {
         folder(path)?;
     }
@@ -311,6 +313,16 @@ fn validate(config: &Config) -> Result<(), Error> {
         Ok(())
     } else {
         Err(Error::BadCgroupRoot(config.cgroup_root.clone()))
+    }
+}
+
+/// Connections, layers and monitors take descriptors; the soft limit of a login shell is for programs
+/// that select(2). Containers get theirs back (`init::reset`).
+fn raise_open_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("going on with the limit of {:?} open files: {error}", limit.current);
     }
 }
 

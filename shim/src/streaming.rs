@@ -7,6 +7,7 @@
 
 pub(crate) mod command;
 mod forward;
+mod hangup;
 mod http;
 pub(crate) mod session;
 pub mod spdy;

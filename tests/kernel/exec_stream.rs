@@ -207,3 +207,19 @@ fn a_command_that_cannot_run_says_why_in_the_error_channel() -> Result<()> {
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }
+
+#[test]
+fn a_user_other_than_root_can_open_its_stdin_by_name() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "by-name")?;
+    let mut config = pod::container_config("by-name", &ready.image, &["/workload", "sleep", "600"]);
+    pod::with_security(&mut config, |context| context.run_as_user = Some(cri::Int64Value { value: 1000 }));
+    let id = pod.start(&config)?;
+    let url =
+        url(&ready, &id, &["sh", "-c", "id -u; cat < /proc/self/fd/0"], |request| request.stdin = true)?;
+    let output = stream_client::run(&["command", "-stdin", "-stderr", &url], b"typed\n")?;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.stdout, b"1000\ntyped\n", "{output:?}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}

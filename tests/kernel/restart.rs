@@ -213,3 +213,80 @@ fn a_record_that_a_power_cut_emptied_stops_no_start_after_a_reboot() -> Result<(
     assert!(listed.items.is_empty(), "{listed:?}");
     node.assert_clean(&before)
 }
+
+#[test]
+fn an_unfinished_sandbox_that_cannot_be_undone_keeps_no_other_pod_from_being_served() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "broken")?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    let pod = Pod::run(&node, "well")?;
+    let (well, runs) =
+        (pod.id.clone(), pod.start(&pod::container_config("runs", &image, &["/workload", "sleep", "600"]))?);
+    drop(pod);
+    node.kill()?;
+    let path = node.root().join("sandboxes").join(&sandbox).join("record.json");
+    let whole = std::fs::read_to_string(&path)?;
+    let mut record: serde_json::Value = serde_json::from_str(&whole)?;
+    // As a crash in RunPodSandbox leaves it, with a plugin that was taken away since.
+    record["complete"] = false.into();
+    record["network"]["conflist"]["plugins"][0]["type"] = "taken-away".into();
+    std::fs::write(&path, record.to_string())?;
+
+    node.restart()?;
+    assert_eq!(
+        pod::container_status(&node, &runs)?.state(),
+        ContainerState::ContainerRunning,
+        "the other pod"
+    );
+    let listed = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?;
+    let broken = listed.items.iter().find(|item| item.id == sandbox).context("it is not listed")?;
+    assert_eq!(broken.state(), PodSandboxState::SandboxNotready);
+
+    node.kill()?;
+    std::fs::write(&path, whole.replace("\"complete\": true", "\"complete\": false"))?;
+    node.restart()?;
+    let listed = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?;
+    assert!(listed.items.iter().all(|item| item.id == well), "undone once it can be: {listed:?}");
+    remove(&node, &well)?;
+    node.assert_clean(&before)
+}
+
+#[test]
+fn rt_2_5_a_monitor_that_does_not_answer_keeps_neither_its_pod_nor_the_node_from_being_served() -> Result<()>
+{
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "stuck")?;
+    let id = pod.start(&pod::container_config("stuck", &image, &["/workload", "sleep", "600"]))?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    node.kill()?;
+    let monitors: Vec<_> =
+        proc::all()?.into_iter().filter(|process| process.name.starts_with("gantry-monitor")).collect();
+    let [monitor] = &monitors[..] else { anyhow::bail!("not one monitor: {monitors:?}") };
+    let pid = rustix::process::Pid::from_raw(monitor.pid).context("no pid")?;
+    // As a write to a disk that hangs does.
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+    node.restart()?;
+    let request = cri::PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: false };
+    let status = node.cri().pod_sandbox_status(request)?.status.context("no status")?;
+    assert_eq!(status.state(), PodSandboxState::SandboxReady, "it runs");
+    assert_eq!(pod::container_status(&node, &id)?.state(), ContainerState::ContainerRunning);
+
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT)?;
+    poll("an exec through the monitor", Duration::from_secs(60), || {
+        let request = cri::ExecSyncRequest {
+            container_id: id.clone(),
+            cmd: vec!["/workload".into(), "exit".into(), "7".into()],
+            timeout: 10,
+        };
+        match node.cri().exec_sync(request) {
+            Ok(answer) if answer.exit_code == 7 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 0 })?;
+    assert_eq!(pod::container_status(&node, &id)?.exit_code, 137);
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}

@@ -41,14 +41,15 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Sets limits of a cgroup that has members. A memory limit below what they use is refused before
-    /// anything is written: on v2 the kernel would kill them instead.
+    /// Sets limits of a cgroup that has members. A memory limit below what they use and can't
+    /// give back at will is refused before anything is written: on v2 the kernel would kill them. Page
+    /// cache goes when the limit is set.
     ///
     /// # Errors
     /// As [`Cgroup::apply`], or [`Error::BelowUsage`].
     pub fn update(&self, resources: &Resources) -> Result<(), Error> {
         if resources.memory_limit > 0
-            && let Some(usage) = self.memory_usage()?
+            && let Some(usage) = self.working_set()?
             && u64::try_from(resources.memory_limit).is_ok_and(|limit| limit < usage)
         {
             return Err(Error::BelowUsage { path: self.path(), limit: resources.memory_limit, usage });

@@ -104,12 +104,12 @@ impl Cgroup {
         if self.layout.is_unified() { v2(&read) } else { v1(&read) }
     }
 
-    /// Bytes charged now; None when this node accounts no memory.
+    /// Bytes charged and not reclaimable at will; None when this node accounts no memory.
     ///
     /// # Errors
     /// As [`Cgroup::usage`].
-    pub fn memory_usage(&self) -> Result<Option<u64>, Error> {
-        Ok(self.usage()?.memory.map(|memory| memory.usage))
+    pub fn working_set(&self) -> Result<Option<u64>, Error> {
+        Ok(self.usage()?.memory.map(|memory| memory.working_set))
     }
 
     /// The folders, for messages.

@@ -56,7 +56,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         let made = make(&owned, &parent, &image, &config, &id, &into);
         if made.is_err() && into.exists() {
             // The failure is what the caller must hear; what stays is removed at the next start.
-            if let Err(error) = fs::remove_dir_all(&into) {
+            if let Err(error) = crate::remove::tree(&into) {
                 tracing::warn!(folder = %into.display(), "{error}");
             }
         }

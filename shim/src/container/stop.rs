@@ -2,8 +2,6 @@
 //! that is stuck on a bad disk blocks nothing (runtime-traps 2.5). Called by the RPC handlers and
 //! `sandbox::stop`.
 
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,16 +99,11 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
         Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;
-        match fs::remove_dir_all(&owned.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            result => {
-                result.map_err(|source| Error::Files {
-                    what: "remove",
-                    path: owned.folder.clone(),
-                    source,
-                })?;
-            }
-        }
+        crate::remove::tree(&owned.folder).map_err(|source| Error::Files {
+            what: "remove",
+            path: owned.folder.clone(),
+            source,
+        })?;
         of.images.unpin(&owned.id);
         Ok::<(), Error>(())
     })

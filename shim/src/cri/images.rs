@@ -9,9 +9,10 @@ use gantry_proto::cri::image_service_server::ImageService;
 use tonic::{Request, Response, Status};
 
 use super::{Answer, Service, detached, show};
-use crate::error::Error;
-use crate::image::{self, Auth, Image, Images, Reference, Usage};
+use crate::error::{Error, chain};
+use crate::image::{Auth, Image, Images, Reference, Usage};
 use crate::node::Node;
+use crate::store::ContainerState;
 use crate::timeline::{Recorder, unix_nanos};
 
 fn credentials(from: cri::AuthConfig) -> Auth {
@@ -108,7 +109,17 @@ impl ImageService for Service {
 fn count(node: &Node) -> io::Result<Usage> {
     let mut usage = node.images.usage()?;
     for container in node.store.containers() {
-        usage += image::of_folder(&container.folder.join("upper"))?;
+        let stopped = matches!(container.state(), ContainerState::Exited(_));
+        // One that can't be read is some container's trouble, and no reason to collect no garbage.
+        match container.writable.usage(&container.folder.join("upper"), stopped, &node.config.root) {
+            Ok(written) => {
+                usage += Usage {
+                    bytes: written.used_bytes.map_or(0, |bytes| bytes.value),
+                    inodes: written.inodes_used.map_or(0, |inodes| inodes.value),
+                }
+            }
+            Err(error) => tracing::warn!(container = container.id, "{}", chain(&error)),
+        }
     }
     Ok(usage)
 }

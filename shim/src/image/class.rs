@@ -40,6 +40,7 @@ fn registry(error: &RegistryError) -> Class {
         | RegistryError::Plain { .. }
         | RegistryError::Lost { .. }
         | RegistryError::Stalled { .. }
+        | RegistryError::Slow { .. }
         | RegistryError::Redirect { .. }
         | RegistryError::Status { .. } => Class::Unavailable,
         RegistryError::Auth { .. }

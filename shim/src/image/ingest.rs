@@ -89,7 +89,7 @@ impl Ingest {
         let rename = || rustix::fs::renameat_with(CWD, &self.path, CWD, place, RenameFlags::NOREPLACE);
         let mut renamed = rename();
         if renamed == Err(Errno::EXIST) {
-            std::fs::remove_dir_all(place)
+            crate::remove::tree(place)
                 .map_err(|source| IngestError::Clear { path: place.to_owned(), source: Arc::new(source) })?;
             renamed = rename();
         }
@@ -110,7 +110,7 @@ fn free(parent: &Path) -> Result<PathBuf, Errno> {
 impl Drop for Ingest {
     fn drop(&mut self) {
         if !self.kept
-            && let Err(error) = std::fs::remove_dir_all(&self.path)
+            && let Err(error) = crate::remove::tree(&self.path)
         {
             // The next start empties the folder of temporary folders.
             tracing::warn!(path = %self.path.display(), %error, "a temporary layer folder stays behind");

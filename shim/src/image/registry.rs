@@ -9,13 +9,11 @@ mod token;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use reqwest::{Response, Url};
-use tokio::time::timeout;
 
 use super::auth::{self, Auth, AuthError, Credentials};
 use super::digest::Digest;
@@ -25,7 +23,7 @@ pub use docker_config::DockerConfigError;
 pub use hosts::HostsError;
 use hosts::{Host, Tls};
 pub(crate) use http_client::{Http, Patience};
-use http_client::{is_loopback, shown, stalled};
+use http_client::{Pace, is_loopback, shown};
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -58,6 +56,9 @@ pub enum RegistryError {
     /// Not a byte for too long.
     #[error("{url}: no data for {seconds} s")]
     Stalled { url: String, seconds: u64 },
+    /// A trickle, which would hold up everybody who wants the same.
+    #[error("{url}: only {bytes} bytes came in {seconds} s, and {least} are the least: too slow to wait for")]
+    Slow { url: String, bytes: u64, seconds: u64, least: u64 },
     /// 429, 5xx, or another answer that makes no sense here.
     #[error("{url} answered {status}: {detail}")]
     Status { url: String, status: u16, detail: String },
@@ -178,7 +179,7 @@ pub(crate) struct Fetched {
 pub(crate) struct Download {
     url: String,
     response: Response,
-    stall: Duration,
+    pace: Pace,
 }
 
 impl Repository {
@@ -349,7 +350,7 @@ impl Endpoint {
         let url = shown(&url);
         match response.content_length() {
             Some(found) if found != blob.size => Err(RegistryError::Size { url, wanted: blob.size, found }),
-            _ => Ok(Download { url, response, stall: self.http.patience().stall }),
+            _ => Ok(Download { url, response, pace: Pace::new(self.http.patience()) }),
         }
     }
 
@@ -428,15 +429,9 @@ impl Download {
     /// The next bytes; None at the end of the answer, which need not be that of the blob.
     ///
     /// # Errors
-    /// `Stalled`, `Lost`.
+    /// `Stalled`, `Slow`, `Lost`.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        match timeout(self.stall, self.response.chunk()).await {
-            Ok(chunk) => chunk.map_err(|source| RegistryError::Lost {
-                url: self.url.clone(),
-                source: Arc::new(source.without_url()),
-            }),
-            Err(_) => Err(stalled(self.url.clone(), self.stall)),
-        }
+        self.pace.chunk(&mut self.response, &self.url).await
     }
 }
 

@@ -294,7 +294,7 @@ impl Store {
                     let path = entry.path();
                     tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
                     let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                    let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                    let removed = if is_dir { crate::remove::tree(&path) } else { fs::remove_file(&path) };
                     if let Err(error) = removed {
                         // Lost space is no reason to refuse the node's pods.
                         tracing::error!(path = %path.display(), %error, "it can't be deleted and stays");

@@ -77,7 +77,8 @@ fn config(folder: &Path) -> Config {
 }
 
 fn open(folder: &Path) -> Images {
-    let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_secs(20) };
+    let patience =
+        Patience { connect: Duration::from_secs(20), stall: Duration::from_secs(20), ..Patience::default() };
     let config = config(folder);
     let store = open_store(&config, &HashMap::new()).unwrap();
     Images::with(&config, store, patience, None, HashMap::new())

@@ -1,7 +1,6 @@
 //! How much of the disk images and writable layers take: blocks and inodes, each file once however
 //! many names it has, as du(1) counts. Owns the counting and what is remembered of it; never follows a
-//! link and never leaves the folder's file system. Called by the CRI's ImageFsInfo and by whoever shows
-//! a writable layer. Blocks for as long as the folders are large.
+//! link and never leaves the folder's file system. Called by the CRI's ImageFsInfo. Blocks for as long as the folders are large.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -36,7 +35,7 @@ impl std::ops::AddAssign for Usage {
 ///
 /// # Errors
 /// When a folder in it can't be read; one that is gone is empty.
-pub fn of_folder(path: &Path) -> io::Result<Usage> {
+fn of_folder(path: &Path) -> io::Result<Usage> {
     let mut usage = Usage::default();
     let root = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(usage),
@@ -47,14 +46,14 @@ pub fn of_folder(path: &Path) -> io::Result<Usage> {
     usage += Usage { bytes: root.blocks() * 512, inodes: 1 };
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if is_out_of_reach(&error) => continue,
             entries => entries?,
         };
         for entry in entries {
             let entry = entry?;
             // Of the link itself, not of what it leads to.
             let found = match entry.metadata() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if is_out_of_reach(&error) => continue,
                 found => found?,
             };
             if found.dev() != root.dev() {
@@ -69,6 +68,14 @@ pub fn of_folder(path: &Path) -> io::Result<Usage> {
         }
     }
     Ok(usage)
+}
+
+/// Gone or replaced meanwhile, or nested deeper than a path can name.
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ENAMETOOLONG | libc::ENOTDIR | libc::ELOOP | libc::ESTALE)
+    )
 }
 
 impl Images {
@@ -117,5 +124,23 @@ mod tests {
         let bytes = usage.bytes - empty.bytes;
         assert!((98_304..200_000).contains(&bytes), "{bytes}");
         assert_eq!(of_folder(&at("none")).unwrap(), Usage::default());
+    }
+
+    #[test]
+    fn what_is_nested_deeper_than_a_path_can_name_spoils_no_count() {
+        use rustix::fs::{Mode, OFlags};
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().join("top");
+        fs::create_dir(&top).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut at = rustix::fs::open(&top, flags, Mode::empty()).unwrap();
+        let name = "n".repeat(250);
+        for _ in 0..20 {
+            rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+            at = rustix::fs::openat(&at, &name, flags, Mode::empty()).unwrap();
+        }
+        let inodes = of_folder(&top).unwrap().inodes;
+        assert!((15..=20).contains(&inodes), "{inodes}");
+        crate::remove::tree(&top).unwrap();
     }
 }

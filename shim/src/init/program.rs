@@ -77,14 +77,14 @@ pub(super) fn become_program(
 }
 
 fn connect([stdin, stdout, stderr]: [&OwnedFd; 3], uid: u32) -> Result<(), StepError> {
-    // A program may reopen /dev/stdout as the container's user: pipes and terminal must be that user's.
-    // The null device of an output that nobody wants is the node's.
-    for output in [stdout, stderr] {
-        let found = rustix::fs::fstat(output).step(|| "look at the output".into())?;
-        let own = FileType::from_raw_mode(found.st_mode) == FileType::Fifo || rustix::termios::isatty(output);
+    // A program may reopen /dev/stdin and /dev/stdout as the container's user: pipes and terminal must be that user's.
+    // The null device of a stream that nobody wants is the node's.
+    for (stream, name) in [(stdin, "input"), (stdout, "output"), (stderr, "output")] {
+        let found = rustix::fs::fstat(stream).step(|| format!("look at the {name}"))?;
+        let own = FileType::from_raw_mode(found.st_mode) == FileType::Fifo || rustix::termios::isatty(stream);
         if own {
-            rustix::fs::fchown(output, Some(rustix::fs::Uid::from_raw(uid)), None)
-                .step(|| format!("give the output to user {uid}"))?;
+            rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None)
+                .step(|| format!("give the {name} to user {uid}"))?;
         }
     }
     rustix::stdio::dup2_stdin(stdin).step(|| "connect stdin".into())?;

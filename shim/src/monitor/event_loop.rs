@@ -16,7 +16,7 @@ use gantry_proto::monitor::{
 use rustix::event::{Timespec, epoll};
 
 use super::attach::Sink;
-use super::child::Child;
+use super::child::{Child, complain};
 use super::connection::Connection;
 use super::exec::Exec;
 use super::spawn::Namespaces;
@@ -51,14 +51,23 @@ pub(super) struct Monitor {
     pub(super) execs: BTreeMap<String, Exec>,
     pub(super) sinks: BTreeMap<u64, Sink>,
     pub(super) sandbox: Option<(StartSandbox, Option<Namespaces>)>,
+    /// Until when no connection is accepted, for want of memory or descriptors.
+    deaf_until: Option<Instant>,
     finished: bool,
 }
+
+/// How long to wait for others to give back what there was none of.
+const DEAF: Duration = Duration::from_secs(1);
 
 /// Runs until the runtime says that nothing is left to hold.
 ///
 /// # Errors
 /// When the monitor can't set itself up, or waiting for events fails.
 pub fn run(options: &Options) -> Result<(), Error> {
+    // Children inherit it, so that none of them can be looked into at any moment before its program
+    // runs: an exec's is in the container's pid namespace from its first instruction (CVE-2016-9962).
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .step(|| "become undumpable".into())?;
     let (first, listener) = sys::fd::take_inherited().step(|| "take the inherited sockets".into())?;
     let mut monitor = Monitor::new(options, UnixListener::from(listener))?;
     monitor.connect(UnixStream::from(first))?;
@@ -109,6 +118,7 @@ impl Monitor {
             execs: BTreeMap::new(),
             sinks: BTreeMap::new(),
             sandbox: None,
+            deaf_until: None,
             finished: false,
         };
         monitor.add(monitor.listener.as_fd(), LISTENER)?;
@@ -170,7 +180,7 @@ impl Monitor {
         for event in events {
             let token = event.data.u64();
             match token {
-                LISTENER => self.accept()?,
+                LISTENER => self.accept(),
                 SIGNALS => self.reap(),
                 _ => match self.watched.get(&token).cloned() {
                     Some(Watched::Connection) => self.serve(token, event.flags),
@@ -184,17 +194,21 @@ impl Monitor {
         }
         self.finish_due();
         self.end_stuck_execs();
+        self.hear_again();
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let children = self.children.values().filter_map(Child::deadline);
-        let due = children.chain(self.execs.values().filter_map(Exec::deadline)).min()?;
+        let execs = self.execs.values().filter_map(Exec::deadline);
+        let due = children.chain(execs).chain(self.deaf_until).min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
-    fn accept(&mut self) -> Result<(), StepError> {
-        match self.listener.accept() {
+    /// A node that is short of something for a moment is no reason to end a pod, and neither is a
+    /// connection that ended meanwhile.
+    fn accept(&mut self) {
+        let accepted = match self.listener.accept() {
             Ok((stream, _)) => self.connect(stream),
             Err(error)
                 if matches!(
@@ -205,7 +219,24 @@ impl Monitor {
                 Ok(())
             }
             Err(error) => Err(error).step(|| "accept a runtime".into()),
+        };
+        if let Err(error) = accepted {
+            complain(format_args!("{}: {}; trying again", error.what, error.source));
+            // The listener stays ready: waiting for it would not wait.
+            let _ = epoll::delete(&self.epoll, self.listener.as_fd());
+            self.deaf_until = Some(Instant::now() + DEAF);
         }
+    }
+
+    fn hear_again(&mut self) {
+        let now = Instant::now();
+        if self.deaf_until.is_none_or(|until| until > now) {
+            return;
+        }
+        self.deaf_until = match self.add(self.listener.as_fd(), LISTENER) {
+            Ok(()) => None,
+            Err(_) => Some(now + DEAF),
+        };
     }
 
     fn serve(&mut self, token: u64, flags: epoll::EventFlags) {

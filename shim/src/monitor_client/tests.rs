@@ -1,6 +1,6 @@
 //! The protocol window, against monitors made of a socket pair.
 
-use gantry_proto::monitor::{Exec, Frame, Reply, frame};
+use gantry_proto::monitor::{Exec, Frame, Mount, Reply, StartContainer, frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -41,6 +41,10 @@ async fn rt_2_15_every_released_protocol_is_spoken_and_a_newer_one_is_named() {
 async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let old = greeted_by(1).await.unwrap();
     let error = old.tell(request::Op::Exec(Exec::default())).await.unwrap_err();
+    assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
+    let mounts = vec![Mount { recursive_readonly: true, ..Mount::default() }];
+    let start = StartContainer { mounts, ..StartContainer::default() };
+    let error = old.tell(request::Op::StartContainer(start)).await.unwrap_err();
     assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
     // What it does know is sent: this one hangs up instead of answering.
     let error = old.tell(request::Op::StartContainer(Default::default())).await.unwrap_err();

@@ -2,10 +2,10 @@
 //! Owns what is freed at once; records stay until the caller of CRI removes them. Called by
 //! `recover::run`.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use tokio::task::JoinSet;
 
 use crate::error::{Error, chain};
 use crate::node::Node;
@@ -15,28 +15,35 @@ use crate::store::{Container, Sandbox};
 /// Folders that only a container's processes needed.
 const WRITTEN: [&str; 4] = ["upper", "work", "root", "empty"];
 
-/// Frees addresses of pods and starts to delete what their containers wrote.
-pub(super) async fn settle(node: &Arc<Node>) {
-    for sandbox in node.store.sandboxes() {
-        let record = sandbox.record();
-        if record.boot_id == node.boot_id || !record.complete {
-            continue;
-        }
-        if let Err(error) = release(node, &sandbox).await {
-            // StopPodSandbox tries again, and tells its caller.
-            tracing::warn!(sandbox = sandbox.id, "after a reboot: {}", chain(&error));
-        }
-    }
+/// Frees addresses of pods, each in a task of its own: a DEL may take two minutes, and the node has other
+/// pods to serve. Starts to delete what their containers wrote.
+pub(super) fn settle(node: &Arc<Node>) -> JoinSet<()> {
     for container in node.store.containers() {
         if container.record().boot_id != node.boot_id {
             tokio::spawn(collect(container));
         }
     }
+    let mut releases = JoinSet::new();
+    for sandbox in node.store.sandboxes() {
+        let record = sandbox.record();
+        if record.boot_id != node.boot_id && record.complete {
+            let node = node.clone();
+            releases.spawn(async move {
+                if let Err(error) = release(&node, &sandbox).await {
+                    // StopPodSandbox tries again, and tells its caller.
+                    tracing::warn!(sandbox = sandbox.id, "after a reboot: {}", chain(&error));
+                }
+            });
+        }
+    }
+    releases
 }
 
 /// CNI DEL with the conflist of ADD. The namespace went with the boot: plugins are told so by an empty
 /// path, and free what they hold outside of it.
 async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    // Stop and remove do the same.
+    let _operation = sandbox.operation.lock().await;
     let Some(mut attached) = sandbox.record().network else { return Ok(()) };
     let path = attached.netns.clone();
     if gantry_cni::netns::open(&path).is_err() {
@@ -56,11 +63,8 @@ async fn collect(container: Arc<Container>) {
     let folder = container.folder.clone();
     let job = move || {
         for path in WRITTEN.map(|name| folder.join(name)) {
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(folder = %path.display(), "after a reboot: {error}");
-                }
-                _ => {}
+            if let Err(error) = crate::remove::tree(&path) {
+                tracing::warn!(folder = %path.display(), "after a reboot: {error}");
             }
         }
     };

@@ -109,7 +109,11 @@ fn hostname(spec: &SandboxSpec) -> String {
 }
 
 async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<(), Error> {
-    prepare(sandbox, spec)?;
+    {
+        // Off the async threads: the log folder may stand on a disk that hangs.
+        let (sandbox, spec) = (sandbox.clone(), spec.clone());
+        tokio::task::spawn_blocking(move || prepare(&sandbox, &spec)).await??;
+    }
     let networked = async {
         if spec.host_network {
             return Ok(());

@@ -2,8 +2,6 @@
 //! monitor, network, cgroups, in that order. Idempotent, goes on past errors, returns the first and
 //! logs the rest. Called by the RPC handlers, `sandbox::run` and recovery.
 
-use std::fs;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,9 +66,8 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
         container::stop::remove(node, &container).await?;
     }
     let folder = sandbox.folder.clone();
-    tokio::task::spawn_blocking(move || match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(|source| Error::Files { what: "remove", path: folder, source }),
+    tokio::task::spawn_blocking(move || {
+        crate::remove::tree(&folder).map_err(|source| Error::Files { what: "remove", path: folder, source })
     })
     .await??;
     if sandbox.record().complete {

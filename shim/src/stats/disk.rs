@@ -1,6 +1,6 @@
 //! Bytes and inodes of a container's writable layer. Owns how often the tree is walked. What stands in
 //! it is the container's doing: no link is followed, and what vanishes meanwhile is left out. Called by
-//! `stats`.
+//! `stats` and by ImageFsInfo.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ impl Writable {
     ///
     /// # Errors
     /// When the folder can't be read.
-    pub(super) fn usage(
+    pub(crate) fn usage(
         &self,
         upper: &Path,
         stopped: bool,
@@ -89,7 +89,7 @@ fn walk(root: &Path) -> io::Result<(u64, u64)> {
         let opened = match rustix::fs::openat2(&top, &folder, flags, Mode::empty(), resolve) {
             Ok(opened) => opened,
             // Gone, or no folder any more, or nested deeper than a path can name.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => continue,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::STALE) => continue,
             Err(error) => return Err(error.into()),
         };
         for entry in Dir::read_from(&opened)? {

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
+use super::hangup::HangUp;
 use super::session::{Out, Session, Stream, Streams};
 use super::spdy;
 use super::spdy::connection::Role;
@@ -71,10 +72,11 @@ pub(crate) async fn over_websocket(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
     protocol: &str,
     streams: Streams,
+    hang_up: HangUp,
 ) -> Session {
     let codec = Codec { base64: protocol.contains("base64"), half_close: protocol.starts_with("v5.") };
     let style = if protocol.starts_with('v') { Style::Json } else { Style::Text };
-    let (incoming, outgoing) = channels::start(socket, codec);
+    let (incoming, outgoing) = channels::start(socket, codec, hang_up);
     // As upstream: an empty message on the lowest channel that is written says that all is set up.
     let lowest = if streams.stdout {
         STDOUT
@@ -181,8 +183,9 @@ pub(crate) async fn over_spdy(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
     protocol: &str,
     streams: Streams,
+    hang_up: HangUp,
 ) -> io::Result<Session> {
-    let mut connection = spdy::Connection::new(socket, Role::Server)?;
+    let mut connection = spdy::Connection::watched(socket, Role::Server, hang_up.wait())?;
     let resizes = protocol.starts_with("v4.") || protocol.starts_with("v3.");
     let expected = 1 + [streams.stdin, streams.stdout, streams.stderr, streams.tty && resizes]
         .into_iter()

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
 
+use super::hangup::HangUp;
 use super::spdy;
 use super::spdy::connection::{Role, Writer};
 use super::ws::channels::{self, Codec, Incoming};
@@ -32,6 +34,10 @@ const STREAM_CREATION: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(30);
 const MAX_PAIRS: usize = 1000;
+/// Connections being made: for one client, and for all of the node. The rest waits for its turn: a pod
+/// that drops SYNs would have each held for as long as `CONNECT`.
+const DIALS_OF_CLIENT: usize = 32;
+static DIALS: Semaphore = Semaphore::const_new(256);
 
 /// A pod whose ports are reached.
 #[derive(Debug, Clone)]
@@ -39,6 +45,7 @@ pub(crate) struct Target {
     sandbox: String,
     /// None with the host's network.
     netns: Option<PathBuf>,
+    dials: Arc<Semaphore>,
 }
 
 impl Target {
@@ -52,36 +59,42 @@ impl Target {
             return Err(Error::SandboxNotReady(sandbox.id.clone()));
         }
         let netns = sandbox.record().network.map(|network| network.netns);
-        Ok(Self { sandbox: sandbox.id.clone(), netns })
+        Ok(Self { sandbox: sandbox.id.clone(), netns, dials: Arc::new(Semaphore::new(DIALS_OF_CLIENT)) })
     }
 
-    /// Connects to the port of the pod's loopback, IPv4 first. On a thread of its own: a socket belongs
-    /// to the network namespace of the thread that makes it.
+    /// Connects to the port of the pod's loopback, IPv4 first. The sockets are made on a thread of their
+    /// own: one belongs to the network namespace of the thread that makes it, wherever it is used then.
+    /// Cancel-safe.
     async fn connect(&self, port: u16) -> Result<TcpStream, String> {
+        let _turns = (self.dials.acquire().await, DIALS.acquire().await);
         let netns = self.netns.clone();
         let shown = netns.as_deref().unwrap_or(Path::new("host")).display().to_string();
+        let inside =
+            |why: String| format!("failed to connect to localhost:{port} inside namespace {shown:?}, {why}");
         let job = move || match netns {
-            Some(netns) => gantry_cni::netns::run(&netns, || dial(port)).map_err(|error| chain(&error))?,
-            None => dial(port),
+            Some(netns) => gantry_cni::netns::run(&netns, sockets).map_err(|error| chain(&error)),
+            None => Ok(sockets()),
         };
-        let connected = match tokio::task::spawn_blocking(job).await {
-            Ok(Ok(stream)) => stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)),
-            Ok(Err(why)) => {
-                return Err(format!(
-                    "failed to connect to localhost:{port} inside namespace {shown:?}, {why}"
-                ));
-            }
-            Err(error) => return Err(error.to_string()),
+        let made = tokio::task::spawn_blocking(job).await.map_err(|error| error.to_string())?;
+        let [v4, v6] = made.map_err(inside)?;
+        let first = match dial(v4, Ipv4Addr::LOCALHOST.into(), port).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
         };
-        connected.map_err(|error| error.to_string())
+        let second = dial(v6, Ipv6Addr::LOCALHOST.into(), port).await;
+        second.map_err(|second| inside(format!("IPv4: {first} IPv6: {second}")))
     }
 }
 
-fn dial(port: u16) -> Result<std::net::TcpStream, String> {
-    let to = |address: IpAddr| std::net::TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT);
-    to(Ipv4Addr::LOCALHOST.into()).or_else(|first| {
-        to(Ipv6Addr::LOCALHOST.into()).map_err(|second| format!("IPv4: {first} IPv6: {second}"))
-    })
+fn sockets() -> [io::Result<TcpSocket>; 2] {
+    [TcpSocket::new_v4(), TcpSocket::new_v6()]
+}
+
+async fn dial(socket: io::Result<TcpSocket>, address: IpAddr, port: u16) -> io::Result<TcpStream> {
+    match tokio::time::timeout(CONNECT, socket?.connect(SocketAddr::new(address, port))).await {
+        Ok(connected) => connected,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")),
+    }
 }
 
 /// Ports of a legacy WebSocket client: those that PortForward named, else its `?port=` parameters, each
@@ -123,8 +136,9 @@ struct Half {
 pub(crate) async fn over_spdy(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
     target: Target,
+    hang_up: HangUp,
 ) -> io::Result<()> {
-    let mut connection = spdy::Connection::new(socket, Role::Server)?;
+    let mut connection = spdy::Connection::watched(socket, Role::Server, hang_up.wait())?;
     let mut halves: BTreeMap<String, Half> = BTreeMap::new();
     while let Some(stream) = connection.next().await {
         expire(&mut halves).await;
@@ -300,9 +314,10 @@ pub(crate) async fn over_websocket(
     protocol: &str,
     ports: Vec<u16>,
     target: Target,
+    hang_up: HangUp,
 ) {
     let codec = Codec { base64: protocol.contains("base64"), half_close: false };
-    let (mut incoming, outgoing) = channels::start(socket, codec);
+    let (mut incoming, outgoing) = channels::start(socket, codec, hang_up);
     let mut senders = BTreeMap::new();
     let mut tasks = tokio::task::JoinSet::new();
     for (number, port) in (0u8..).step_by(2).zip(ports) {

@@ -3,7 +3,7 @@
 //! `streaming::Server`.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ::http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
@@ -16,16 +16,21 @@ use tokio::sync::Semaphore;
 
 use super::command;
 use super::forward::{self, Target};
+use super::hangup::HangUp;
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
 use crate::error::chain;
 use crate::node::Node;
+use crate::store::lock;
 
 /// Clients that have not upgraded yet.
 const MAX_CONNECTIONS: usize = 1000;
 /// How long a client may take to say what it wants.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST: Duration = Duration::from_secs(5);
+/// How long a connection may last before its upgrade, whatever it does: idle ones must not keep others
+/// out.
+const BEFORE_UPGRADE: Duration = Duration::from_secs(10);
 
 const PROTOCOL: &str = "x-stream-protocol-version";
 const ACCEPTED_PROTOCOLS: &str = "x-accepted-stream-protocol-versions";
@@ -47,10 +52,17 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
         };
         // Keystrokes must not wait for each other.
         let _ = stream.set_nodelay(true);
+        let hang_up = match HangUp::of(&stream) {
+            Ok(hang_up) => Mutex::new(Some(hang_up)),
+            Err(error) => {
+                tracing::warn!("watch a streaming client: {error}");
+                continue;
+            }
+        };
         let (node, tokens) = (node.clone(), tokens.clone());
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| {
-                let answer = answer(&node, &tokens, request);
+                let answer = answer(&node, &tokens, &hang_up, request);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -58,8 +70,10 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
                 .header_read_timeout(REQUEST)
                 .serve_connection(TokioIo::new(stream), service)
                 .with_upgrades();
-            if let Err(error) = connection.await {
-                tracing::debug!("a streaming client: {}", chain(&error));
+            match tokio::time::timeout(BEFORE_UPGRADE, connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("a streaming client: {}", chain(&error)),
+                Err(_) => tracing::debug!("a streaming client is hung up on: it asks for nothing"),
             }
             drop(permit);
         });
@@ -99,12 +113,19 @@ enum Agreed {
     WebSocket(&'static str, String),
 }
 
-fn answer(node: &Arc<Node>, tokens: &Tokens, mut request: Request<Incoming>) -> Response<String> {
+fn answer(
+    node: &Arc<Node>,
+    tokens: &Tokens,
+    hang_up: &Mutex<Option<HangUp>>,
+    mut request: Request<Incoming>,
+) -> Response<String> {
     let upgrade = hyper::upgrade::on(&mut request);
     match prepare(node, tokens, &request) {
         Ok((agreed, work)) => {
             let response = switching(&agreed);
-            tokio::spawn(serve(node.clone(), work, agreed, upgrade));
+            // Nothing is asked on a connection after its upgrade.
+            let hang_up = lock(hang_up).take().unwrap_or_else(HangUp::never);
+            tokio::spawn(serve(node.clone(), (work, agreed), upgrade, hang_up));
             response.unwrap_or_else(|refusal| refusal.into())
         }
         Err(refusal) => refusal.into(),
@@ -255,7 +276,7 @@ fn switching(agreed: &Agreed) -> Result<Response<String>, Refusal> {
         .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-async fn serve(node: Arc<Node>, work: Work, agreed: Agreed, upgrade: OnUpgrade) {
+async fn serve(node: Arc<Node>, (work, agreed): (Work, Agreed), upgrade: OnUpgrade, hang_up: HangUp) {
     let socket = match upgrade.await {
         Ok(socket) => TokioIo::new(socket),
         Err(error) => {
@@ -265,24 +286,24 @@ async fn serve(node: Arc<Node>, work: Work, agreed: Agreed, upgrade: OnUpgrade) 
     };
     match (work, agreed) {
         (Work::Command(command), Agreed::WebSocket(protocol, _)) => {
-            let session = command::over_websocket(socket, protocol, command.streams()).await;
+            let session = command::over_websocket(socket, protocol, command.streams(), hang_up).await;
             session::run(node, command, session).await;
         }
         (Work::Command(command), Agreed::Spdy(protocol)) => {
-            match command::over_spdy(socket, protocol, command.streams()).await {
+            match command::over_spdy(socket, protocol, command.streams(), hang_up).await {
                 Ok(session) => session::run(node, command, session).await,
                 Err(error) => tracing::debug!("a SPDY client: {error}"),
             }
         }
         (Work::Forward(target, ports), Agreed::WebSocket(protocol, _)) => {
             if protocol != forward::TUNNEL_PROTOCOL {
-                forward::over_websocket(socket, protocol, ports, target).await;
-            } else if let Err(error) = forward::over_spdy(tunnel::start(socket), target).await {
+                forward::over_websocket(socket, protocol, ports, target, hang_up).await;
+            } else if let Err(error) = forward::over_spdy(tunnel::start(socket), target, hang_up).await {
                 tracing::debug!("a port forward in a tunnel: {error}");
             }
         }
         (Work::Forward(target, _), Agreed::Spdy(_)) => {
-            if let Err(error) = forward::over_spdy(socket, target).await {
+            if let Err(error) = forward::over_spdy(socket, target, hang_up).await {
                 tracing::debug!("a port forward: {error}");
             }
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method};
 use reqwest::{Certificate, Identity, Response, Url};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::RegistryError;
 use super::hosts::Tls;
@@ -20,6 +20,9 @@ use crate::image::digest::clip;
 /// Enough of an error page to find the registry's own words.
 const MAX_ERROR_PAGE: usize = 16 << 10;
 const AGENT: &str = concat!("gantry/", env!("CARGO_PKG_VERSION"));
+/// Bytes that must come in a minute of waiting: slower, a layer takes weeks, and everybody who wants it
+/// waits along.
+const LEAST: u64 = 64 << 10;
 /// Kinds of connection that are kept.
 const MOST_CLIENTS: usize = 64;
 
@@ -29,11 +32,60 @@ pub(crate) struct Patience {
     pub(crate) connect: Duration,
     /// Longest time without a byte, the wait for the first one included.
     pub(crate) stall: Duration,
+    /// Over each such time of waiting, [`LEAST`] bytes must come.
+    pub(crate) window: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(15), stall: Duration::from_secs(30) }
+        Self {
+            connect: Duration::from_secs(15),
+            stall: Duration::from_secs(30),
+            window: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How fast one answer comes. Only the wait for the network counts, not what the node does in between.
+#[derive(Debug)]
+pub(super) struct Pace {
+    patience: Patience,
+    waited: Duration,
+    came: u64,
+}
+
+impl Pace {
+    pub(super) fn new(patience: Patience) -> Self {
+        Self { patience, waited: Duration::ZERO, came: 0 }
+    }
+
+    /// The next bytes of the answer from `url`; None at its end.
+    ///
+    /// # Errors
+    /// `Stalled`, `Slow`, `Lost`.
+    pub(super) async fn chunk(
+        &mut self,
+        response: &mut Response,
+        url: &str,
+    ) -> Result<Option<Bytes>, RegistryError> {
+        let began = Instant::now();
+        let chunk = timeout(self.patience.stall, response.chunk()).await;
+        let chunk = chunk.map_err(|_| stalled(url.to_owned(), self.patience.stall))?;
+        let chunk = chunk.map_err(|source| RegistryError::Lost {
+            url: url.to_owned(),
+            source: Arc::new(source.without_url()),
+        })?;
+        self.waited += began.elapsed();
+        let Some(chunk) = chunk else { return Ok(None) };
+        self.came += chunk.len() as u64;
+        if self.waited >= self.patience.window {
+            if self.came < LEAST {
+                let (bytes, seconds) = (self.came, self.waited.as_secs());
+                return Err(RegistryError::Slow { url: url.to_owned(), bytes, seconds, least: LEAST });
+            }
+            (self.waited, self.came) = (Duration::ZERO, 0);
+        }
+        Ok(Some(chunk))
     }
 }
 
@@ -133,15 +185,9 @@ impl Http {
         mut response: Response,
         limit: usize,
     ) -> Result<Bytes, RegistryError> {
-        let mut body = Vec::new();
+        let (mut body, mut pace) = (Vec::new(), Pace::new(self.patience));
         loop {
-            let chunk = timeout(self.patience.stall, response.chunk()).await;
-            let chunk = chunk.map_err(|_| stalled(url.to_owned(), self.patience.stall))?;
-            let lost = |source: reqwest::Error| RegistryError::Lost {
-                url: url.to_owned(),
-                source: Arc::new(source.without_url()),
-            };
-            let Some(chunk) = chunk.map_err(lost)? else { return Ok(body.into()) };
+            let Some(chunk) = pace.chunk(&mut response, url).await? else { return Ok(body.into()) };
             if body.len() + chunk.len() > limit {
                 return Err(RegistryError::Large { url: url.to_owned(), limit });
             }
@@ -207,7 +253,7 @@ pub(super) fn lost(url: &Url, source: reqwest::Error) -> RegistryError {
     }
 }
 
-pub(super) fn stalled(url: String, stall: Duration) -> RegistryError {
+fn stalled(url: String, stall: Duration) -> RegistryError {
     RegistryError::Stalled { url, seconds: stall.as_secs() }
 }
 

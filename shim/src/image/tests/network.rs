@@ -145,7 +145,11 @@ async fn circles_of_redirects_end() {
 async fn silence_is_a_stall() {
     require_root();
     let folder = tempfile::tempdir().unwrap();
-    let patience = Patience { connect: Duration::from_secs(20), stall: Duration::from_millis(200) };
+    let patience = Patience {
+        connect: Duration::from_secs(20),
+        stall: Duration::from_millis(200),
+        ..Patience::default()
+    };
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
     let registry = Registry::new();
@@ -161,6 +165,26 @@ async fn silence_is_a_stall() {
     let error = images.pull(&reference, None, &Recorder::default()).await.unwrap_err();
     assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
     assert!(chain(&error).contains("no data for"), "{}", chain(&error));
+    until("the folder is gone", || count(&folder.path().join("root/ingest")) == 0).await;
+}
+
+#[tokio::test]
+async fn a_trickle_is_given_up_and_holds_up_no_later_pull() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    // As if the minute were over with the first bytes.
+    let patience = Patience { window: Duration::ZERO, ..Patience::default() };
+    let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
+    let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
+    let registry = Registry::new();
+    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let error = images.pull(&reference, None, &Recorder::default()).await.unwrap_err();
+    assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
+    assert!(chain(&error).contains("too slow to wait for"), "{}", chain(&error));
+    let asked = registry.log().len();
+    images.pull(&reference, None, &Recorder::default()).await.unwrap_err();
+    assert!(registry.log().len() > asked, "a flight of its own");
     until("the folder is gone", || count(&folder.path().join("root/ingest")) == 0).await;
 }
 

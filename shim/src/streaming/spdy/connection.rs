@@ -102,6 +102,19 @@ impl Connection {
     /// # Errors
     /// When the compression can't be set up.
     pub fn new(socket: impl AsyncRead + AsyncWrite + Send + 'static, role: Role) -> io::Result<Self> {
+        Self::watched(socket, role, std::future::pending())
+    }
+
+    /// As `new`; `hung_up` says that the other side has left when nothing is read from the socket, because
+    /// nobody takes what it sent.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn watched(
+        socket: impl AsyncRead + AsyncWrite + Send + 'static,
+        role: Role,
+        hung_up: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<Self> {
         let encoder = Encoder::new().map_err(io::Error::other)?;
         let (reader, writer) = tokio::io::split(socket);
         let (outgoing, frames) = mpsc::channel(OUTGOING);
@@ -118,7 +131,11 @@ impl Connection {
             last: 0,
         };
         tokio::spawn(async move {
-            reading.run(reader, openings).await;
+            tokio::select! {
+                // Not used after this, either of them.
+                () = reading.run(reader, openings) => {}
+                () = hung_up => {}
+            }
             // Whoever still writes or waits hears it.
             let _ = end.send(true);
         });

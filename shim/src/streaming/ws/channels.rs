@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::{Opcode, Reader, encode};
+use crate::streaming::hangup::HangUp;
 
 /// The first byte of a v5 message that half-closes the channel in the second.
 pub const CLOSE: u8 = 255;
@@ -69,18 +70,19 @@ impl Codec {
 pub(crate) fn start(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
     codec: Codec,
+    hang_up: HangUp,
 ) -> (mpsc::Receiver<Incoming>, mpsc::Sender<(u8, Bytes)>) {
     let (to_us, incoming) = mpsc::channel(QUEUE);
     let (outgoing, from_us) = mpsc::channel(QUEUE);
-    tokio::spawn(drive(socket, codec, to_us, from_us));
+    tokio::spawn(drive(socket, codec, (to_us, from_us), hang_up));
     (incoming, outgoing)
 }
 
 async fn drive(
     socket: impl AsyncRead + AsyncWrite,
     codec: Codec,
-    to_us: mpsc::Sender<Incoming>,
-    from_us: mpsc::Receiver<(u8, Bytes)>,
+    (to_us, from_us): (mpsc::Sender<Incoming>, mpsc::Receiver<(u8, Bytes)>),
+    hang_up: HangUp,
 ) {
     let (reader, writer) = tokio::io::split(socket);
     let (pongs, controls) = mpsc::channel(4);
@@ -90,6 +92,8 @@ async fn drive(
     tokio::select! {
         // Not used after this: without its client the rest is dropped.
         () = &mut reading => {}
+        // The same, seen while nobody takes what the client sent.
+        () = hang_up.wait() => {}
         // Cancel-safe: `reading` is only polled.
         () = &mut writing => {
             // The client hangs up, or is hung up on.
@@ -183,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_gets_everything_and_then_a_goodbye() {
         let (client, server) = tokio::io::duplex(64);
-        let (mut incoming, outgoing) = start(server, V5);
+        let (mut incoming, outgoing) = start(server, V5, HangUp::never());
         let (reader, mut writer) = tokio::io::split(client);
         writer.write_all(&encode(Opcode::Binary, &[0, b'h', b'i'], Some([1, 2, 3, 4]))).await.unwrap();
         writer.write_all(&encode(Opcode::Ping, b"?", Some([1, 2, 3, 4]))).await.unwrap();
