@@ -1,7 +1,6 @@
 //! The first half: pods that run, that have ended, that ended while the runtime was down, and one
 //! so late that the disk may never hear of it.
 
-
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_tests::image::{Image, Layer};
