@@ -6,7 +6,7 @@ mod reboot;
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{container, events, exit};
+use crate::{container, events, exit, sys};
 
 /// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
 /// again in the background.
@@ -35,6 +35,8 @@ const LEFTOVERS: Duration = Duration::from_secs(10);
 
 /// Between attempts to undo a sandbox.
 const AGAIN: Duration = Duration::from_secs(30);
+
+const SIGKILL: i32 = 9;
 
 /// Loads every record, reconnects to monitors, and undoes what never became a sandbox. What is wrong
 /// with one pod keeps no other from being served.
@@ -221,6 +223,14 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
     for running in &welcome.running {
         let Ok(container) = node.store.container(&running.id) else { continue };
         let process = Process { pid: running.pid, start_time_ticks: running.start_time_ticks };
+        if container.record().start_failure.is_some() {
+            // Its caller was told that it did not start, and starts another one.
+            if let Ok(pidfd) = open(process) {
+                // It has ended: what was wanted.
+                let _ = sys::pidfd::send_signal(pidfd.as_fd(), SIGKILL);
+            }
+            continue;
+        }
         if container.record().started.is_none() {
             // The start's answer was lost with the last runtime.
             let started = record::Started { process, at: unix_nanos() };

@@ -9,6 +9,7 @@ use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::proc;
+use rustix::process::{Pid, Signal};
 
 use crate::images::{Ready, ready};
 
@@ -107,6 +108,48 @@ fn rt_2_4_an_exit_while_the_runtime_was_down_is_not_lost() -> Result<()> {
     assert!(status.finished_at > status.started_at, "{status:?}");
     let log = pod::parse_log(&std::fs::read_to_string(&log_path)?)?;
     assert_eq!(log.lines().count(), 8, "{log}");
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+/// Found with fifty pods: such a container was killed by its monitor, and run once more.
+#[test]
+fn a_container_whose_start_was_under_way_when_the_runtime_died_runs_on_as_it_is() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "late")?;
+    let id = pod.create(&pod::container_config("late", &image, &["/workload", "count", "42"]))?;
+    let (sandbox, log_path) = (pod.id.clone(), pod.log_path("late"));
+    drop(pod);
+    let monitor = proc::all()?.into_iter().find(|process| process.name.starts_with("gantry-monitor"));
+    let monitor = Pid::from_raw(monitor.context("no monitor")?.pid).context("pid 0")?;
+    rustix::process::kill_process(monitor, Signal::STOP)?;
+    let asked = std::thread::scope(|scope| {
+        let request = cri::StartContainerRequest { container_id: id.clone() };
+        let asks = scope.spawn(|| node.cri().start_container(request));
+        // The request goes right after the cgroup is made; nobody can see it on its way.
+        let cgroup = poll("the start to begin", Duration::from_secs(20), || {
+            node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max").map_err(|e| format!("{e:#}"))
+        });
+        node.cri().version(cri::VersionRequest::default())?;
+        rustix::process::kill_process(node.pid()?, Signal::KILL)?;
+        asks.join().map_err(|_| anyhow::anyhow!("the call panicked"))?.expect_err("answered");
+        cgroup.map(drop)
+    });
+    rustix::process::kill_process(monitor, Signal::CONT)?;
+    asked?;
+    node.restart()?;
+    let status = pod::container_status(&node, &id)?;
+    if status.state() == ContainerState::ContainerCreated {
+        // The request was not sent yet, or the monitor reads it just now.
+        node.cri().start_container(cri::StartContainerRequest { container_id: id.clone() })?;
+    }
+    let log = || pod::parse_log(&std::fs::read_to_string(&log_path)?);
+    poll("the count to go on", Duration::from_secs(20), || {
+        let log = log().map_err(|error| format!("{error:#}"))?;
+        if log.lines().count() >= 5 { Ok(()) } else { Err(log) }
+    })?;
+    assert_eq!(pod::container_status(&node, &id)?.state(), ContainerState::ContainerRunning);
+    assert_no_gap(&log()?);
     remove(&node, &sandbox)?;
     node.assert_clean(&before)
 }

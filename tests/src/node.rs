@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use gantry_proto::cri;
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 use crate::cri::Cri;
@@ -239,6 +240,15 @@ impl Node {
     /// Flags of one's own for the next start.
     pub fn set_flags(&mut self, flags: &[String]) {
         self.flags = flags.to_vec();
+    }
+
+    /// The runtime's process.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pid(&self) -> Result<Pid> {
+        let pid = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok());
+        pid.and_then(Pid::from_raw).context("the runtime does not run")
     }
 
     /// kill -9 of the runtime; its pods run on.

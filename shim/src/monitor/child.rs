@@ -111,10 +111,6 @@ impl Child {
         }
     }
 
-    pub(super) fn has_started(&self) -> bool {
-        !matches!(self.phase, Phase::Starting { .. })
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Draining { deadline, .. } | Phase::Starting { deadline, .. } => Some(deadline),

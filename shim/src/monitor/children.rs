@@ -24,6 +24,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Shorter than the runtime waits, so that the step is named.
 pub(super) const SET_UP: Duration = Duration::from_secs(90);
 
+/// The exit code of a container whose program never began, as the runtime tells it.
+const NOT_STARTED: i32 = 128;
+
 impl Monitor {
     pub(super) fn start_sandbox(
         &mut self,
@@ -49,16 +52,35 @@ impl Monitor {
         start: &StartContainer,
         reply_to: (u64, u64),
     ) -> Result<(), StepError> {
+        if self.adopted_by(&start.id, reply_to)? {
+            return Ok(());
+        }
         let Some((_, Some(namespaces))) = &self.sandbox else {
             return refuse(libc::ESRCH, "the sandbox is not running");
         };
-        if self.children.contains_key(&start.id) {
-            return refuse(libc::EEXIST, "this container runs already");
-        }
         let log = LogFile::open(&start.log_path).step(|| format!("open the log {}", start.log_path))?;
         let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
         let spawned = spawn::container(start, namespaces, &self.null)?;
         self.follow(child, spawned, start.stdin_once, reply_to)
+    }
+
+    /// Whether this start was under way or done already: asked for by a runtime that died before it
+    /// heard the answer, and now once more by the next.
+    fn adopted_by(&mut self, id: &str, asks: (u64, u64)) -> Result<bool, StepError> {
+        let Some(child) = self.children.get_mut(id) else { return Ok(false) };
+        match &mut child.phase {
+            Phase::Starting { reply_to, .. } => *reply_to = asks,
+            Phase::Running => {
+                let started = child.started();
+                self.reply(asks.0, asks.1, reply::Result::Started(started));
+            }
+            Phase::Draining { .. } => return refuse(libc::EEXIST, "this container is just ending"),
+        }
+        Ok(true)
+    }
+
+    fn is_pause(&self, id: &str) -> bool {
+        self.sandbox.as_ref().is_some_and(|(start, _)| start.id == id)
     }
 
     /// Takes a fresh clone into the loop: its report first, then its output.
@@ -118,12 +140,14 @@ impl Monitor {
         self.unwatch(report.token, report.pipe.as_fd());
         let result =
             report.verdict().and_then(|()| self.take_up(id, terminal).map_err(|error| failure(&error)));
+        let nobodys = self.is_pause(id) && !self.connections.contains_key(&reply_to.0);
         match result {
             Ok(()) => {
                 let Some(child) = self.children.get_mut(id) else { return };
                 let started = child.started();
-                if !self.connections.contains_key(&reply_to.0) {
-                    // Whoever asked for it is gone and will never learn that it runs.
+                if nobodys {
+                    // The record of its sandbox is not complete: the next runtime would undo it. A
+                    // container goes on, and the next runtime hears of it in its welcome.
                     child.kill_stragglers();
                 }
                 self.reply(reply_to.0, reply_to.1, reply::Result::Started(started));
@@ -159,10 +183,20 @@ impl Monitor {
     }
 
     fn give_up(&mut self, id: &str, reply_to: (u64, u64), why: Failure) {
-        if let Some(child) = self.forget(id) {
+        if let Some(mut child) = self.forget(id) {
             child.kill();
+            if !self.connections.contains_key(&reply_to.0) && !self.is_pause(id) {
+                // The next runtime took it for running, or will look for how it ended.
+                child::complain(format_args!("{id} did not start: {}", why.step));
+                let finished_at = child::unix_nanos();
+                let (exit_code, deadline) = (NOT_STARTED, Instant::now());
+                child.phase = Phase::Draining { exit_code, finished_at, oom_kills: 0, deadline };
+                if let Some(exited) = child.record() {
+                    self.announce(&exited);
+                }
+            }
         }
-        if self.sandbox.as_ref().is_some_and(|(start, _)| start.id == id) {
+        if self.is_pause(id) {
             self.sandbox = None;
         }
         self.reply(reply_to.0, reply_to.1, reply::Result::Failure(why));

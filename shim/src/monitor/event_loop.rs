@@ -330,7 +330,8 @@ impl Monitor {
         Welcome {
             protocol_version: PROTOCOL_VERSION,
             monitor_pid: rustix::process::getpid().as_raw_nonzero().get(),
-            running: self.children.values().filter(|child| child.has_started()).map(Child::started).collect(),
+            // Those that set themselves up, too: the runtime that asked for them never heard of it.
+            running: self.children.values().map(Child::started).collect(),
         }
     }
 
