@@ -8,7 +8,6 @@
 //! ROOT/kubepods/besteffort/pod<uid>
 //! ```
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -210,17 +209,6 @@ impl Inner {
         }
         Ok(())
     }
-
-    fn known(&self) -> Result<Vec<PodUid>, String> {
-        let mut uids = BTreeSet::new();
-        for class in self.classes() {
-            for mount in self.mounts() {
-                let names = pods_in(&mount.join(&class))?;
-                uids.extend(names.iter().filter_map(|n| n.strip_prefix("pod")).filter_map(PodUid::parse));
-            }
-        }
-        Ok(uids.into_iter().collect())
-    }
 }
 
 fn is_in_use(error: &io::Error) -> bool {
@@ -404,10 +392,5 @@ impl Cgroups for Tree {
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let (inner, uid) = (self.inner.clone(), uid.clone());
         Box::pin(blocking(move || inner.tear_down(&uid)))
-    }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let inner = self.inner.clone();
-        Box::pin(blocking(move || inner.known()))
     }
 }

@@ -55,12 +55,8 @@ impl HostVolumes {
         Self { root, api, node, recursive_read_only }
     }
 
-    fn pods(&self) -> PathBuf {
-        self.root.join("pods")
-    }
-
     fn pod(&self, uid: &PodUid) -> PathBuf {
-        self.pods().join(uid.as_str())
+        self.root.join("pods").join(uid.as_str())
     }
 
     /// Looks up first, so that nothing is half made because an object is missing.
@@ -328,17 +324,6 @@ fn take_down(folder: &Path) -> Result<(), String> {
     removal::remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
 }
 
-fn list_pods(pods: &Path) -> io::Result<Vec<PodUid>> {
-    let entries = match fs::read_dir(pods) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let names = names.collect::<io::Result<Vec<_>>>()?;
-    Ok(names.iter().filter_map(|name| name.to_str()).filter_map(PodUid::parse).collect())
-}
-
 /// File systems may block; the workers' threads must not.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -386,16 +371,6 @@ impl Volumes for HostVolumes {
         Box::pin(
             async move { blocking(move || take_down(&folder)).await.map_err(|message| Error { message }) },
         )
-    }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let pods = self.pods();
-        Box::pin(async move {
-            let listed = blocking(move || {
-                list_pods(&pods).map_err(|error| format!("list {}: {error}", pods.display()))
-            });
-            listed.await.map_err(|message| Error { message })
-        })
     }
 }
 
