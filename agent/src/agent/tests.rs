@@ -83,6 +83,20 @@ async fn trap_02_a_changed_pod_waits_for_the_old_one_of_the_same_agent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_logs_of_a_pod_that_is_gone_go_with_it() {
+    let machine = Machine::new();
+    let mut agent = machine.agent(vec![named("a", "a-1")]);
+    running(agent.pods().first().unwrap()).await;
+    assert!(machine.folder.join("default_a_a-1").exists());
+    agent.apply(vec![named("a", "a-2")]);
+    let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    old.wait(|s| s.life == Life::Gone).await;
+    assert!(!machine.folder.join("default_a_a-1").exists());
+    running(new).await;
+    assert!(machine.folder.join("default_a_a-2").exists());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_static_pod_whose_file_comes_back_within_its_grace_runs_again() {
     let machine = Machine::new();
     machine.runtime.script("web", &[Script::Stubborn, Script::Serve]);

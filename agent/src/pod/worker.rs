@@ -207,6 +207,10 @@ impl Worker {
             now,
             host_ips: &self.deps.node.ips,
         });
+        if life == Life::Gone {
+            // Before it is told: a new pod of this UID counts attempts by the logs it finds.
+            self.forget_logs().await;
+        }
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);
         if life == Life::Gone {
@@ -220,6 +224,14 @@ impl Worker {
         self.seen = Some((observed, until));
         let rest = until.saturating_sub(now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// Nobody can ask for them by the pod's name any more.
+    async fn forget_logs(&self) {
+        if let Err(error) = self.deps.logs.remove(&self.pod).await {
+            // The agent's own end tries again and tells.
+            tracing::error!(error = error.chain(), "logs of a pod that is gone are left");
+        }
     }
 
     /// How soon to look again when nothing tells.
