@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
+//! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
 //! ROOT/pods/UID/etc-hosts
@@ -89,6 +90,7 @@ impl HostVolumes {
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
         let path = path_of(folder, ready.volume);
+        let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
         let size = tmpfs_size(pod, &ready.volume.source, self.node.memory);
         let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
@@ -96,9 +98,13 @@ impl HostVolumes {
         blocking(move || match source {
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             VolumeSource::EmptyDir { memory, .. } => {
+                if is_ready(&note, &path, memory)? {
+                    return Ok(());
+                }
                 room(&path, memory.then_some(size))?;
                 ownership::set_empty_dir(&path, fs_group)
-                    .map_err(|e| format!("chmod {}: {e}", path.display()))
+                    .map_err(|e| format!("chmod {}: {e}", path.display()))?;
+                set_ready(&note).map_err(|e| format!("write {}: {e}", note.display()))
             }
             VolumeSource::Projected { memory, .. } => {
                 room(&path, memory.then_some(size))?;
@@ -260,6 +266,25 @@ fn plain(host_path: PathBuf, container_path: &str) -> Mount {
 
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
+}
+
+/// Whether an emptyDir was made before: then its mode and owner are the containers' to change. The
+/// note outlives a reboot, a tmpfs does not.
+fn is_ready(note: &Path, volume: &Path, memory: bool) -> Result<bool, String> {
+    if !note.is_file() {
+        return Ok(false);
+    }
+    if memory {
+        return mounts::is_mount_point(volume).map_err(|error| format!("read the mount table: {error}"));
+    }
+    Ok(volume.is_dir())
+}
+
+fn set_ready(note: &Path) -> io::Result<()> {
+    if let Some(parent) = note.parent() {
+        make_folder(parent)?;
+    }
+    fs::write(note, "")
 }
 
 /// The folder of a volume, with a tmpfs of that size on it if there is to be one.
