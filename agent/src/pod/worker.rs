@@ -160,7 +160,12 @@ impl Worker {
         }
         self.pokes.mark_unchanged();
         match self.deps.runtime.observe(&self.pod.uid).await {
-            Ok(observed) => {
+            Ok(mut observed) => {
+                if self.pod.namespaces.host_network {
+                    // The runtime tells none: the node's are the pod's, for probes, hooks and the
+                    // downward API, too.
+                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&self.deps.node.ips));
+                }
                 if let Some(oldest) =
                     observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min()
                 {
