@@ -282,11 +282,11 @@ impl History {
                     self.crash.next(&restart::crash_key(pod, spec), *ended, now);
                 }
             }
-            Action::StartContainer { container, id } => {
-                // Known before the start: its answer may be lost, the hook must not be.
-                if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) {
-                    self.hooks.started(id);
-                }
+            // Known before the start: its answer may be lost, the hook must not be.
+            Action::StartContainer { container, id }
+                if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) =>
+            {
+                self.hooks.started(id);
             }
             Action::Probe { container, kind, .. } => {
                 if let Some(spec) = pod.container(container) {
