@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::orphans;
 use crate::pod::Life;
 use crate::pod::predecessor;
 use crate::pod::run::Deps;
@@ -53,7 +54,8 @@ impl Agent {
             }
         }
         for pod in wanted {
-            if handles.iter().any(|handle| handle.pod.uid == pod.uid) {
+            // One that was told to go and comes back, the very same, is a pod of its own.
+            if handles.iter().any(|handle| handle.pod.uid == pod.uid && !handle.is_leaving()) {
                 continue;
             }
             let same_name =
@@ -64,6 +66,28 @@ impl Agent {
             handles.push(handle);
         }
         self.pods.send_replace(handles.into());
+    }
+
+    /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
+    /// none was there. For when the whole folder has been read: a file that cannot be read may be
+    /// that of a pod (trap 1).
+    ///
+    /// # Errors
+    /// When it cannot be known which these are; nothing was ended then.
+    pub async fn end_forgotten(&mut self) -> Result<(), String> {
+        let mut handles = self.pods().to_vec();
+        let here: Vec<&Pod> = handles.iter().map(|handle| &*handle.pod).collect();
+        for known in orphans::forgotten(&self.deps, &here).await? {
+            let pod = predecessor::shell(known);
+            tracing::info!(pod = pod.full_name(), uid = %pod.uid, "its manifest is gone: ending it");
+            let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
+            handle.kill(None, "no longer wanted");
+            handle.remove();
+            self.workers.spawn(worker.run());
+            handles.push(handle);
+        }
+        self.pods.send_replace(handles.into());
+        Ok(())
     }
 
     /// All pods, in the order they were given; those that end are listed until they are gone.

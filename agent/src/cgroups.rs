@@ -22,8 +22,6 @@ pub trait Cgroups: Send + Sync + fmt::Debug {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>>;
     /// Kills what is left in it and removes it; succeeds when it is not there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
-    /// Every pod that has a cgroup here, for orphans.
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
 }
 
 /// A cgroup could not be made or removed.

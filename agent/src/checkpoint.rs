@@ -1,10 +1,12 @@
-//! What an agent must still know of running containers after it was killed, and can ask nobody:
-//! whether they had started and were ready (trap 6: no flip over a restart of the agent). Owns the
-//! trait, the files and the fake; never decides what is worth remembering (the planner does).
-//! Called by the pod workers.
+//! What an agent must still know after it was killed, and can ask nobody: whether running containers
+//! had started and were ready (trap 6: no flip over a restart of the agent), and which pods are its
+//! own (trap 1: it takes back nothing else). Owns the trait, the files and the fake; never decides
+//! what is worth remembering (the planner does). Called by the pod workers and for orphans.
 //!
 //! One small JSON file per pod with probes, replaced atomically. It only speaks of container IDs,
-//! so a stale one harms nobody, and it need not survive a reboot: no fsync.
+//! so a stale one harms nobody, and it need not survive a reboot: no fsync. A claim is a file of one
+//! word in the agent's root folder, as long-lived as the pod's volumes: made before anything else of
+//! the pod, removed after everything else.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
@@ -12,13 +14,13 @@ pub mod fake;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
-use crate::pod::spec::PodUid;
+use crate::pod::spec::{Origin, PodUid};
 
 /// How far a running container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,12 +34,21 @@ pub enum Mark {
 /// By container ID.
 pub type Marks = BTreeMap<String, Mark>;
 
+/// Whose pods are this agent's, and where each was described.
+pub type Claims = BTreeMap<PodUid, Origin>;
+
 /// The memory that outlives an agent.
 pub trait Checkpoints: Send + Sync + fmt::Debug {
     /// Empty when there is none.
     fn load<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<Marks, Error>>;
     /// Replaces what was there; nothing to remember removes it.
     fn save<'a>(&'a self, uid: &'a PodUid, marks: &'a Marks) -> BoxFuture<'a, Result<(), Error>>;
+    /// From now on the pod is this agent's.
+    fn claim<'a>(&'a self, uid: &'a PodUid, origin: &'a Origin) -> BoxFuture<'a, Result<(), Error>>;
+    /// Nothing of it is left; succeeds when it was nobody's.
+    fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+    /// Every pod of this agent, those of earlier runs too.
+    fn claims(&self) -> BoxFuture<'_, Result<Claims, Error>>;
 }
 
 /// What failed, on which file.
@@ -79,6 +90,7 @@ impl Error {
 #[derive(Debug, Clone)]
 pub struct CheckpointDir {
     root: PathBuf,
+    claims: PathBuf,
 }
 
 /// As on disk.
@@ -92,10 +104,10 @@ struct File {
 const VERSION: u32 = 1;
 
 impl CheckpointDir {
-    /// Below `root`, which is made when it is needed.
+    /// Checkpoints below `root`, claims below `claims`; both are made when they are needed.
     #[must_use]
-    pub fn new(root: PathBuf) -> Self {
-        Self { root }
+    pub fn new(root: PathBuf, claims: PathBuf) -> Self {
+        Self { root, claims }
     }
 
     fn path(&self, uid: &PodUid) -> PathBuf {
@@ -105,10 +117,43 @@ impl CheckpointDir {
     async fn write(&self, uid: &PodUid, marks: &Marks) -> std::io::Result<()> {
         fs::create_dir_all(&self.root).await?;
         let file = File { version: VERSION, containers: marks.clone() };
-        let next = self.root.join(format!(".{uid}.next"));
-        fs::write(&next, serde_json::to_vec(&file)?).await?;
-        fs::rename(&next, self.path(uid)).await
+        replace(&self.root, uid, &format!("{uid}.json"), &serde_json::to_vec(&file)?).await
     }
+
+    async fn write_claim(&self, uid: &PodUid, origin: &Origin) -> std::io::Result<()> {
+        fs::create_dir_all(&self.claims).await?;
+        let word = match origin {
+            Origin::Run => RUN,
+            Origin::Static => STATIC,
+        };
+        replace(&self.claims, uid, uid.as_str(), word.as_bytes()).await
+    }
+
+    async fn read_claims(&self) -> std::io::Result<Claims> {
+        let mut found = Claims::new();
+        let mut entries = match fs::read_dir(&self.claims).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            entries => entries?,
+        };
+        while let Some(entry) = entries.next_entry().await? {
+            let name = entry.file_name();
+            let Some(uid) = name.to_str().and_then(PodUid::parse) else { continue };
+            // Of another version: nothing is ended on the word of a file we do not understand.
+            let of_folder = fs::read(entry.path()).await? == STATIC.as_bytes();
+            found.insert(uid, if of_folder { Origin::Static } else { Origin::Run });
+        }
+        Ok(found)
+    }
+}
+
+const RUN: &str = "run";
+const STATIC: &str = "static";
+
+/// Readers see the old content or the new. No pod has a name that begins with a dot.
+async fn replace(folder: &Path, uid: &PodUid, name: &str, content: &[u8]) -> std::io::Result<()> {
+    let next = folder.join(format!(".{uid}.next"));
+    fs::write(&next, content).await?;
+    fs::rename(&next, folder.join(name)).await
 }
 
 /// What is not there, or still used by another pod, is fine.
@@ -145,6 +190,27 @@ impl Checkpoints for CheckpointDir {
             done.map_err(|source| Error::Write { path, source })
         })
     }
+
+    fn claim<'a>(&'a self, uid: &'a PodUid, origin: &'a Origin) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let path = self.claims.join(uid.as_str());
+            self.write_claim(uid, origin).await.map_err(|source| Error::Write { path, source })
+        })
+    }
+
+    fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let path = self.claims.join(uid.as_str());
+            gone(fs::remove_file(&path).await).map_err(|source| Error::Write { path, source })
+        })
+    }
+
+    fn claims(&self) -> BoxFuture<'_, Result<Claims, Error>> {
+        Box::pin(async move {
+            let read = self.read_claims().await;
+            read.map_err(|source| Error::Read { path: self.claims.clone(), source })
+        })
+    }
 }
 
 #[cfg(test)]
@@ -162,20 +228,31 @@ mod tests {
         assert_eq!(checkpoints.load(&other).await.unwrap(), Marks::new());
         checkpoints.save(&uid, &Marks::new()).await.unwrap();
         assert_eq!(checkpoints.load(&uid).await.unwrap(), Marks::new());
+        assert_eq!(checkpoints.claims().await.unwrap(), Claims::new());
+        checkpoints.disown(&uid).await.unwrap();
+        checkpoints.claim(&uid, &Origin::Run).await.unwrap();
+        checkpoints.claim(&uid, &Origin::Static).await.unwrap();
+        checkpoints.claim(&other, &Origin::Run).await.unwrap();
+        let claims = Claims::from([(uid.clone(), Origin::Static), (other.clone(), Origin::Run)]);
+        assert_eq!(checkpoints.claims().await.unwrap(), claims);
+        checkpoints.disown(&uid).await.unwrap();
+        checkpoints.disown(&other).await.unwrap();
+        assert_eq!(checkpoints.claims().await.unwrap(), Claims::new());
     }
 
     #[tokio::test]
     async fn files_and_fake_keep_the_contract() {
         let folder = tempfile::tempdir().unwrap();
-        contract(&CheckpointDir::new(folder.path().join("new"))).await;
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let (new, claims) = (folder.path().join("new"), folder.path().join("claims"));
+        contract(&CheckpointDir::new(new.clone(), claims.clone())).await;
+        assert_eq!((new.exists(), std::fs::read_dir(claims).unwrap().count()), (false, 0));
         contract(&fake::Memory::default()).await;
     }
 
     #[tokio::test]
     async fn a_broken_file_is_told_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let checkpoints = CheckpointDir::new(folder.path().to_owned());
+        let checkpoints = CheckpointDir::new(folder.path().to_owned(), folder.path().join("claims"));
         let uid = PodUid::parse("uid-1").unwrap();
         std::fs::write(folder.path().join("uid-1.json"), b"{\"version\":1").unwrap();
         assert!(checkpoints.load(&uid).await.unwrap_err().chain().contains("uid-1.json"));

@@ -2,6 +2,8 @@
 //! parser and the kubelet's merging and limits; never reads a file. Called by the agent's wiring and
 //! the CRI mapping.
 
+use std::net::IpAddr;
+
 use crate::pod::spec::{DnsPolicy, Pod};
 
 /// What glibc reads.
@@ -39,6 +41,19 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
         }
     }
     config
+}
+
+/// What pods with a network of their own can use of the node's resolver: its name servers, when they
+/// are all on the node's loopback, are nobody there; `resolved` then names those behind.
+#[must_use]
+pub fn beyond_loopback(node: &DnsConfig, resolved: DnsConfig) -> DnsConfig {
+    let is_local = |server: &String| server.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let only_local = |config: &DnsConfig| config.servers.iter().all(is_local);
+    if !node.servers.is_empty() && only_local(node) && !only_local(&resolved) {
+        resolved
+    } else {
+        node.clone()
+    }
 }
 
 /// What the pod gets. There is no cluster resolver yet: ClusterFirst is the node's, as the kubelet
@@ -108,6 +123,20 @@ mod tests {
         assert_eq!((own.servers.len(), own.searches.len(), own.options.len()), (1, 2, 0));
         let many = of(DnsPolicy::ClusterFirst, &["1.1.1.1", "1.1.1.2", "1.1.1.3"], &[]);
         assert_eq!(many.servers, ["10.0.0.1", "1.1.1.1", "1.1.1.2"]);
+    }
+
+    #[test]
+    fn a_resolver_on_loopback_alone_is_not_for_pods() {
+        let of = |servers: &[&str]| DnsConfig {
+            servers: servers.iter().map(|s| (*s).to_owned()).collect(),
+            ..DnsConfig::default()
+        };
+        let choose = |node, resolved| beyond_loopback(&of(node), of(resolved)).servers;
+        assert_eq!(choose(&["127.0.0.53"], &["10.0.0.1"]), ["10.0.0.1"]);
+        assert_eq!(choose(&["::1", "127.0.0.1"], &["10.0.0.1", "127.0.0.1"]), ["10.0.0.1", "127.0.0.1"]);
+        assert_eq!(choose(&["127.0.0.53", "10.0.0.2"], &["10.0.0.1"]), ["127.0.0.53", "10.0.0.2"]);
+        assert_eq!(choose(&["127.0.0.53"], &[]), ["127.0.0.53"]);
+        assert_eq!(choose(&[], &["10.0.0.1"]), Vec::<String>::new());
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod orphans;
 pub mod pod;
 pub mod ports;
 pub mod probe;
+pub mod root;
 pub mod runtime;
 pub mod static_pods;
 pub mod timeline;

@@ -4,11 +4,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use crate::dns::parse_resolv_conf;
+use crate::dns::{self, DnsConfig, parse_resolv_conf};
 use crate::runtime::cri::NodeConfig;
 
 /// Of services; only names of pods with a subdomain show it here.
 const CLUSTER_DOMAIN: &str = "cluster.local";
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where systemd-resolved keeps the name servers behind its own on 127.0.0.53.
+const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// What pods may learn of their node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,21 +69,39 @@ pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let path = Path::new("/etc/resolv.conf");
-    let dns = match std::fs::read_to_string(path) {
-        Ok(text) => parse_resolv_conf(&text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => parse_resolv_conf(""),
-        Err(source) => return Err(Error::ResolvConf { path: path.to_owned(), source }),
-    };
+    let host_dns = resolv_conf(Path::new(RESOLV_CONF))?;
+    let dns = dns::beyond_loopback(&host_dns, resolv_conf(Path::new(RESOLVED))?);
+    let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,
         memory_capacity,
         dns,
-        cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        host_dns,
+        cgroup_v2,
+        swap: counts_swap(cgroup_v2),
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: CLUSTER_DOMAIN.to_owned(),
     })
+}
+
+/// One that is not there says nothing.
+fn resolv_conf(path: &Path) -> Result<DnsConfig, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(parse_resolv_conf(&text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DnsConfig::default()),
+        Err(source) => Err(Error::ResolvConf { path: path.to_owned(), source }),
+    }
+}
+
+/// As the kubelet looks: on v2 in its own cgroup, for the root one has no limits.
+fn counts_swap(cgroup_v2: bool) -> bool {
+    if !cgroup_v2 {
+        return Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists();
+    }
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
+    own.is_some_and(|own| Path::new("/sys/fs/cgroup").join(own).join("memory.swap.max").exists())
 }
 
 /// What pods on this machine may learn of it; `root` is where their volumes are.

@@ -171,7 +171,9 @@ impl Operator for Service {
 async fn follow(mut pods: Pods, node: String, sender: mpsc::Sender<wire::ListPodsResponse>) {
     loop {
         let handles = pods.borrow_and_update().clone();
-        let mut changes: Vec<_> = handles.iter().map(|handle| handle.status.clone()).collect();
+        // A worker that has ended would say so at once, again and again.
+        let alive = handles.iter().filter(|handle| !handle.is_done());
+        let mut changes: Vec<_> = alive.map(|handle| handle.status.clone()).collect();
         changes.iter_mut().for_each(|status| {
             status.mark_unchanged();
         });

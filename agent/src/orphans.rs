@@ -1,12 +1,15 @@
-//! Folders and cgroups of pods that are no more: an agent that died between a pod's end and its
-//! tear-down leaves them. Owns the comparison; never touches what the runtime still knows (trap 1:
-//! nothing goes unless every source and the runtime have been heard). Called once, when the agent has
-//! its pods.
+//! What an agent leaves that was killed: folders and cgroups of pods that are no more, and pods whose
+//! manifest went while nobody looked. Owns the comparison; never touches what the runtime still knows
+//! (trap 1: nothing goes unless every source and the runtime have been heard), nor anything this
+//! agent has not claimed: other agents and kubelets may share its cgroups and its runtime. Called when
+//! the agent has its pods.
 
 use std::collections::BTreeSet;
 
+use crate::checkpoint::Marks;
 use crate::pod::run::Deps;
-use crate::pod::spec::PodUid;
+use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::runtime::KnownPod;
 
 /// Takes back what belongs to no pod that is wanted or known to the runtime; says what it could not.
 pub async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
@@ -14,32 +17,44 @@ pub async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
         Ok(pods) => pods,
         Err(error) => return vec![format!("orphans are kept: {error}: {}", error.detail())],
     };
+    let claims = match deps.checkpoints.claims().await {
+        Ok(claims) => claims,
+        Err(error) => return vec![format!("orphans are kept: {}", error.chain())],
+    };
     let mut failures = Vec::new();
     let keep: BTreeSet<&PodUid> = wanted.iter().chain(runtime.iter().map(|pod| &pod.uid)).collect();
-    // Volumes first, as at a pod's end: what is in the cgroup may still use them, and is told so.
-    match deps.volumes.known().await {
-        Ok(uids) => {
-            for uid in uids.iter().filter(|uid| !keep.contains(uid)) {
-                match deps.volumes.tear_down(uid).await {
-                    Ok(()) => tracing::info!(%uid, "took back an orphan's volumes"),
-                    Err(error) => failures.push(error.message),
-                }
-            }
+    for uid in claims.keys().filter(|uid| !keep.contains(uid)) {
+        match take_back(deps, uid).await {
+            Ok(()) => tracing::info!(%uid, "took back an orphan's cgroup and volumes"),
+            Err(message) => failures.push(format!("orphan {uid}: {message}")),
         }
-        Err(error) => failures.push(error.message),
-    }
-    match deps.cgroups.known().await {
-        Ok(uids) => {
-            for uid in uids.iter().filter(|uid| !keep.contains(uid)) {
-                match deps.cgroups.tear_down(uid).await {
-                    Ok(()) => tracing::info!(%uid, "took back an orphan's cgroup"),
-                    Err(error) => failures.push(error.message),
-                }
-            }
-        }
-        Err(error) => failures.push(error.message),
     }
     failures
+}
+
+/// The cgroup first: with it goes whatever still writes to the volumes. The claim last: what fails is
+/// tried again by the next agent.
+async fn take_back(deps: &Deps, uid: &PodUid) -> Result<(), String> {
+    deps.cgroups.tear_down(uid).await.map_err(|error| error.message)?;
+    deps.volumes.tear_down(uid).await.map_err(|error| error.message)?;
+    deps.checkpoints.save(uid, &Marks::new()).await.map_err(|error| error.chain())?;
+    deps.checkpoints.disown(uid).await.map_err(|error| error.chain())
+}
+
+/// Pods of the manifest folder that an earlier agent started in this one's root, and that are not
+/// wanted any more. One of a wanted pod's name is ended by its successor.
+///
+/// # Errors
+/// When the runtime or the claims cannot be asked: then nothing is known to be forgotten.
+pub(crate) async fn forgotten(deps: &Deps, wanted: &[&Pod]) -> Result<Vec<KnownPod>, String> {
+    let runtime = deps.runtime.pods().await.map_err(|error| format!("{error}: {}", error.detail()))?;
+    let claims = deps.checkpoints.claims().await.map_err(|error| error.chain())?;
+    let is_wanted = |known: &KnownPod| {
+        let same_name = |pod: &Pod| pod.name == known.name && pod.namespace == known.namespace;
+        wanted.iter().any(|pod| pod.uid == known.uid || same_name(pod))
+    };
+    let mine = |known: &KnownPod| known.from_file && claims.get(&known.uid) == Some(&Origin::Static);
+    Ok(runtime.into_iter().filter(|known| mine(known) && !is_wanted(known)).collect())
 }
 
 #[cfg(test)]
@@ -70,10 +85,14 @@ mod tests {
         let logs = Arc::new(LogDir::new(folder.path().to_owned()));
         let base = deps(&runtime, logs, Arc::new(SystemClock::new()));
         let deps = Deps { volumes: volumes.clone(), cgroups: cgroups.clone(), ..base };
-        let (wanted, running, orphan) = (of("wanted"), of("running"), of("orphan"));
-        for pod in [&wanted, &running, &orphan] {
+        let (wanted, running, orphan, other) = (of("wanted"), of("running"), of("orphan"), of("other"));
+        for pod in [&wanted, &running, &orphan, &other] {
             volumes.set_up(pod).await.unwrap();
             cgroups.set_up(pod).await.unwrap();
+            // Another agent below the same cgroup root, or a kubelet, made the last.
+            if pod.uid != other.uid {
+                deps.checkpoints.claim(&pod.uid, &Origin::Run).await.unwrap();
+            }
         }
         runtime.run_sandbox(NewSandbox { pod: &running, attempt: 0, cgroup_parent: "" }).await.unwrap();
         runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
@@ -81,7 +100,7 @@ mod tests {
         assert_eq!(kept, ["orphans are kept: list pods: down"]);
         assert!(volumes.has(&orphan.uid) && cgroups.has(&orphan.uid));
         assert_eq!(sweep(&deps, std::slice::from_ref(&wanted.uid)).await, Vec::<String>::new());
-        for pod in [&wanted, &running] {
+        for pod in [&wanted, &running, &other] {
             assert!(volumes.has(&pod.uid) && cgroups.has(&pod.uid), "{}", pod.uid);
         }
         assert!(!volumes.has(&orphan.uid) && !cgroups.has(&orphan.uid));

@@ -98,15 +98,17 @@ fn parse(line: &str, tcp: bool) -> Option<Bound> {
     Some(Bound { address, port })
 }
 
-/// A mapping comes before the listener, and one of them would never be reached.
+/// A mapping comes before the listener, and one of them would never be reached. By the rule of the
+/// network plugin that maps: a listener on one address, such as 127.0.0.53, does not keep the port of
+/// all others.
 fn in_the_way(bound: &Bound, port: &Port) -> bool {
-    let wanted = port.host_ip.parse::<IpAddr>().ok().filter(|ip| !ip.is_unspecified());
-    bound.port == port.host_port
-        && match wanted {
-            _ if bound.address.is_unspecified() => true,
-            Some(ip) => ip == bound.address,
-            None => true,
-        }
+    let wanted = port.host_ip.parse::<IpAddr>().ok();
+    let on_all = match bound.address {
+        // One on all IPv6 addresses usually takes IPv4, too.
+        IpAddr::V6(ip) => ip.is_unspecified(),
+        IpAddr::V4(ip) => ip.is_unspecified() && !wanted.is_some_and(|ip| ip.is_ipv6()),
+    };
+    bound.port == port.host_port && (on_all || wanted == Some(bound.address))
 }
 
 #[cfg(test)]
@@ -151,10 +153,27 @@ mod tests {
     fn a_port_that_a_process_listens_on_is_held() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let number = listener.local_addr().unwrap().port();
-        let wanted = format!("{number}/TCP");
-        assert_eq!(held(&with(port(number, "TCP", ""))).unwrap(), Some(wanted));
+        let wanted = format!("127.0.0.1:{number}/TCP");
+        assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), Some(wanted));
         assert_eq!(held(&with(port(number, "TCP", "192.0.2.1"))).unwrap(), None);
         drop(listener);
-        assert_eq!(held(&with(port(number, "TCP", ""))).unwrap(), None);
+        assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), None);
+    }
+
+    #[test]
+    fn a_listener_on_one_address_does_not_hold_the_port_of_all() {
+        for (listener, wanted, expected) in [
+            ("127.0.0.53", "", false),
+            ("127.0.0.53", "0.0.0.0", false),
+            ("127.0.0.53", "127.0.0.53", true),
+            ("0.0.0.0", "", true),
+            ("0.0.0.0", "192.0.2.1", true),
+            ("0.0.0.0", "::", false),
+            ("::", "", true),
+            ("::", "192.0.2.1", true),
+        ] {
+            let bound = Bound { address: listener.parse().unwrap(), port: 53 };
+            assert_eq!(in_the_way(&bound, &port(53, "TCP", wanted)), expected, "{listener} {wanted:?}");
+        }
     }
 }

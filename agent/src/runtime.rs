@@ -287,6 +287,15 @@ pub struct Exit {
     pub finished_at: i64,
 }
 
+impl Exit {
+    /// Whether an init container that ended so has done its work: one of which a part was killed for
+    /// lack of memory has not, whatever its code.
+    #[must_use]
+    pub fn initialized(&self) -> bool {
+        self.code == 0 && self.reason != "OOMKilled"
+    }
+}
+
 impl Instance {
     /// How it ended, if it did.
     #[must_use]

@@ -41,8 +41,6 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
-    /// Every pod that has something here, for orphans.
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
 }
 
 /// Whose mounts are asked for.

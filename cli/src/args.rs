@@ -120,7 +120,8 @@ pub(crate) struct RunArgs {
     pub(crate) manifest_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) flags: RuntimeFlags,
-    /// Use this runtime instead of one in the same process; the flags above then mean nothing.
+    /// Use this runtime instead of one in the same process; of the flags above only --root (for the
+    /// default of --root-dir) and --cgroup-root (for the pods' cgroups) still count then.
     #[arg(long, value_name = "unix:///PATH", value_parser = unix_endpoint)]
     pub(crate) container_runtime_endpoint: Option<String>,
     /// Where `gantry ps` and the like reach this agent.

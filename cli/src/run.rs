@@ -24,6 +24,7 @@ use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::probe::net::NetProbe;
+use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{manifest, node, orphans};
@@ -71,7 +72,9 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         pod_logs_dir,
         root_dir,
     } = *args;
-    let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
+    // Held to the end: what is in it is this agent's alone.
+    let root = Root::open(&root_dir.unwrap_or_else(|| flags.root.join("kubelet")))?;
+    let root_dir = root.path().to_owned();
     let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?;
     // First of all what tells whether another agent is here already.
@@ -95,7 +98,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
         api,
         probe_io: Arc::new(NetProbe::new()?),
-        checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"))),
+        checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
         node,
         runtime: Arc::new(CriRuntime::new(channel.clone(), facts)),
     };
@@ -181,7 +184,9 @@ impl Narrators {
     fn take_up(&mut self, agent: &Agent) {
         // Reaps those whose pods are over.
         while self.tasks.try_join_next().is_some() {}
-        for handle in agent.pods().iter() {
+        // One that leaves may come back.
+        self.known.retain(|uid| agent.pods().iter().any(|h| h.pod.uid == *uid && !h.is_leaving()));
+        for handle in agent.pods().iter().filter(|handle| !handle.is_leaving()) {
             if self.known.insert(handle.pod.uid.clone()) {
                 self.tasks.spawn(narrate(handle.clone(), self.several));
             }
@@ -198,7 +203,16 @@ async fn until_over(
     narrators: &mut Narrators,
 ) -> Option<Vec<PodStatus>> {
     let mut count = 0;
+    let mut unsettled = true;
     loop {
+        // Once, as soon as there is no doubt about the folder.
+        if unsettled && followed.is_whole() {
+            match agent.end_forgotten().await {
+                Ok(()) => unsettled = false,
+                Err(error) => tracing::warn!(error, "pods whose manifests are gone run on"),
+            }
+            narrators.take_up(agent);
+        }
         let more = followed.goes_on();
         let over = async {
             let statuses = agent.until_over().await;

@@ -22,7 +22,7 @@ use crate::host_local::{self, Allocation, Lease, ip_config};
 use crate::ipam::{self, Ipam};
 use crate::masquerade;
 use crate::netlink::{self, Netlink};
-use crate::request::{Target, ValidAttachment};
+use crate::request::{Home, Target, ValidAttachment};
 use crate::result::CniResult;
 use crate::veth::{self, Dress, interface};
 use wire::Port;
@@ -193,9 +193,14 @@ pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> 
 }
 
 /// Removes rules and leases of attachments that are none of these. Their links went with their namespaces.
-pub(crate) fn gc(config: &Config, network: &str, valid: &[ValidAttachment]) -> Result<(), Error> {
+pub(crate) fn gc(
+    config: &Config,
+    network: &str,
+    home: Home<'_>,
+    valid: &[ValidAttachment],
+) -> Result<(), Error> {
     if config.ip_masq {
-        masquerade::gc(network, valid).map_err(Error::Unmasquerade)?;
+        masquerade::gc(network, home, valid).map_err(Error::Unmasquerade)?;
     }
     match &config.ipam {
         Some(ipam) => ipam.gc(valid).map_err(Error::Release),

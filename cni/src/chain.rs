@@ -29,7 +29,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::loopback;
-use crate::request::{Context, Target};
+use crate::request::{Context, Home, Target};
 use crate::result::CniResult;
 
 /// Longest name of a link: `IFNAMSIZ` without the final zero byte.
@@ -63,6 +63,12 @@ pub struct Dirs {
     pub prefer_external: bool,
 }
 
+impl Dirs {
+    fn home(&self) -> Home<'_> {
+        Home { data_dir: &self.data_dir, cache_dir: &self.cache_dir }
+    }
+}
+
 /// Checks a network's configuration without any effect, as ADD does first.
 ///
 /// # Errors
@@ -87,7 +93,7 @@ pub fn add(
     check_attachment(attachment)?;
     let plugins = parse(list, Some(attachment), dirs)?;
     require(list, &plugins)?;
-    let target = target(list, attachment);
+    let target = target(list, attachment, dirs);
     let failed = |plugin: &str, source: PluginErrorKind, undo| Error::Add {
         network: list.name().into(),
         container_id: attachment.container_id.into(),
@@ -106,7 +112,7 @@ pub fn add(
             Err(source) => {
                 // A built-in plugin that fails has left nothing behind; a program is told to undo its part, too.
                 let begun = index + usize::from(plugin.is_external());
-                let undo = undo(list, attachment, plugins.get(..begun).unwrap_or_default(), None);
+                let undo = undo(list, attachment, dirs, plugins.get(..begun).unwrap_or_default(), None);
                 return Err(failed(plugin.name(), source, undo));
             }
         };
@@ -118,7 +124,7 @@ pub fn add(
             network: list.name().into(),
             container_id: attachment.container_id.into(),
             source: PluginErrorKind::from(source).into(),
-            undo: undo(list, attachment, &plugins, Some(&result)),
+            undo: undo(list, attachment, dirs, &plugins, Some(&result)),
         }),
     }
 }
@@ -136,7 +142,7 @@ pub fn del(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Result<
         tracing::warn!(container_id = attachment.container_id, error = %explain(&error), "no cached result for DEL");
         None
     });
-    let mut errors = undo(list, attachment, &plugins, previous.as_ref());
+    let mut errors = undo(list, attachment, dirs, &plugins, previous.as_ref());
     if errors.is_empty()
         && let Err(source) = cache::remove(&dirs.cache_dir, list.name(), attachment)
     {
@@ -172,7 +178,7 @@ pub fn check(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Resul
         ifname: attachment.ifname.into(),
     })?;
     plugins.iter().try_for_each(|plugin| {
-        plugin.check(target(list, attachment), &result).map_err(|source| failed(plugin.name(), source))
+        plugin.check(target(list, attachment, dirs), &result).map_err(|source| failed(plugin.name(), source))
     })
 }
 
@@ -260,6 +266,7 @@ fn config_error(list: &Conflist, plugin: &str, source: PluginErrorKind) -> Error
 fn undo(
     list: &Conflist,
     attachment: &Attachment<'_>,
+    dirs: &Dirs,
     plugins: &[Plugin],
     previous: Option<&CniResult>,
 ) -> Vec<Error> {
@@ -269,7 +276,7 @@ fn undo(
         .iter()
         .rev()
         .filter_map(|plugin| {
-            let source = plugin.del(target(list, attachment), previous).err()?;
+            let source = plugin.del(target(list, attachment, dirs), previous).err()?;
             Some(del_error(list, attachment, plugin.name(), source))
         })
         .collect()
@@ -285,9 +292,10 @@ fn del_error(list: &Conflist, attachment: &Attachment<'_>, plugin: &str, source:
     }
 }
 
-fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>) -> Target<'a> {
+fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>, dirs: &'a Dirs) -> Target<'a> {
     Target {
         network: list.name(),
+        home: dirs.home(),
         container_id: attachment.container_id,
         ifname: attachment.ifname,
         netns: attachment.netns,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::nft::{self, Change, Edit, Fixed, Found, Hook, Layout, Match, Netfilter, Owner, Rule, Verdict};
-use crate::request::{Target, ValidAttachment};
+use crate::request::{Home, Target, ValidAttachment};
 
 const PODS: &str = "pods";
 
@@ -68,7 +68,7 @@ fn is_of(found: &Found, owner: &Owner) -> bool {
 }
 
 fn owner(target: Target<'_>) -> Owner {
-    Owner::new(target.network, target.container_id, target.ifname)
+    Owner::of(target)
 }
 
 /// Masquerades what these addresses, with the prefix length of their subnet, send beyond it.
@@ -90,16 +90,22 @@ pub(crate) fn del(target: Target<'_>) -> Result<(), Error> {
 }
 
 /// Takes away the rules of a network whose attachment is none of these.
-pub(crate) fn gc(network: &str, valid: &[ValidAttachment]) -> Result<(), Error> {
-    let garbage = garbage(network, valid);
+pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
+    let garbage = garbage(network, home, valid);
     remove(|found| garbage(found))
 }
 
 /// Which rules of a network belong to no valid attachment.
-pub(crate) fn garbage(network: &str, valid: &[ValidAttachment]) -> impl Fn(&Found) -> bool {
-    let of_network = Owner::network_prefix(network);
-    let valid: Vec<String> =
-        valid.iter().map(|valid| Owner::new(network, &valid.container_id, &valid.ifname).prefix()).collect();
+pub(crate) fn garbage(
+    network: &str,
+    home: Home<'_>,
+    valid: &[ValidAttachment],
+) -> impl Fn(&Found) -> bool + use<> {
+    let of_network = Owner::network_prefix(network, home);
+    let valid: Vec<String> = valid
+        .iter()
+        .map(|valid| Owner::new(network, home, &valid.container_id, &valid.ifname).prefix())
+        .collect();
     move |found| {
         found.comment.starts_with(&of_network)
             && !valid.iter().any(|prefix| found.comment.starts_with(prefix))

@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use crate::masquerade;
 use crate::netlink::{self, Netlink};
 use crate::nft::{self, Change, Edit, Found, Netfilter, Owner, conntrack};
-use crate::request::{Target, ValidAttachment};
+use crate::request::{Home, Target, ValidAttachment};
 use crate::result::CniResult;
 use crate::sysctl;
 use config::Mapping;
@@ -59,7 +59,7 @@ impl From<Edit<Error>> for Error {
 }
 
 fn owner(target: Target<'_>) -> Owner {
-    Owner::new(target.network, target.container_id, target.ifname)
+    Owner::of(target)
 }
 
 /// The pod's first address of each family: that is where its ports are.
@@ -149,8 +149,8 @@ pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
 }
 
 /// Takes back the ports of a network's attachments that are none of these.
-pub(crate) fn gc(network: &str, valid: &[ValidAttachment]) -> Result<(), Error> {
-    let garbage = masquerade::garbage(network, valid);
+pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
+    let garbage = masquerade::garbage(network, home, valid);
     remove(|found| garbage(found))
 }
 

@@ -24,7 +24,7 @@ use crate::ipam::{self, Ipam};
 use crate::masquerade::{self, alone};
 use crate::netlink::{self, Netlink, NewAddress, VethPair};
 use crate::netns;
-use crate::request::{Target, ValidAttachment};
+use crate::request::{Home, Target, ValidAttachment};
 use crate::result::{CniResult, Route};
 use crate::sysctl;
 use crate::veth::{self, Dress, interface};
@@ -224,9 +224,14 @@ pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> 
 }
 
 /// Removes rules and leases of attachments that are none of these.
-pub(crate) fn gc(config: &Config, network: &str, valid: &[ValidAttachment]) -> Result<(), Error> {
+pub(crate) fn gc(
+    config: &Config,
+    network: &str,
+    home: Home<'_>,
+    valid: &[ValidAttachment],
+) -> Result<(), Error> {
     if config.ip_masq {
-        masquerade::gc(network, valid).map_err(Error::Unmasquerade)?;
+        masquerade::gc(network, home, valid).map_err(Error::Unmasquerade)?;
     }
     config.ipam.gc(valid).map_err(Error::Release)
 }

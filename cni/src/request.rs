@@ -10,10 +10,34 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+/// The folders of the node that a call is for. Nodes of one machine may have networks of the same name, and each only
+/// knows its own attachments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Home<'a> {
+    pub(crate) data_dir: &'a Path,
+    pub(crate) cache_dir: &'a Path,
+}
+
+impl Home<'static> {
+    /// Where things lie unless somebody says otherwise; a plugin that is run as a program is not told.
+    pub(crate) fn usual() -> Home<'static> {
+        Home { data_dir: Path::new("/var/lib/cni/networks"), cache_dir: Path::new("/var/lib/cni/results") }
+    }
+}
+
+impl Home<'_> {
+    /// Whether it is the one whose rules bear the network's name alone.
+    pub(crate) fn is_usual(&self) -> bool {
+        let usual = Home::usual();
+        self.data_dir == usual.data_dir && self.cache_dir == usual.cache_dir
+    }
+}
+
 /// The attachment that a call is about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) network: &'a str,
+    pub(crate) home: Home<'a>,
     pub(crate) container_id: &'a str,
     pub(crate) ifname: &'a str,
     /// Empty in a DEL whose namespace is gone.
@@ -162,8 +186,14 @@ mod tests {
             ("K8S_POD_NAMESPACE".to_owned(), "ns".to_owned()),
             ("K8S_POD_NAME".to_owned(), "web".to_owned()),
         ];
-        let mut target =
-            Target { network: "n", container_id: "c1", ifname: "eth0", netns: Path::new(""), args: &args };
+        let mut target = Target {
+            network: "n",
+            home: Home::usual(),
+            container_id: "c1",
+            ifname: "eth0",
+            netns: Path::new(""),
+            args: &args,
+        };
         assert_eq!(target.pod(), "ns/web");
         target.args = &args[..1];
         assert_eq!(target.pod(), "container c1");

@@ -13,11 +13,8 @@ use serde_json::{Value, json};
 use crate::chain::{Plugin, PluginErrorKind, VERSIONS, explain, is_identifier, is_interface_name};
 use crate::exec::Verb;
 use crate::netns;
-use crate::request::{Context, Target, ValidAttachment};
+use crate::request::{Context, Home, Target, ValidAttachment};
 use crate::result::CniResult;
-
-/// Where upstream's `host-local` keeps its leases.
-const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// Codes of the specification's errors.
 const INCOMPATIBLE_VERSION: u32 = 1;
@@ -115,7 +112,7 @@ fn answer(kind: &str, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result
     let context = Context {
         network: &call.name,
         args: &call.args,
-        data_dir: Path::new(DATA_DIR),
+        data_dir: Home::usual().data_dir,
         bin_dirs: &call.bin_dirs,
         prefer_external: false,
     };
@@ -146,6 +143,7 @@ impl From<Refusal> for Failure {
 fn run(plugin: &Plugin, call: &Call) -> Result<Option<Value>, Failure> {
     let target = Target {
         network: &call.name,
+        home: Home::usual(),
         container_id: &call.container_id,
         ifname: &call.ifname,
         netns: &call.netns,
@@ -164,7 +162,7 @@ fn run(plugin: &Plugin, call: &Call) -> Result<Option<Value>, Failure> {
             plugin.check(target, &previous)?;
         }
         Verb::Status => plugin.status()?,
-        Verb::Gc => plugin.gc(&call.name, &call.valid_attachments()?)?,
+        Verb::Gc => plugin.gc(&call.name, Home::usual(), &call.valid_attachments()?)?,
         Verb::Version => {}
     }
     Ok(None)

@@ -245,7 +245,6 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
     assert_eq!(class, pods, "the class weighs what its only pod does");
     let best = value(&format!("/{tag}/kubepods/besteffort"), "cpu.shares", "cpu.weight")?;
     assert!(matches!(best.as_str(), "2" | "1"), "{best}");
-    assert_eq!(place.runtime.block_on(tree.known())?.len(), 3);
     leftovers_are_killed(&place, &tree, &parents[2], &tag)?;
     for pod in &place.pods {
         place.runtime.block_on(tree.tear_down(&pod.uid))?;

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::dir::LogDir;
-use crate::pod::spec::PodUid;
+use crate::pod::spec::{Origin, PodUid};
 use crate::pod::status::{ContainerState, Phase};
 use crate::pod::tests::{deps, pod};
-use crate::runtime::FailureKind;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
+use crate::runtime::{FailureKind, Runtime};
 
 struct Machine {
     runtime: FakeRuntime,
@@ -78,6 +80,68 @@ async fn trap_02_a_changed_pod_waits_for_the_old_one_of_the_same_agent() {
     running(new).await;
     assert_eq!(old.status.borrow().life, Life::Gone);
     assert_eq!(machine.runtime.count("stop c"), 1, "{:?}", machine.runtime.log());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_logs_of_a_pod_that_is_gone_go_with_it() {
+    let machine = Machine::new();
+    let mut agent = machine.agent(vec![named("a", "a-1")]);
+    running(agent.pods().first().unwrap()).await;
+    assert!(machine.folder.join("default_a_a-1").exists());
+    agent.apply(vec![named("a", "a-2")]);
+    let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    old.wait(|s| s.life == Life::Gone).await;
+    assert!(!machine.folder.join("default_a_a-1").exists());
+    running(new).await;
+    assert!(machine.folder.join("default_a_a-2").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_whose_file_comes_back_within_its_grace_runs_again() {
+    let machine = Machine::new();
+    machine.runtime.script("web", &[Script::Stubborn, Script::Serve]);
+    let mut agent = machine.agent(vec![named("a", "a-1")]);
+    running(agent.pods().first().unwrap()).await;
+    agent.apply(vec![]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    agent.apply(vec![named("a", "a-1")]);
+    agent.apply(vec![named("a", "a-1")]);
+    let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    running(new).await;
+    assert_eq!((old.status.borrow().life, machine.runtime.count("create")), (Life::Gone, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn static_pods_whose_files_went_without_an_agent_end_and_no_others() {
+    let machine = Machine::new();
+    let memory: Arc<Memory> = Arc::default();
+    let agent = |pods| {
+        let logs = Arc::new(LogDir::new(machine.folder.clone()));
+        let deps = deps(&machine.runtime, logs, machine.clock.clone());
+        Agent::start(pods, Deps { checkpoints: memory.clone(), ..deps })
+    };
+    let of_folder = |name, uid| Pod { origin: Origin::Static, ..named(name, uid) };
+    let first = agent(vec![of_folder("gone", "gone-1"), of_folder("kept", "kept-1"), named("run", "run-1")]);
+    for handle in first.pods().iter() {
+        running(handle).await;
+    }
+    drop(first);
+    let of_another_agent = machine.agent(vec![of_folder("other", "other-1")]);
+    running(of_another_agent.pods().first().unwrap()).await;
+    drop(of_another_agent);
+    let mut second = agent(vec![of_folder("kept", "kept-1")]);
+    machine.runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
+    assert_eq!(second.end_forgotten().await, Err("list pods: down".to_owned()));
+    second.end_forgotten().await.unwrap();
+    let [_, gone] = &*second.pods() else { panic!("{:?}", second.pods()) };
+    assert_eq!(gone.pod.uid.as_str(), "gone-1");
+    gone.wait(|s| s.life == Life::Gone).await;
+    let mut left: Vec<_> =
+        machine.runtime.pods().await.unwrap().into_iter().map(|p| p.uid.to_string()).collect();
+    left.sort();
+    assert_eq!(left, ["kept-1", "other-1", "run-1"]);
+    let claims = memory.claims().await.unwrap();
+    assert_eq!(claims.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["kept-1", "run-1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,8 +54,4 @@ impl Cgroups for FakeCgroups {
         self.state().pods.remove(uid);
         Box::pin(ready(Ok(())))
     }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        Box::pin(ready(Ok(self.state().pods.iter().cloned().collect())))
-    }
 }

@@ -8,7 +8,6 @@
 //! ROOT/kubepods/besteffort/pod<uid>
 //! ```
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -44,7 +43,8 @@ struct Inner {
     root: String,
     /// Thousandths of cores of the node.
     cpu: i64,
-    /// One change at a time: making a pod's folder and removing an empty class must not cross.
+    /// One change of the classes at a time: making a pod's folder and removing an empty class must
+    /// not cross.
     turn: Mutex<()>,
 }
 
@@ -156,7 +156,12 @@ impl Inner {
         let mut sum = 0_i64;
         for name in pods_in(&mount.join(&class))? {
             let path = mount.join(&class).join(name).join(file);
-            let text = fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // Removed meanwhile.
+                Err(error) if is_gone(&error) => continue,
+                Err(error) => return Err(failed("read", &path, &error)),
+            };
             let value: i64 = text.trim().parse().unwrap_or(0);
             let shares = if file == "cpu.weight" { limits::shares_of(value) } else { value };
             sum = sum.saturating_add(shares);
@@ -165,8 +170,8 @@ impl Inner {
         self.write(&class, &limits)
     }
 
+    /// Only the classes are changed in turn: a pod whose processes do not end holds up no other.
     fn tear_down(&self, uid: &PodUid) -> Result<(), String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("pod{uid}");
         let mut failures = Vec::new();
         let mut found = false;
@@ -182,6 +187,7 @@ impl Inner {
                 failures.extend(remove(&folders).err());
             }
         }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let burstable = self.class(Qos::Burstable);
         if found && failures.is_empty() && self.mounts().iter().all(|mount| mount.join(&burstable).is_dir()) {
             failures.extend(self.weigh_burstable().err());
@@ -210,17 +216,12 @@ impl Inner {
         }
         Ok(())
     }
+}
 
-    fn known(&self) -> Result<Vec<PodUid>, String> {
-        let mut uids = BTreeSet::new();
-        for class in self.classes() {
-            for mount in self.mounts() {
-                let names = pods_in(&mount.join(&class))?;
-                uids.extend(names.iter().filter_map(|n| n.strip_prefix("pod")).filter_map(PodUid::parse));
-            }
-        }
-        Ok(uids.into_iter().collect())
-    }
+/// ENODEV is what reading a file says that was open when its cgroup went.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
 fn is_in_use(error: &io::Error) -> bool {
@@ -404,10 +405,5 @@ impl Cgroups for Tree {
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let (inner, uid) = (self.inner.clone(), uid.clone());
         Box::pin(blocking(move || inner.tear_down(&uid)))
-    }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let inner = self.inner.clone();
-        Box::pin(blocking(move || inner.known()))
     }
 }

@@ -5,13 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 
-use super::{Checkpoints, Error, Marks};
-use crate::pod::spec::PodUid;
+use super::{Checkpoints, Claims, Error, Marks};
+use crate::pod::spec::{Origin, PodUid};
 
 /// The fake.
 #[derive(Debug, Default)]
 pub struct Memory {
     pods: Mutex<BTreeMap<PodUid, Marks>>,
+    claims: Mutex<Claims>,
 }
 
 impl Checkpoints for Memory {
@@ -28,5 +29,21 @@ impl Checkpoints for Memory {
             pods.insert(uid.clone(), marks.clone());
         }
         Box::pin(async { Ok(()) })
+    }
+
+    fn claim<'a>(&'a self, uid: &'a PodUid, origin: &'a Origin) -> BoxFuture<'a, Result<(), Error>> {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.insert(uid.clone(), origin.clone());
+        Box::pin(async { Ok(()) })
+    }
+
+    fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn claims(&self) -> BoxFuture<'_, Result<Claims, Error>> {
+        let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(async { Ok(claims) })
     }
 }

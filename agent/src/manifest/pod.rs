@@ -57,6 +57,8 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
         node_name,
         service_account,
         service_account_name,
+        // Only for whom the kernel kills last.
+        priority_class_name,
         // Inert: they speak to services, the scheduler and other nodes.
         affinity: _,
         automount_service_account_token: _,
@@ -64,7 +66,6 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
         node_selector: _,
         preemption_policy: _,
         priority: _,
-        priority_class_name: _,
         scheduler_name: _,
         tolerations: _,
         topology_spread_constraints: _,
@@ -100,7 +101,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
         None | Some("") => RestartPolicy::Always,
         Some(text) => one_of("spec.restartPolicy", text, &RESTART_POLICIES)?,
     };
-    let (pod_security, inherited) = security::pod(security_context)?;
+    let (pod_security, inherited) = security::pod(security_context, namespaces)?;
     let volumes = volume::volumes(volumes.unwrap_or_default())?;
     let around = Around {
         security: inherited,
@@ -129,7 +130,10 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
         subdomain,
         fqdn,
         pull_secrets: pull_secrets_of(image_pull_secrets.unwrap_or_default())?,
-        shown: shown_of(service_account_name, service_account, node_name)?,
+        shown: Shown {
+            priority_class: priority_class_name.unwrap_or_default(),
+            ..shown_of(service_account_name, service_account, node_name)?
+        },
         volumes,
         namespace: meta.namespace,
         name: meta.name,
@@ -237,7 +241,7 @@ fn shown_of(name: Option<String>, old_name: Option<String>, node: Option<String>
     if !node_name.is_empty() {
         check("spec.nodeName", &node_name, names::is_dns_subdomain, DNS_SUBDOMAIN)?;
     }
-    Ok(Shown { service_account, node_name })
+    Ok(Shown { service_account, node_name, priority_class: String::new() })
 }
 
 /// The same content gives the same UID, so that a new run adopts what an earlier one

@@ -8,7 +8,7 @@ use super::field::{
     required_because,
 };
 use super::names;
-use crate::pod::spec::{PodSecurity, Seccomp, Security};
+use crate::pod::spec::{Namespaces, PodSecurity, Seccomp, Security};
 
 /// What the pod's security context says for containers that say nothing.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,10 @@ pub(super) struct Inherited {
     seccomp: Option<Seccomp>,
 }
 
-pub(super) fn pod(context: Option<api::PodSecurityContext>) -> Result<(PodSecurity, Inherited)> {
+pub(super) fn pod(
+    context: Option<api::PodSecurityContext>,
+    namespaces: Namespaces,
+) -> Result<(PodSecurity, Inherited)> {
     let api::PodSecurityContext {
         app_armor_profile,
         fs_group,
@@ -69,7 +72,7 @@ pub(super) fn pod(context: Option<api::PodSecurityContext>) -> Result<(PodSecuri
         fs_group_on_root_mismatch: on_root_mismatch,
         supplemental_groups,
         strict_groups,
-        sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default())?,
+        sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default(), namespaces)?,
         run_as_user: user,
         run_as_group: group,
         seccomp: seccomp.clone(),
@@ -202,7 +205,20 @@ const SAFE: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-fn sysctls_of(at: &str, list: Vec<api::Sysctl>) -> Result<Vec<(String, String)>> {
+/// One that would be the node's.
+fn not_on_the_host(field: &str, name: &str, dotted: &str, namespaces: Namespaces) -> Result<()> {
+    let of_ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."];
+    let is_ipc = dotted == "kernel.sem" || of_ipc.iter().any(|prefix| dotted.starts_with(prefix));
+    if namespaces.host_network && dotted.starts_with("net.") {
+        return Err(invalid(field, name, "may not be specified when 'hostNetwork' is true"));
+    }
+    if namespaces.host_ipc && is_ipc {
+        return Err(invalid(field, name, "may not be specified when 'hostIPC' is true"));
+    }
+    Ok(())
+}
+
+fn sysctls_of(at: &str, list: Vec<api::Sysctl>, namespaces: Namespaces) -> Result<Vec<(String, String)>> {
     let mut sysctls: Vec<(String, String)> = Vec::with_capacity(list.len());
     for (index, api::Sysctl { name, value }) in list.into_iter().enumerate() {
         let field = format!("{at}[{index}].name");
@@ -219,6 +235,7 @@ fn sysctls_of(at: &str, list: Vec<api::Sysctl>) -> Result<Vec<(String, String)>>
             return Err(duplicate(field, &name));
         }
         let dotted = name.replace('/', ".");
+        not_on_the_host(&field, &name, &dotted, namespaces)?;
         // The kubelet's admission says SysctlForbidden.
         if !SAFE.contains(&dotted.as_str()) {
             return Err(super::field::forbidden(

@@ -50,6 +50,7 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     }));
     let mut client = dial(&path).await;
     agent.pods().first().unwrap().wait(|s| s.reason == "Running").await;
+    assert!(folder.path().join("logs/default_web_uid-1").exists());
 
     let pods = client.list_pods(wire::ListPodsRequest {}).await.unwrap().into_inner().pods;
     let seen = pods.first().unwrap();
@@ -70,9 +71,8 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     let web = pod.containers.first().unwrap();
     assert_eq!((web.state.as_str(), web.exit_code, runtime.residue()), ("terminated", 143, 0));
 
-    assert!(folder.path().join("logs/default_web_uid-1").exists());
-    assert!(agent.clean_up().await.is_empty());
     assert!(!folder.path().join("logs/default_web_uid-1").exists());
+    assert!(agent.clean_up().await.is_empty());
     stop.send(()).unwrap();
     drop(client);
     server.await.unwrap().unwrap();
@@ -96,4 +96,23 @@ async fn a_live_socket_is_refused_a_stale_one_replaced_a_file_left_alone() {
     assert!(matches!(Socket::bind(&path).await, Err(Error::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_worker_has_ended_is_told_once_not_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(&["reg/img:v1"]);
+    let agent = agent(&runtime, folder.path());
+    let handle = agent.pods().first().unwrap().clone();
+    handle.remove();
+    handle.wait(|s| s.life == Life::Gone).await;
+    while !handle.is_done() {
+        tokio::task::yield_now().await;
+    }
+    let (sender, mut lists) = mpsc::channel(16);
+    let following = tokio::spawn(follow(agent.watch_pods(), "node-1".into(), sender));
+    lists.recv().await.unwrap();
+    let more = tokio::time::timeout(Duration::from_secs(3600), lists.recv()).await;
+    assert!(more.is_err(), "{more:?}");
+    following.abort();
 }

@@ -125,7 +125,7 @@ mod tests {
     fn fields_are_shown_as_the_kubelet_shows_them() {
         let pod = Pod {
             labels: BTreeMap::from([("b".into(), "2\n".into()), ("a".into(), "\"1\"".into())]),
-            shown: Shown { service_account: "sa".into(), node_name: String::new() },
+            shown: Shown { service_account: "sa".into(), ..Shown::default() },
             ..pod()
         };
         let facts = PodFacts { ips: vec!["10.1.0.2".into(), "fd01::2".into()] };

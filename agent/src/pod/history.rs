@@ -282,6 +282,12 @@ impl History {
                     self.crash.next(&restart::crash_key(pod, spec), *ended, now);
                 }
             }
+            // Known before the start: its answer may be lost, the hook must not be.
+            Action::StartContainer { container, id }
+                if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) =>
+            {
+                self.hooks.started(id);
+            }
             Action::Probe { container, kind, .. } => {
                 if let Some(spec) = pod.container(container) {
                     self.probing.begin(spec, *kind, now);

@@ -63,7 +63,7 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
     let api_reason = if expired && over { "DeadlineExceeded" } else { "" };
     let limit = MOST_WORDS / (init_containers.len() + containers.len()).max(1);
     init_containers.iter_mut().chain(&mut containers).for_each(|status| shorten(status, limit));
-    let ips = view.ips(host_ips);
+    let ips = view.ips();
     PodStatus {
         life,
         phase,
@@ -115,7 +115,7 @@ fn close(pod: &Pod, init_containers: &mut [ContainerStatus], containers: &mut [C
     };
     let succeeded = |status: &ContainerStatus| match status.role {
         Role::Sidecar => status.started,
-        _ => matches!(&status.state, ContainerState::Terminated(exit) if exit.code == 0),
+        _ => matches!(&status.state, ContainerState::Terminated(exit) if exit.initialized()),
     };
     let initialized = init_containers.is_empty()
         || containers.iter().any(trace)
@@ -156,9 +156,14 @@ fn shorten(status: &mut ContainerStatus, limit: usize) {
 fn starts_again(container: &Container, exit: &Exit) -> bool {
     match container.role {
         Role::Sidecar => true,
-        Role::Init => exit.code != 0 && restarts(container.restart_policy, exit.code),
+        Role::Init => !exit.initialized() && restarts(container.restart_policy, failure_of(exit)),
         Role::Regular => restarts(container.restart_policy, exit.code),
     }
+}
+
+/// The code of an init container that has failed, never 0.
+fn failure_of(exit: &Exit) -> i32 {
+    if exit.code == 0 { UNKNOWN_CODE } else { exit.code }
 }
 
 /// As the kubelet's getPhase. `begun`: a regular container was made in the present sandbox. A pod
@@ -238,8 +243,8 @@ impl InitTally {
         };
         match exit {
             None => self.pending += 1,
-            Some(exit) if exit.code == 0 => {}
-            Some(exit) if restarts(container.restart_policy, exit.code) => {}
+            Some(exit) if exit.initialized() => {}
+            Some(exit) if restarts(container.restart_policy, failure_of(exit)) => {}
             Some(_) => self.failed += 1,
         }
     }

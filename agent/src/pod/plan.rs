@@ -190,7 +190,7 @@ fn prepare<'a>(facts: Facts<'a>, draft: &mut Draft) -> Option<&'a str> {
 /// Where probes and hooks find the pod when they are not told a host.
 fn address(facts: Facts<'_>) -> String {
     let ips = facts.observed.newest_sandbox().map(|s| s.ips.as_slice()).unwrap_or_default();
-    // On the host's network the node itself is the address, and loopback leads there.
+    // A node without a network is reached on loopback, by what is on its network.
     ips.first().cloned().unwrap_or_else(|| "127.0.0.1".to_owned())
 }
 

@@ -1,7 +1,7 @@
 //! An earlier pod of the same name, made from an older version of the file: both exist
 //! for a while, the new one waits until the old one is gone. Owns that wait; never
 //! touches a pod that no file was the source of. Called by [`crate::agent`] before a
-//! worker runs.
+//! worker runs, which ends pods without a manifest by the same shell.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn precedes(known: &KnownPod, pod: &Pod) -> bool {
 }
 
 /// All that is needed to end a pod: nothing of it will be started.
-fn shell(known: KnownPod) -> Pod {
+pub(crate) fn shell(known: KnownPod) -> Pod {
     Pod {
         namespace: known.namespace,
         name: known.name,

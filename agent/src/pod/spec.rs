@@ -141,6 +141,8 @@ pub struct Shown {
     pub service_account: String,
     /// As written.
     pub node_name: String,
+    /// As written; it also decides whom the kernel kills last.
+    pub priority_class: String,
 }
 
 /// resolv.conf of a pod.

@@ -160,7 +160,12 @@ impl Worker {
         }
         self.pokes.mark_unchanged();
         match self.deps.runtime.observe(&self.pod.uid).await {
-            Ok(observed) => {
+            Ok(mut observed) => {
+                if self.pod.namespaces.host_network {
+                    // The runtime tells none: the node's are the pod's, for probes, hooks and the
+                    // downward API, too.
+                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&self.deps.node.ips));
+                }
                 if let Some(oldest) =
                     observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min()
                 {
@@ -207,6 +212,10 @@ impl Worker {
             now,
             host_ips: &self.deps.node.ips,
         });
+        if life == Life::Gone {
+            // Before it is told: a new pod of this UID counts attempts by the logs it finds.
+            self.forget_logs().await;
+        }
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);
         if life == Life::Gone {
@@ -220,6 +229,14 @@ impl Worker {
         self.seen = Some((observed, until));
         let rest = until.saturating_sub(now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// Nobody can ask for them by the pod's name any more.
+    async fn forget_logs(&self) {
+        if let Err(error) = self.deps.logs.remove(&self.pod).await {
+            // The agent's own end tries again and tells.
+            tracing::error!(error = error.chain(), "logs of a pod that is gone are left");
+        }
     }
 
     /// How soon to look again when nothing tells.

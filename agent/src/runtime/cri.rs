@@ -44,10 +44,14 @@ pub struct NodeConfig {
     pub pod_logs_dir: PathBuf,
     /// For oom_score_adj of burstable pods.
     pub memory_capacity: i64,
-    /// The node's resolver.
+    /// The resolver of pods with a network of their own.
     pub dns: DnsConfig,
+    /// The node's, for pods on its network.
+    pub host_dns: DnsConfig,
     /// Whether the controllers are on cgroup v2.
     pub cgroup_v2: bool,
+    /// Whether the kernel counts swap, so that it can be forbidden.
+    pub swap: bool,
     /// Containers that say nothing about seccomp get the runtime's default profile.
     pub seccomp_default: bool,
     /// Where profiles of type Localhost are.

@@ -17,6 +17,7 @@ use state::State;
 #[expect(missing_docs, reason = "named as the trait's methods")]
 pub enum Call {
     Observe,
+    Image,
     Pull,
     RunSandbox,
     StopSandbox,

@@ -98,8 +98,4 @@ impl Volumes for FakeVolumes {
         state.words.retain(|(of, _, _), _| of != uid);
         Box::pin(ready(Ok(())))
     }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        Box::pin(ready(Ok(self.state().set_up.iter().cloned().collect())))
-    }
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
+//! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
 //! ROOT/pods/UID/etc-hosts
@@ -55,12 +56,8 @@ impl HostVolumes {
         Self { root, api, node, recursive_read_only }
     }
 
-    fn pods(&self) -> PathBuf {
-        self.root.join("pods")
-    }
-
     fn pod(&self, uid: &PodUid) -> PathBuf {
-        self.pods().join(uid.as_str())
+        self.root.join("pods").join(uid.as_str())
     }
 
     /// Looks up first, so that nothing is half made because an object is missing.
@@ -93,6 +90,7 @@ impl HostVolumes {
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
         let path = path_of(folder, ready.volume);
+        let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
         let size = tmpfs_size(pod, &ready.volume.source, self.node.memory);
         let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
@@ -100,9 +98,13 @@ impl HostVolumes {
         blocking(move || match source {
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             VolumeSource::EmptyDir { memory, .. } => {
+                if is_ready(&note, &path, memory)? {
+                    return Ok(());
+                }
                 room(&path, memory.then_some(size))?;
                 ownership::set_empty_dir(&path, fs_group)
-                    .map_err(|e| format!("chmod {}: {e}", path.display()))
+                    .map_err(|e| format!("chmod {}: {e}", path.display()))?;
+                set_ready(&note).map_err(|e| format!("write {}: {e}", note.display()))
             }
             VolumeSource::Projected { memory, .. } => {
                 room(&path, memory.then_some(size))?;
@@ -266,6 +268,25 @@ fn make_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }
 
+/// Whether an emptyDir was made before: then its mode and owner are the containers' to change. The
+/// note outlives a reboot, a tmpfs does not.
+fn is_ready(note: &Path, volume: &Path, memory: bool) -> Result<bool, String> {
+    if !note.is_file() {
+        return Ok(false);
+    }
+    if memory {
+        return mounts::is_mount_point(volume).map_err(|error| format!("read the mount table: {error}"));
+    }
+    Ok(volume.is_dir())
+}
+
+fn set_ready(note: &Path) -> io::Result<()> {
+    if let Some(parent) = note.parent() {
+        make_folder(parent)?;
+    }
+    fs::write(note, "")
+}
+
 /// The folder of a volume, with a tmpfs of that size on it if there is to be one.
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
@@ -328,17 +349,6 @@ fn take_down(folder: &Path) -> Result<(), String> {
     removal::remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
 }
 
-fn list_pods(pods: &Path) -> io::Result<Vec<PodUid>> {
-    let entries = match fs::read_dir(pods) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let names = names.collect::<io::Result<Vec<_>>>()?;
-    Ok(names.iter().filter_map(|name| name.to_str()).filter_map(PodUid::parse).collect())
-}
-
 /// File systems may block; the workers' threads must not.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -386,16 +396,6 @@ impl Volumes for HostVolumes {
         Box::pin(
             async move { blocking(move || take_down(&folder)).await.map_err(|message| Error { message }) },
         )
-    }
-
-    fn known(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let pods = self.pods();
-        Box::pin(async move {
-            let listed = blocking(move || {
-                list_pods(&pods).map_err(|error| format!("list {}: {error}", pods.display()))
-            });
-            listed.await.map_err(|message| Error { message })
-        })
     }
 }
 

@@ -37,6 +37,11 @@ impl Followed {
         matches!(self, Self::Folder { .. })
     }
 
+    /// Whether all of a folder was understood: what is not in it is not wanted.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Folder { found, .. } if found.borrow().problems.is_empty())
+    }
+
     /// The pods that are there at once; none when it is not a folder.
     pub(super) fn first(&self) -> Option<Vec<Pod>> {
         match self {

@@ -64,7 +64,7 @@ pub fn gc(
     }
     if !list.is_older_than("1.1.0") {
         for plugin in super::parse(list, None, dirs)? {
-            match plugin.gc(list.name(), &keep) {
+            match plugin.gc(list.name(), dirs.home(), &keep) {
                 Err(PluginErrorKind::Exec(error)) if error.is_missing() => {
                     tracing::warn!("GC goes on without a plugin: {}", super::explain(&error));
                 }

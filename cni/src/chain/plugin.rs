@@ -12,7 +12,7 @@ use crate::host_local;
 use crate::loopback;
 use crate::portmap;
 use crate::ptp;
-use crate::request::{Context, Target, ValidAttachment};
+use crate::request::{Context, Home, Target, ValidAttachment};
 use crate::result::CniResult;
 
 /// Versions of the specification that the built-in plugins and the chain speak, oldest first.
@@ -160,11 +160,16 @@ impl Plugin {
     }
 
     /// Removes what belongs to attachments that are none of these.
-    pub(crate) fn gc(&self, network: &str, valid: &[ValidAttachment]) -> Result<(), PluginErrorKind> {
+    pub(crate) fn gc(
+        &self,
+        network: &str,
+        home: Home<'_>,
+        valid: &[ValidAttachment],
+    ) -> Result<(), PluginErrorKind> {
         match self {
-            Plugin::Bridge(config) => Ok(bridge::gc(config, network, valid)?),
-            Plugin::Ptp(config) => Ok(ptp::gc(config, network, valid)?),
-            Plugin::Portmap(_) => Ok(portmap::gc(network, valid)?),
+            Plugin::Bridge(config) => Ok(bridge::gc(config, network, home, valid)?),
+            Plugin::Ptp(config) => Ok(ptp::gc(config, network, home, valid)?),
+            Plugin::Portmap(_) => Ok(portmap::gc(network, home, valid)?),
             Plugin::HostLocal(config) => Ok(host_local::gc(config, valid)?),
             Plugin::Loopback => Ok(()),
             Plugin::External(program) => Ok(program.gc(valid)?),

@@ -23,7 +23,14 @@ impl Folder {
 }
 
 fn target() -> Target<'static> {
-    Target { network: "net", container_id: "c1", ifname: "eth0", netns: Path::new("/run/netns/x"), args: &[] }
+    Target {
+        network: "net",
+        home: crate::request::Home::usual(),
+        container_id: "c1",
+        ifname: "eth0",
+        netns: Path::new("/run/netns/x"),
+        args: &[],
+    }
 }
 
 #[test]

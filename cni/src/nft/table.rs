@@ -5,6 +5,7 @@
 //! away whole, and the host's rules are as they were. Called by `masquerade` and `portmap`.
 
 use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
+use crate::request::{Home, Target};
 use message::Message;
 
 /// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
@@ -36,8 +37,12 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    pub(crate) fn new(network: &str, container_id: &str, ifname: &str) -> Owner {
-        Owner { network: hash(&[network]), instance: hash(&[container_id, ifname]) }
+    pub(crate) fn of(target: Target<'_>) -> Owner {
+        Owner::new(target.network, target.home, target.container_id, target.ifname)
+    }
+
+    pub(crate) fn new(network: &str, home: Home<'_>, container_id: &str, ifname: &str) -> Owner {
+        Owner { network: network_of(network, home), instance: hash(&[container_id, ifname]) }
     }
 
     /// What the comments of its rules begin with.
@@ -45,10 +50,18 @@ impl Owner {
         format!("{:016x}-{:016x}", self.network, self.instance)
     }
 
-    /// What the comments of all rules of a network begin with.
-    pub(crate) fn network_prefix(network: &str) -> String {
-        format!("{:016x}-", hash(&[network]))
+    /// What the comments of all rules of a network of this node begin with.
+    pub(crate) fn network_prefix(network: &str, home: Home<'_>) -> String {
+        format!("{:016x}-", network_of(network, home))
     }
+}
+
+/// GC must not take another node's rules for garbage: it does not know what is valid there.
+fn network_of(network: &str, home: Home<'_>) -> u64 {
+    if home.is_usual() {
+        return hash(&[network]);
+    }
+    hash(&[network, &home.data_dir.to_string_lossy(), &home.cache_dir.to_string_lossy()])
 }
 
 /// FNV-1a, 64 bits: the same in every version of this program, since rules outlive it.
@@ -279,15 +292,33 @@ mod tests {
 
     #[test]
     fn owners_are_told_apart() {
-        let owner = Owner::new("net", "c1", "eth0");
-        assert_eq!(owner, Owner::new("net", "c1", "eth0"));
-        assert!(owner.prefix().starts_with(&Owner::network_prefix("net")));
+        let usual = Home::usual();
+        let owner = Owner::new("net", usual, "c1", "eth0");
+        assert_eq!(owner, Owner::new("net", usual, "c1", "eth0"));
+        assert!(owner.prefix().starts_with(&Owner::network_prefix("net", usual)));
         for other in [
-            Owner::new("net2", "c1", "eth0"),
-            Owner::new("net", "c1e", "th0"),
-            Owner::new("net", "c1", "eth1"),
+            Owner::new("net2", usual, "c1", "eth0"),
+            Owner::new("net", usual, "c1e", "th0"),
+            Owner::new("net", usual, "c1", "eth1"),
         ] {
             assert_ne!(owner.prefix(), other.prefix());
         }
+    }
+
+    #[test]
+    fn another_nodes_network_of_the_same_name_is_another_network() {
+        let usual = Home::usual();
+        let [data, cache] = ["/a", "/b"].map(std::path::Path::new);
+        let prefixes = [
+            usual,
+            Home { data_dir: data, ..usual },
+            Home { cache_dir: cache, ..usual },
+            Home { data_dir: data, cache_dir: cache },
+        ]
+        .map(|home| Owner::network_prefix("net", home));
+        let distinct: std::collections::BTreeSet<_> = prefixes.iter().collect();
+        assert_eq!(distinct.len(), prefixes.len());
+        // Rules outlive this program: those of the usual folders keep their name.
+        assert_eq!(prefixes.first().unwrap(), &format!("{:016x}-", hash(&["net"])));
     }
 }

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn another_pods_port_is_in_the_way_where_both_would_match() {
-        let owner = Owner::new("net", "c1", "eth0");
+        let owner = Owner::new("net", crate::request::Home::usual(), "c1", "eth0");
         let on = |protocol: &str, ip: &str| {
             let mapping = json!([{"hostPort": 80, "containerPort": 80, "protocol": protocol, "hostIP": ip}]);
             let pod = if ip.contains(':') { pod("fd00::5/64") } else { pod("10.0.0.5/24") };

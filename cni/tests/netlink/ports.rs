@@ -230,6 +230,10 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
     let valid = [ValidAttachment { container_id: kept.id.clone(), ifname: "eth0".into() }];
     // A power cut took the cached result of the one that is gone, too.
     std::fs::remove_file(nodes[0].dirs.cache_dir.join(format!("gt-gc1-{}-eth0", gone.id))).unwrap();
+    // Another node of this machine has a network of that name, and no attachment.
+    let full = host::ruleset();
+    chain::gc(&nodes[0].list, &[], &nodes[1].dirs, &|_| true).unwrap();
+    assert_eq!(host::ruleset(), full);
     chain::gc(&nodes[0].list, &valid, &nodes[0].dirs, &|_| true).unwrap();
     let listed = host::ruleset();
     for (name, expected) in [("test/kept", true), ("test/gone", false), ("test/foreign", true)] {

@@ -254,6 +254,20 @@ fn security_contexts_inherit_and_are_checked() {
             with_spec("securityContext", "{sysctls: [{name: kernel.msgmax, value: '1'}]}"),
             "sysctls[0].name: Forbidden: forbidden sysctl: \"kernel.msgmax\" not allowlisted",
         ),
+        (
+            with_spec(
+                "securityContext",
+                "{sysctls: [{name: net/ipv4/tcp_syncookies, value: '1'}]}\n  hostNetwork: true",
+            ),
+            "sysctls[0].name: Invalid value: \"net/ipv4/tcp_syncookies\": may not be specified when 'hostNetwork' is true",
+        ),
+        (
+            with_spec(
+                "securityContext",
+                "{sysctls: [{name: kernel.shm_rmid_forced, value: '1'}]}\n  hostIPC: true",
+            ),
+            "sysctls[0].name: Invalid value: \"kernel.shm_rmid_forced\": may not be specified when 'hostIPC' is true",
+        ),
     ]);
 }
 

@@ -14,17 +14,18 @@ pub(in crate::pod) fn check(
         return Ok(());
     }
     let of = format!("(pod: {:?}, container: {})", pod.formatted(), container.name);
+    // An image without a user runs as root.
     match (container.security.run_as_user, image_uid) {
         (Some(0), _) => Err(format!("container's runAsUser breaks non-root policy {of}")),
         (Some(_), _) => Ok(()),
         (None, None) if !image_user.is_empty() => Err(format!(
             "container has runAsNonRoot and image has non-numeric user ({image_user}), cannot verify user is non-root {of}"
         )),
-        (None, Some(0)) => Err(format!("container has runAsNonRoot and image will run as root {of}")),
+        (None, None | Some(0)) => Err(format!("container has runAsNonRoot and image will run as root {of}")),
         (None, Some(uid)) if !(1..=i64::from(i32::MAX)).contains(&uid) => Err(format!(
             "container has runAsNonRoot and image has an invalid user id ({uid}). (Must be 1-(2147483647)): must be between 0 and 2147483647, inclusive {of}"
         )),
-        (None, _) => Ok(()),
+        (None, Some(_)) => Ok(()),
     }
 }
 
@@ -33,6 +34,13 @@ mod tests {
     use super::*;
     use crate::pod::spec::Security;
     use crate::pod::tests::{container, pod};
+
+    #[test]
+    fn an_image_without_a_user_runs_as_root() {
+        let security = Security { run_as_non_root: true, ..Security::default() };
+        let refused = check(&pod(), &Container { security, ..container("web") }, None, "").unwrap_err();
+        assert!(refused.starts_with("container has runAsNonRoot and image will run as root"), "{refused}");
+    }
 
     #[test]
     fn root_is_refused_in_the_kubelets_words() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Of the hook after the start.
 ///
 /// ```text
-/// started by us ──▶ Pending ──▶ Done
-///                      └──────▶ Failed: the container is ended
+/// start begun by us ──▶ Pending ──▶ Done
+///                          └──────▶ Failed: the container is ended
 /// ```
 /// One that an earlier agent has started counts as done, as upstream: nobody knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// The container was started and has such a hook.
+    /// The container is being started and has such a hook.
     pub fn started(&mut self, id: &str) {
         self.post_start.insert(id.to_owned(), PostStart::Pending);
     }

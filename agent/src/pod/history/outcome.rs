@@ -70,7 +70,7 @@ impl History {
                 }
                 self.images.insert(container.clone(), (*attempt, image));
             }
-            (Action::StartContainer { container, id }, _) => self.has_started(pod, container, id, now),
+            (Action::StartContainer { container, id }, _) => self.has_started(container, id, now),
             (Action::PostStart { id, .. }, _) => self.hooks.post_start_ended(id, true, now),
             (Action::PreStop { id, .. }, _) => self.hooks.pre_stop_ended(id),
             (Action::Probe { container, id, kind, .. }, Output::Verdict(verdict)) => {
@@ -109,13 +109,10 @@ impl History {
         }
     }
 
-    fn has_started(&mut self, pod: &Pod, container: &str, id: &str, now: Duration) {
+    fn has_started(&mut self, container: &str, id: &str, now: Duration) {
         self.troubles.remove(container);
         // Its age is known without asking the wall clock.
         self.running.insert(id.to_owned(), Sighting { at: now, age: Duration::ZERO, adopted: false });
-        if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) {
-            self.hooks.started(id);
-        }
     }
 
     fn failed(&mut self, pod: &Pod, action: &Action, trouble: Trouble, now: Duration) {

@@ -35,7 +35,7 @@ pub(super) fn reason(row: Row<'_>) -> String {
 /// The first init container that is not done speaks for the pod.
 fn initializing(list: &[ContainerStatus]) -> Option<String> {
     list.iter().enumerate().find_map(|(at, container)| match &container.state {
-        ContainerState::Terminated(exit) if exit.code == 0 => None,
+        ContainerState::Terminated(exit) if exit.initialized() => None,
         _ if container.role == Role::Sidecar && container.started => None,
         ContainerState::Terminated(exit) if exit.reason.is_empty() => {
             Some(format!("Init:ExitCode:{}", exit.code))

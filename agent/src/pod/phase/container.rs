@@ -43,7 +43,7 @@ impl View<'_> {
             && self.history.hooks.is_done(&id)
             && self.history.probing.started(container, &id);
         let ready = match container.role {
-            Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.code == 0),
+            Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.initialized()),
             Role::Regular | Role::Sidecar => started && self.history.probing.ready(container, &id),
         };
         ContainerStatus {
@@ -148,7 +148,7 @@ impl View<'_> {
                         && self.history.hooks.is_done(&instance.id)
                         && self.history.probing.started(container, &instance.id)
                 }
-                Role::Init | Role::Regular => instance.exit().is_some_and(|exit| exit.code == 0),
+                Role::Init | Role::Regular => instance.exit().is_some_and(Exit::initialized),
             })
         })
     }
@@ -199,10 +199,8 @@ impl View<'_> {
         self.observed.newest_sandbox().filter(|s| s.ready && ready == 1).filter(has_address)
     }
 
-    /// On the host's network, the node's.
-    pub(super) fn ips(&self, host_ips: &[String]) -> Vec<String> {
+    pub(super) fn ips(&self) -> Vec<String> {
         match self.observed.newest_sandbox().filter(|s| s.ready) {
-            Some(_) if self.pod.namespaces.host_network => host_ips.to_owned(),
             Some(sandbox) => sandbox.ips.clone(),
             None => Vec::new(),
         }

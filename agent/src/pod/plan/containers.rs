@@ -103,7 +103,7 @@ fn again(container: &Container, instance: &Instance) -> bool {
     match container.role {
         Role::Sidecar => true,
         Role::Regular => restarts(container.restart_policy, code),
-        Role::Init => ended::failure(instance).is_some() && restarts(container.restart_policy, code),
+        Role::Init => ended::failure(instance).is_some_and(|code| restarts(container.restart_policy, code)),
     }
 }
 

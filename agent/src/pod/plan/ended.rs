@@ -70,10 +70,11 @@ fn init_failed(facts: Facts<'_>) -> bool {
         })
 }
 
-/// The code of an init container that did not succeed: 0 and OOMKilled is a failure, too.
+/// The code of an init container that did not succeed, never 0.
 pub(super) fn failure(instance: &Instance) -> Option<i32> {
     match &instance.state {
-        InstanceState::Exited(exit) if exit.code != 0 || exit.reason == "OOMKilled" => Some(exit.code),
+        InstanceState::Exited(exit) if exit.code != 0 => Some(exit.code),
+        InstanceState::Exited(exit) if !exit.initialized() => Some(UNKNOWN_CODE),
         InstanceState::Unknown => Some(UNKNOWN_CODE),
         InstanceState::Exited(_) | InstanceState::Created | InstanceState::Running { .. } => None,
     }

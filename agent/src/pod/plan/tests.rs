@@ -256,7 +256,10 @@ fn init_containers_go_one_by_one_and_sidecars_among_them_stay() {
     assert_eq!(created(&pod, &[done("i1"), up("side"), done("i2")]), ["web"]);
     // Failed: again, and nothing after it.
     assert_eq!(created(&pod, &[named("i1", "i1", "s", exited(3))]), ["i1"]);
-    // 0 and OOMKilled is no success.
+}
+
+#[test]
+fn an_init_container_that_lost_a_part_for_lack_of_memory_has_failed_whatever_its_code() {
     let killed = named(
         "i1",
         "i1",
@@ -269,7 +272,13 @@ fn init_containers_go_one_by_one_and_sidecars_among_them_stay() {
             finished_at: 2,
         }),
     );
-    assert_eq!(created(&pod, &[killed]), ["i1"]);
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
+        assert_eq!(created(&staged(policy), std::slice::from_ref(&killed)), ["i1"], "{policy:?}");
+    }
+    let pod = staged(RestartPolicy::Never);
+    let seen = observed(&[sandbox("s", 0, true)], &[killed]);
+    let plan = plan(&pod, &Orders::default(), &seen, &memory(&pod, &seen), NOW);
+    assert_eq!(plan.ended, Some(Ended::Finished));
 }
 
 #[test]

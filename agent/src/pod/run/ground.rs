@@ -7,8 +7,14 @@ use crate::events::Kind::{Normal, Warning};
 use crate::ports;
 use crate::runtime::NewSandbox;
 
+/// The claim comes first: what an agent leaves that dies in between can still be told from another's.
 pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
-    match task.deps.cgroups.set_up(task.pod).await {
+    let claimed = task.deps.checkpoints.claim(&task.pod.uid, &task.pod.origin).await;
+    let made = match claimed {
+        Ok(()) => task.deps.cgroups.set_up(task.pod).await.map_err(|error| error.message),
+        Err(error) => Err(error.chain()),
+    };
+    match made {
         Ok(parent) => Ok(Output::Text(parent)),
         Err(error) => {
             let message = format!("unable to ensure pod container exists: {error}");
@@ -37,6 +43,9 @@ pub(super) async fn no_volumes(task: Task<'_>) -> Result<Output, Trouble> {
 pub(super) async fn no_cgroup(task: Task<'_>) -> Result<Output, Trouble> {
     let torn = task.deps.cgroups.tear_down(&task.pod.uid).await;
     torn.map_err(|error| trouble("FailedKillPod", format!("remove cgroup: {error}")))?;
+    // The last that is taken back: nothing of it is an orphan any more.
+    let disowned = task.deps.checkpoints.disown(&task.pod.uid).await;
+    disowned.map_err(|error| trouble("CheckpointError", error.chain()))?;
     Ok(Output::Done)
 }
 

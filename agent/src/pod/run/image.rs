@@ -67,19 +67,25 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
         }
     };
     let took = took(task.deps.clock.mono().saturating_sub(begun));
-    let image = match task.deps.runtime.image(full).await {
-        Ok(found) => found.unwrap_or_default(),
-        Err(error) => {
-            tracing::debug!(%error, detail = error.detail(), "the image that was pulled is not described");
-            Image::default()
-        }
-    };
+    let image = described(task, container, full).await?;
     let message = format!(
         "Successfully pulled image {written:?} in {took} ({took} including waiting). Image size: {} bytes.",
         image.size
     );
     task.tell_of(container, "", Normal, "Pulled", &message).await;
     Ok(Image { id: pulled, ..image })
+}
+
+/// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may not.
+async fn described(task: Task<'_>, container: &Container, full: &str) -> Result<Image, Trouble> {
+    let why = match task.deps.runtime.image(full).await {
+        Ok(Some(image)) => return Ok(image),
+        Ok(None) => "the runtime does not know the image that it has just pulled".to_owned(),
+        Err(error) => error.detail(),
+    };
+    let message = format!("Failed to inspect image {:?}: {why}", container.image);
+    task.tell_of(container, "", Warning, "InspectFailed", &message).await;
+    Err(trouble("ImageInspectError", message))
 }
 
 /// One set of credentials after the other; without any when none fits the registry.

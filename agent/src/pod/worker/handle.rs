@@ -63,6 +63,12 @@ impl PodHandle {
         self.status.borrow().events.clone()
     }
 
+    /// Whether it was asked to be forgotten: a pod of that UID may be wanted again.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.orders.borrow().remove
+    }
+
     /// Whether its worker has come to its end.
     #[must_use]
     pub fn is_done(&self) -> bool {

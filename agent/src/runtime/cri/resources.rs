@@ -8,10 +8,11 @@ use gantry_proto::cri::LinuxContainerResources;
 use super::NodeConfig;
 use crate::cgroups::limits::{PERIOD, quota, shares};
 use crate::pod::spec::qos::{Qos, qos};
-use crate::pod::spec::{Container, Pod, Role};
+use crate::pod::spec::{Container, Origin, Pod, Role};
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
+const NODE_CRITICAL: &str = "system-node-critical";
 
 /// A container's resources as CRI wants them.
 pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> LinuxContainerResources {
@@ -21,11 +22,19 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         // All processes of the container die together, as the kubelet has it since 1.28.
         unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
+    // The kubelet's NoSwap: on v1 the limit of memory and swap together is that of memory alone.
+    let mut memory_swap_limit_in_bytes = 0;
+    match (node.swap, node.cgroup_v2) {
+        (false, _) => {}
+        (true, true) => drop(unified.insert("memory.swap.max".to_owned(), "0".to_owned())),
+        (true, false) => memory_swap_limit_in_bytes = resources.memory_limit.unwrap_or(0),
+    }
     LinuxContainerResources {
         cpu_period: PERIOD,
         cpu_quota: quota(resources.cpu_limit.unwrap_or(0)),
         cpu_shares: shares(resources.cpu_request.unwrap_or(0)),
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
+        memory_swap_limit_in_bytes,
         oom_score_adj: oom_score_adj(pod, container, node.memory_capacity),
         unified,
         ..LinuxContainerResources::default()
@@ -35,6 +44,10 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
 /// The larger the request of a burstable container, the later it is killed; a sidecar not before
 /// the regular containers.
 fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
+    // Static pods count as critical; others would need a priority, which only an API server gives.
+    if pod.origin == Origin::Static && pod.shown.priority_class == NODE_CRITICAL {
+        return GUARANTEED;
+    }
     match qos(pod) {
         Qos::Guaranteed => return GUARANTEED,
         Qos::BestEffort => return BEST_EFFORT,
@@ -54,8 +67,9 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::node;
     use super::*;
-    use crate::pod::spec::Resources;
+    use crate::pod::spec::{Resources, Shown};
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {
@@ -79,6 +93,29 @@ mod tests {
         assert_eq!(score(Resources { memory_request: Some(1), ..Resources::default() }), 999);
         assert_eq!(score(Resources { memory_request: Some(1000 << 20), ..Resources::default() }), 3);
         assert_eq!(score(Resources { cpu_request: Some(5), ..Resources::default() }), 999);
+    }
+
+    #[test]
+    fn a_static_pod_that_is_node_critical_is_killed_last() {
+        let shown = Shown { priority_class: NODE_CRITICAL.into(), ..Shown::default() };
+        let of = |origin| oom_score_adj(&Pod { origin, shown: shown.clone(), ..pod() }, &container("a"), 1);
+        assert_eq!((of(Origin::Static), of(Origin::Run)), (-997, 1000));
+    }
+
+    #[test]
+    fn containers_get_no_swap() {
+        let resources = Resources { memory_limit: Some(64 << 20), ..Resources::default() };
+        let own = Container { resources, ..container("a") };
+        let of = |cgroup_v2, swap| linux(&pod(), &own, &NodeConfig { cgroup_v2, swap, ..node() });
+        let file = |of: &LinuxContainerResources| of.unified.get("memory.swap.max").cloned();
+        let v1 = of(false, true);
+        assert_eq!((v1.memory_swap_limit_in_bytes, file(&v1)), (64 << 20, None));
+        let v2 = of(true, true);
+        assert_eq!((v2.memory_swap_limit_in_bytes, file(&v2).as_deref()), (0, Some("0")));
+        // A node that cannot count swap would refuse both.
+        let without = of(true, false);
+        assert_eq!((without.memory_swap_limit_in_bytes, file(&without)), (0, None));
+        assert_eq!(of(false, false).memory_swap_limit_in_bytes, 0);
     }
 
     #[test]

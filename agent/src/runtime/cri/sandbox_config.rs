@@ -22,7 +22,7 @@ pub(super) fn sandbox(
     labels.extend(pod_labels(pod));
     let mut annotations: BTreeMap<String, String> = pod.annotations.clone().into_iter().collect();
     annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
-    let dns = dns::of_pod(pod, &node.dns);
+    let dns = dns::of_pod(pod, if pod.namespaces.host_network { &node.host_dns } else { &node.dns });
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {

@@ -10,12 +10,14 @@ use crate::pod::spec::{
 use crate::pod::tests::{container, pod};
 use crate::runtime::{InstanceState, Setup};
 
-fn node() -> NodeConfig {
+pub(super) fn node() -> NodeConfig {
     NodeConfig {
         pod_logs_dir: "/var/log/pods".into(),
         memory_capacity: 1 << 30,
         dns: DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() },
+        host_dns: DnsConfig { servers: vec!["127.0.0.53".into()], ..DnsConfig::default() },
         cgroup_v2: false,
+        swap: false,
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: "cluster.local".into(),
@@ -53,6 +55,13 @@ fn namespaces_follow_the_pod() {
     assert_eq!(modes(Namespaces { share_process: true, ..Namespaces::default() }), [Shared, Shared, Shared]);
     let host = Namespaces { host_network: true, host_pid: true, host_ipc: true, share_process: false };
     assert_eq!(modes(host), [Node, Node, Node]);
+}
+
+#[test]
+fn a_pod_on_the_hosts_network_has_the_hosts_resolver() {
+    let namespaces = Namespaces { host_network: true, ..Namespaces::default() };
+    let config = sandbox_config::sandbox(&Pod { namespaces, ..pod() }, 0, "", &node());
+    assert_eq!(config.dns_config.unwrap().servers, ["127.0.0.53"]);
 }
 
 #[test]

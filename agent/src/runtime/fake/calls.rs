@@ -51,8 +51,16 @@ impl Runtime for FakeRuntime {
     }
 
     fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>> {
-        let id = self.lock().images.get(image).cloned();
-        Box::pin(async move { Ok(id.map(|id| Image { id, size: 1024, ..Image::default() })) })
+        // At once: a runtime has this at hand.
+        let mut state = self.lock();
+        let answer = match state.failures.get_mut(&Call::Image).and_then(Vec::pop) {
+            Some(source) => Err(Error::Image { image: image.to_owned(), source }),
+            None => {
+                let id = state.images.get(image).cloned();
+                Ok(id.map(|id| Image { id, size: 1024, ..Image::default() }))
+            }
+        };
+        Box::pin(async move { answer })
     }
 
     fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String> {

@@ -92,12 +92,27 @@ async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
     assert_eq!(mounts.last().unwrap().host_path, place.path("containers/web/3"));
     let hosts = fs::read_to_string(place.path("etc-hosts")).unwrap();
     assert!(hosts.starts_with("# Kubernetes-managed hosts file.\n") && hosts.ends_with("10.1.0.2\tweb\n"));
-    assert_eq!(place.volumes.known().await.unwrap(), std::slice::from_ref(&pod.uid));
     fs::write(empty.join("data"), "x").unwrap();
     place.volumes.tear_down(&pod.uid).await.unwrap();
     assert!(!place.path("").exists());
     place.volumes.tear_down(&pod.uid).await.unwrap();
-    assert_eq!(place.volumes.known().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
+    let place = Place::new();
+    let pod = with(vec![volume("e", DISK)], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    let folder = place.path("volumes/kubernetes.io~empty-dir/e");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    // As a new agent does.
+    place.volumes.set_up(&pod).await.unwrap();
+    let mode = |folder: &Path| fs::metadata(folder).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&folder), 0o700);
+    assert!(place.path("plugins/kubernetes.io~empty-dir/e/ready").is_file());
+    fs::remove_dir(&folder).unwrap();
+    place.volumes.set_up(&pod).await.unwrap();
+    assert_eq!(mode(&folder), 0o777);
 }
 
 #[tokio::test]

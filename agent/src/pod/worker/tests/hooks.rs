@@ -44,6 +44,16 @@ async fn running_is_told_when_the_hook_after_the_start_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_hook_after_a_start_whose_answer_was_lost_is_run() {
+    let mut world = World::new();
+    world.runtime.script_exec("web", &[takes(secs(1), 0)]);
+    world.runtime.lose_answer(Call::Start);
+    let handle = world.start(hooked(Some(exec("hello")), None));
+    let status = until_running(&handle).await;
+    assert_eq!((restarts_of(&status), world.runtime.count("exec")), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_hook_after_the_start_ends_the_container_and_is_told_without_its_output() {
     let mut world = World::new();
     world.runtime.script_exec("web", &[takes(Duration::ZERO, 3), takes(Duration::ZERO, 0)]);

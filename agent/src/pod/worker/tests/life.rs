@@ -207,3 +207,15 @@ async fn a_call_whose_answer_was_lost_is_looked_after_before_it_is_made_again() 
         assert_eq!(world.runtime.residue(), 0, "{call:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_inspected_after_its_pull_does_not_run() {
+    let mut world = World::new();
+    let image = Container { pull_policy: PullPolicy::Always, ..container("web") };
+    world.runtime.fail(Call::Image, 1, FailureKind::Failed, "down");
+    let handle = world.start(Pod { containers: vec![image], ..pod() });
+    let status = until_reason(&handle, "ImageInspectError").await;
+    assert!(status.message.contains("Failed to inspect image \"reg/img:v1\": down"), "{}", status.message);
+    assert_eq!(world.runtime.count("create"), 0);
+    until_running(&handle).await;
+}

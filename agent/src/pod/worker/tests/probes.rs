@@ -39,6 +39,19 @@ fn events(handle: &PodHandle, reason: &str) -> Vec<(String, u32)> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_on_the_hosts_network_is_probed_at_the_nodes_address_and_has_it() {
+    let mut world = World::new();
+    world.probes.script_http("/ready", &[200]);
+    let mut pod = probed(None, None, Some(http("/ready")));
+    pod.namespaces.host_network = true;
+    let handle = world.start(pod);
+    let status = until_running(&handle).await;
+    assert_eq!((status.ip.as_str(), status.ips), ("192.0.2.1", vec!["192.0.2.1".to_owned()]));
+    let asked = world.probes.log();
+    assert!(asked.first().unwrap().contains("192.0.2.1"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_is_ready_when_its_readiness_probe_says_so_and_not_longer() {
     let mut world = World::new();
     world.probes.script_http("/ready", &[500, 200, 200, 500, 500, 500, 200]);
