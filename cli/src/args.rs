@@ -1,8 +1,12 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
+mod streams;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
 
 /// A Kubernetes node in one program: runs pods on its own container runtime.
 #[derive(Debug, Parser)]
@@ -29,6 +33,12 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Print what a container wrote.
     Logs(LogsArgs),
+    /// Run a command in a container; its exit code is this one's.
+    Exec(ExecArgs),
+    /// See what a container writes, and write to it.
+    Attach(AttachArgs),
+    /// Reach ports of a pod through this machine's.
+    PortForward(PortForwardArgs),
     /// Stop pods and remove them.
     #[command(visible_alias = "rm")]
     Stop(StopArgs),

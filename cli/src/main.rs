@@ -5,14 +5,15 @@ mod args;
 mod client;
 mod config;
 mod doctor;
+mod exec;
 mod explain;
 mod images;
 mod in_process;
 mod logs;
 mod output;
+mod port_forward;
 mod ps;
 mod pull;
-#[allow(dead_code, unused_imports, reason = "for `gantry exec`, `attach` and `port-forward`")]
 mod remote;
 mod run;
 mod runtime;
@@ -65,6 +66,9 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Run(args) => run::run(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Exec(args) => exec::exec(args).await,
+            Command::Attach(args) => exec::attach(args).await,
+            Command::PortForward(args) => port_forward::port_forward(args).await,
             Command::Stop(args) => stop::stop(args).await,
             Command::Pull(args) => pull::pull(args).await,
             Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),

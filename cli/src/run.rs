@@ -83,7 +83,12 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             (Some(runtime), channel)
         }
     };
-    let facts = NodeConfig { seccomp_root: root_dir.join("seccomp"), ..node::facts(pod_logs_dir.clone())? };
+    let facts = NodeConfig {
+        seccomp_root: root_dir.join("seccomp"),
+        // Safe unless a pod says otherwise, as a kubelet with --seccomp-default.
+        seccomp_default: true,
+        ..node::facts(pod_logs_dir.clone())?
+    };
     let node = Arc::new(node::info(&root_dir)?);
     let api = Arc::new(objects);
     // Beside the socket: as long-lived as what runs here, and one per agent.

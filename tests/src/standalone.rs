@@ -59,6 +59,19 @@ impl Standalone {
         &self.roots
     }
 
+    /// A command line `gantry WORDS…` with this agent's socket, not started.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        let socket = format!("--agent-socket={}", self.roots.path("agent.sock").display());
+        let mut command = Command::new(place::bin_dir()?.join("gantry"));
+        // Before a `--`.
+        let (name, rest) = words.split_first().context("no command")?;
+        command.arg(name).arg(socket).args(rest).stdin(Stdio::null());
+        Ok(command)
+    }
+
     /// `gantry COMMAND ARGS… --agent-socket …`, to its end.
     ///
     /// # Errors

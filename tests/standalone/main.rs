@@ -3,3 +3,4 @@
 //! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
 
 mod pod;
+mod streams;
