@@ -1,10 +1,13 @@
 //! The `gantry` command: the only crate that knows both agent and runtime. Owns flags,
 //! terminal output and exit codes; never decides what a pod needs. Called by people.
 
+mod agent;
 mod args;
 mod client;
 mod config;
+mod detach;
 mod doctor;
+mod down;
 mod exec;
 mod explain;
 mod images;
@@ -18,6 +21,7 @@ mod remote;
 mod run;
 mod runtime;
 mod runtime_client;
+mod session;
 mod stats;
 mod stop;
 mod timeline;
@@ -64,6 +68,8 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
         match command {
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
             Command::Run(args) => run::run(args).await,
+            Command::Agent(args) => agent::agent(args).await,
+            Command::Down(args) => down::down(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
             Command::Exec(args) => exec::exec(args).await,

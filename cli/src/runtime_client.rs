@@ -45,6 +45,11 @@ pub(crate) async fn dial_agent(socket: &Path) -> Result<Channel> {
     connect(&unix(&path)).await.with_context(|| format!("no agent answers at {}", path.display()))
 }
 
+/// A channel to the runtime whose own socket this is.
+pub(crate) async fn dial_runtime(socket: &Path) -> Result<Channel> {
+    connect(&unix(socket)).await.with_context(|| format!("no runtime answers at {}", socket.display()))
+}
+
 fn unix(path: &Path) -> String {
     format!("unix://{}", path.display())
 }

@@ -26,10 +26,16 @@ pub struct Standalone {
 /// # Errors
 /// When the programs are not built.
 pub fn run_command(roots: &Roots, file: &Path) -> Result<Command> {
+    let mut command = run_flags(roots)?;
+    command.arg(file);
+    Ok(command)
+}
+
+/// The same without a file.
+fn run_flags(roots: &Roots) -> Result<Command> {
     let mut command = Command::new(place::bin_dir()?.join("gantry"));
     command
         .arg("run")
-        .arg(file)
         .args(roots.flags()?)
         .arg(format!("--agent-socket={}", roots.path("agent.sock").display()))
         .arg(format!("--pod-logs-dir={}", roots.path("logs").display()))
@@ -43,9 +49,22 @@ impl Standalone {
     /// # Errors
     /// When the programs are not built.
     pub fn start(roots: Roots, manifest: &str) -> Result<Self> {
-        let file = roots.path("pod.yaml");
-        std::fs::write(&file, manifest)?;
-        let child = run_command(&roots, &file)?
+        Self::start_with(roots, Some(manifest), &[])
+    }
+
+    /// Starts it with more flags, and with a manifest or without.
+    ///
+    /// # Errors
+    /// As [`Standalone::start`].
+    pub fn start_with(roots: Roots, manifest: Option<&str>, flags: &[String]) -> Result<Self> {
+        let mut command = run_flags(&roots)?;
+        if let Some(manifest) = manifest {
+            let file = roots.path("pod.yaml");
+            std::fs::write(&file, manifest)?;
+            command.arg(file);
+        }
+        let child = command
+            .args(flags)
             .stdout(File::create(roots.path("run.out"))?)
             .stderr(File::create(roots.path("run.err"))?)
             .spawn()

@@ -2,5 +2,7 @@
 //! place of its own. Each test ends with a leak check. Never run by a plain `cargo test`; refuses
 //! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
 
+mod background;
+mod folder;
 mod pod;
 mod streams;

@@ -14,10 +14,13 @@ use crate::timeline::Span;
 /// The container that kubectl takes when none is named.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
+/// Those that are there: one that was removed is remembered for its timeline only.
 pub(super) fn list(pods: &[PodHandle], node: &str) -> wire::ListPodsResponse {
-    // The agent keeps the handle of a pod that is gone until its set changes again.
-    let there = pods.iter().filter(|handle| handle.status.borrow().life != Life::Gone);
-    wire::ListPodsResponse { pods: there.map(|handle| pod(handle, &handle.status.borrow(), node)).collect() }
+    let form = |handle: &PodHandle| {
+        let status = handle.status.borrow();
+        (status.life != Life::Gone).then(|| pod(handle, &status, node))
+    };
+    wire::ListPodsResponse { pods: pods.iter().filter_map(form).collect() }
 }
 
 pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::Pod {
