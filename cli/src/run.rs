@@ -2,6 +2,7 @@
 //! signals and the exit code; never decides about a pod. Called by main.
 
 mod narrate;
+mod pulls;
 pub(crate) mod signals;
 mod summary;
 
@@ -16,6 +17,7 @@ use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::runtime::cri;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
@@ -63,8 +65,9 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     // Safe unless a pod says otherwise.
     let setup = Setup { agent_socket, pod_logs_dir, root_dir, cgroup_root, seccomp_default: true };
     let deps = setup.deps(channel.clone(), objects)?;
-    let session = Session::start(pods, manifest_dir, deps, channel, socket).await;
-    let code = live(session, &mut signals).await?;
+    let session = Session::start(pods, manifest_dir, deps, channel.clone(), socket).await;
+    let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
+    let code = live(session, &mut signals, progress).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
@@ -72,10 +75,13 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
 }
 
 /// From the first pod to the last.
-async fn live(mut session: Session, signals: &mut Signals) -> Result<ExitCode> {
+async fn live(mut session: Session, signals: &mut Signals, progress: JoinHandle<()>) -> Result<ExitCode> {
     let several = session.follows() || session.agent().pods().len() > 1;
     let mut narrators = Narrators::new(several);
-    let Some(over) = until_over(&mut session, signals, &mut narrators).await else {
+    let over = until_over(&mut session, signals, &mut narrators).await;
+    progress.abort();
+    output::footer(Vec::new());
+    let Some(over) = over else {
         output::say("leaving at once: what runs goes on; `gantry run` on the same files takes it up again");
         return Ok(ExitCode::from(INTERRUPTED));
     };

@@ -5,4 +5,5 @@
 mod background;
 mod folder;
 mod pod;
+mod progress;
 mod streams;
