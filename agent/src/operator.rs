@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use gantry_proto::operator::operator_server::{Operator, OperatorServer};
 use gantry_proto::operator::{self as wire};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
@@ -42,8 +42,23 @@ pub struct Sources {
     pub clock: Arc<dyn Clock>,
     /// The runtime, whose calls are passed on.
     pub runtime: Option<Channel>,
-    /// Told when somebody asked the agent to end and its pods are gone.
-    pub shutdown: Arc<Notify>,
+    /// Told when somebody asks the agent to end.
+    pub ending: watch::Sender<Ending>,
+}
+
+/// Whether the agent was asked to end.
+///
+/// ```text
+/// Not ──Shutdown──► Begun ──every pod is gone──► Over
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It goes on.
+    Not,
+    /// Its pods are being stopped and removed: no new ones.
+    Begun,
+    /// Its pods are gone.
+    Over,
 }
 
 impl fmt::Debug for Sources {
@@ -150,6 +165,8 @@ impl Operator for Service {
         request: Request<wire::ShutdownRequest>,
     ) -> Result<Response<wire::ShutdownResponse>, Status> {
         let grace = grace_of(request.into_inner().grace_seconds)?;
+        // Before the pods are looked at: whoever adds one later sees it.
+        self.sources.ending.send_replace(Ending::Begun);
         let pods = self.pods();
         for handle in pods.iter() {
             handle.kill(grace, "the agent is being shut down");
@@ -162,7 +179,7 @@ impl Operator for Service {
                 left_behind.push(format!("pod {}: {}", handle.pod.full_name(), status.message));
             }
         }
-        self.sources.shutdown.notify_one();
+        self.sources.ending.send_replace(Ending::Over);
         Ok(Response::new(wire::ShutdownResponse { left_behind }))
     }
 }

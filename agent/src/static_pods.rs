@@ -52,9 +52,6 @@ fn offer(sender: &watch::Sender<Found>, found: Found) {
     sender.send_if_modified(|old| {
         let new = *old != found;
         if new {
-            for problem in found.problems.iter().filter(|problem| !old.problems.contains(problem)) {
-                tracing::warn!(path = %problem.path.display(), message = problem.message, "static pod refused");
-            }
             *old = found;
         }
         new

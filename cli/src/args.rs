@@ -1,8 +1,14 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
+mod node;
+mod streams;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
+pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
 
 /// A Kubernetes node in one program: runs pods on its own container runtime.
 #[derive(Debug, Parser)]
@@ -23,12 +29,26 @@ pub(crate) enum Command {
     /// Run the pods of YAML files in the foreground, until they have ended or Ctrl-C.
     ///
     /// Ends with 0 when all pods succeeded or were stopped on request, 1 when one failed,
-    /// 2 when a file is wrong.
+    /// 2 when a file is wrong. With --manifest-dir it goes on until Ctrl-C, with --detach in the
+    /// background until `gantry down`.
     Run(Box<RunArgs>),
+    /// Run pods on a runtime with a socket of its own, until SIGTERM; the pods go on then, and the
+    /// next agent takes them up.
+    ///
+    /// It ends, and its pods with it, by `gantry down`.
+    Agent(Box<AgentArgs>),
+    /// Stop and remove every pod of an agent, end it, and end the runtime of `gantry run --detach`.
+    Down(DownArgs),
     /// List the pods of a running agent.
     Ps(PsArgs),
     /// Print what a container wrote.
     Logs(LogsArgs),
+    /// Run a command in a container; its exit code is this one's.
+    Exec(ExecArgs),
+    /// See what a container writes, and write to it.
+    Attach(AttachArgs),
+    /// Reach ports of a pod through this machine's.
+    PortForward(PortForwardArgs),
     /// Stop pods and remove them.
     #[command(visible_alias = "rm")]
     Stop(StopArgs),
@@ -106,33 +126,14 @@ pub(crate) struct RuntimeArgs {
     /// The same options from a file: each key is a flag in snake_case, and flags win.
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) config: Option<PathBuf>,
+    /// Bring what `gantry run` needs beyond CRI, as a runtime that ends with its pods.
+    #[arg(long, hide = true)]
+    pub(crate) standalone: bool,
+    /// Begin by leaving the terminal and its session.
+    #[arg(long, hide = true)]
+    pub(crate) daemon: bool,
     #[command(flatten)]
     pub(crate) flags: RuntimeFlags,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Manifests; each may hold several documents: pods, and ConfigMaps and Secrets for them.
-    #[arg(required_unless_present = "manifest_dir", value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Folder of static pods, followed as it changes: upstream's rules, one pod for each file.
-    #[arg(long, value_name = "DIR", conflicts_with = "files")]
-    pub(crate) manifest_dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) flags: RuntimeFlags,
-    /// Use this runtime instead of one in the same process; of the flags above only --root (for the
-    /// default of --root-dir) and --cgroup-root (for the pods' cgroups) still count then.
-    #[arg(long, value_name = "unix:///PATH", value_parser = unix_endpoint)]
-    pub(crate) container_runtime_endpoint: Option<String>,
-    /// Where `gantry ps` and the like reach this agent.
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_AGENT_SOCKET)]
-    pub(crate) agent_socket: PathBuf,
-    /// Folder of the pods' log folders.
-    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
-    pub(crate) pod_logs_dir: PathBuf,
-    /// Folder of the pods' volumes, laid out as a kubelet's; `kubelet` below --root when not given.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) root_dir: Option<PathBuf>,
 }
 
 const DEFAULT_AGENT_SOCKET: &str = "/run/gantry/agent.sock";

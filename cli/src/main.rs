@@ -1,22 +1,27 @@
 //! The `gantry` command: the only crate that knows both agent and runtime. Owns flags,
 //! terminal output and exit codes; never decides what a pod needs. Called by people.
 
+mod agent;
 mod args;
 mod client;
 mod config;
+mod detach;
 mod doctor;
+mod down;
+mod exec;
 mod explain;
 mod images;
 mod in_process;
 mod logs;
 mod output;
+mod port_forward;
 mod ps;
 mod pull;
-#[allow(dead_code, unused_imports, reason = "for `gantry exec`, `attach` and `port-forward`")]
 mod remote;
 mod run;
 mod runtime;
 mod runtime_client;
+mod session;
 mod stats;
 mod stop;
 mod timeline;
@@ -63,8 +68,13 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
         match command {
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
             Command::Run(args) => run::run(args).await,
+            Command::Agent(args) => agent::agent(args).await,
+            Command::Down(args) => down::down(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Exec(args) => exec::exec(args).await,
+            Command::Attach(args) => exec::attach(args).await,
+            Command::PortForward(args) => port_forward::port_forward(args).await,
             Command::Stop(args) => stop::stop(args).await,
             Command::Pull(args) => pull::pull(args).await,
             Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),

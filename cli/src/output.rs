@@ -2,26 +2,60 @@
 //! Called by every command.
 
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use serde::Serialize;
 
+/// Lines that stay below everything else on the terminal; one writer at a time while there are any.
+static FOOTER: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// Text on stdout. A closed pipe is the caller's business.
 pub(crate) fn print(text: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text)?;
-    out.flush()
+    above(|| {
+        let mut out = io::stdout().lock();
+        out.write_all(text)?;
+        out.flush()
+    })
 }
 
 /// A line on stderr. There is nobody left to tell when that fails.
 pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    above(|| {
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    });
 }
 
 /// Text on stderr as it is, for drawing over.
 pub(crate) fn say_part(text: &str) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// Shows these lines, each with its end, below everything else from now on. For a terminal on stderr.
+pub(crate) fn footer(lines: Vec<String>) {
+    let mut shown = FOOTER.lock().unwrap_or_else(PoisonError::into_inner);
+    if *shown != lines {
+        say_part(&format!("{}{}", erase(shown.len()), lines.concat()));
+        *shown = lines;
+    }
+}
+
+/// Whole lines, above the footer.
+fn above<T>(write: impl FnOnce() -> T) -> T {
+    let shown = FOOTER.lock().unwrap_or_else(PoisonError::into_inner);
+    if shown.is_empty() {
+        return write();
+    }
+    say_part(&erase(shown.len()));
+    let result = write();
+    say_part(&shown.concat());
+    result
+}
+
+/// Back to the first of `lines` lines, and everything from there on gone.
+pub(crate) fn erase(lines: usize) -> String {
+    if lines == 0 { String::new() } else { format!("\u{1b}[{lines}A\u{1b}[J") }
 }
 
 /// Indented JSON and a line end.

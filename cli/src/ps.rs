@@ -10,7 +10,7 @@ use gantry_agent::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
 use crate::args::{EventsArgs, PsArgs, PsFormat};
-use crate::{client, output};
+use crate::{client, output, pull, runtime_client};
 
 /// Home, and everything from there on gone.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
@@ -20,16 +20,38 @@ pub(crate) async fn ps(args: PsArgs) -> Result<()> {
     let mut client = client::dial(&args.agent.agent_socket).await?;
     if !args.watch {
         let pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        let pods = with_pulls(pods, &args).await;
         return Ok(output::print(render(pods, &args)?.as_bytes())?);
     }
     let mut changes = client::answer(client.watch_pods(ListPodsRequest {}).await)?;
     let live = std::io::stdout().is_terminal() && args.output.is_table();
     while let Some(list) = changes.message().await.context("follow the agent's pods")? {
-        let text = render(list.pods, &args)?;
+        let text = render(with_pulls(list.pods, &args).await, &args)?;
         let clear = if live { CLEAR } else { "" };
         output::print(format!("{clear}{text}").as_bytes())?;
     }
     Ok(())
+}
+
+/// Says of pods that wait for an image how far it has come. A runtime that doesn't tell is no reason to
+/// show nothing.
+async fn with_pulls(mut pods: Vec<Pod>, args: &PsArgs) -> Vec<Pod> {
+    let waits = |container: &Container| container.state == "waiting" && container.image_id.is_empty();
+    let silent = |pod: &Pod| pod.phase == "Pending" && pod.message.is_empty();
+    if !pods.iter().any(silent) {
+        return pods;
+    }
+    let Ok(channel) = runtime_client::dial_agent(&args.agent.agent_socket).await else { return pods };
+    let images = runtime_client::images(channel);
+    for pod in pods.iter_mut().filter(|pod| silent(pod)) {
+        for container in pod.init_containers.iter().chain(&pod.containers).filter(|c| waits(c)) {
+            if let Some(progress) = pull::look(images.clone(), pull::spec(&container.image)).await {
+                pod.message = progress.message();
+                break;
+            }
+        }
+    }
+    pods
 }
 
 /// What happened, oldest first, as `kubectl get events`.

@@ -1,5 +1,6 @@
 //! `gantry pull`: fetches images and shows how far each layer has come. Owns the asking and the
-//! drawing; the pull is the runtime's and goes on without us. Called by main.
+//! drawing, for `gantry run` and `gantry ps` as well; the pull is the runtime's and goes on without us.
+//! Called by main.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ const BAR: usize = 30;
 /// runtimes say nothing, and nothing is shown.
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
-struct Progress {
+pub(crate) struct Progress {
     stage: String,
     layers: Vec<Layer>,
 }
@@ -54,8 +55,7 @@ pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
 }
 
 async fn one(client: ImageServiceClient<Channel>, image: &str, quiet: bool) -> Result<()> {
-    let spec =
-        ImageSpec { image: image.to_owned(), user_specified_image: image.to_owned(), ..ImageSpec::default() };
+    let spec = spec(image);
     let ask = PullImageRequest { image: Some(spec.clone()), ..PullImageRequest::default() };
     let mut puller = client.clone();
     let mut done = Box::pin(puller.pull_image(ask));
@@ -73,7 +73,7 @@ async fn one(client: ImageServiceClient<Channel>, image: &str, quiet: bool) -> R
         }
     };
     if drawn > 0 {
-        output::say_part(&erase(drawn));
+        output::say_part(&output::erase(drawn));
     }
     let id = runtime_client::answer(result)?.image_ref;
     let text = if quiet {
@@ -84,7 +84,13 @@ async fn one(client: ImageServiceClient<Channel>, image: &str, quiet: bool) -> R
     Ok(output::print(text.as_bytes())?)
 }
 
-async fn look(mut client: ImageServiceClient<Channel>, spec: ImageSpec) -> Option<Progress> {
+/// The image of this name.
+pub(crate) fn spec(image: &str) -> ImageSpec {
+    ImageSpec { image: image.to_owned(), user_specified_image: image.to_owned(), ..ImageSpec::default() }
+}
+
+/// How far a pull under way has come; none when there is none.
+pub(crate) async fn look(mut client: ImageServiceClient<Channel>, spec: ImageSpec) -> Option<Progress> {
     let ask = ImageStatusRequest { image: Some(spec), verbose: true };
     let info = client.image_status(ask).await.ok()?.into_inner().info;
     serde_json::from_str(info.get("pull")?).ok()
@@ -93,50 +99,64 @@ async fn look(mut client: ImageServiceClient<Channel>, spec: ImageSpec) -> Optio
 /// Draws over what was drawn before; returns how many lines there are now.
 fn show(progress: &Progress, image: &str, live: bool, drawn: usize) -> usize {
     if !live {
-        output::say(&format!("{image}: {}", summary(progress)));
+        output::say(&progress.line(image));
         return 0;
     }
-    let lines = draw(progress, image);
-    output::say_part(&format!("{}{}", erase(drawn), lines.join("")));
+    let lines = progress.draw(image);
+    output::say_part(&format!("{}{}", output::erase(drawn), lines.join("")));
     lines.len()
 }
 
-/// Back to the first of `lines` lines, and everything from there on gone.
-fn erase(lines: usize) -> String {
-    if lines == 0 { String::new() } else { format!("\u{1b}[{lines}A\u{1b}[J") }
-}
-
-/// `3 of 5 layers, 12.3MB of 45.6MB`.
-fn summary(progress: &Progress) -> String {
-    if progress.layers.is_empty() {
-        return output::one_line(&progress.stage);
+impl Progress {
+    /// `reg/web: 3 of 5 layers, 12.3MB of 45.6MB`.
+    pub(crate) fn line(&self, image: &str) -> String {
+        format!("{}: {}", output::one_line(image), self.summary())
     }
-    let done = progress.layers.iter().filter(|l| matches!(l.stage.as_str(), "done" | "exists")).count();
-    let (got, all) = progress.layers.iter().fold((0_u64, 0_u64), |(got, all), l| {
-        (got.saturating_add(l.downloaded), all.saturating_add(l.total))
-    });
-    let layers = progress.layers.len();
-    format!("{done} of {layers} layers, {} of {}", output::bytes(got), output::bytes(all))
-}
 
-fn draw(progress: &Progress, image: &str) -> Vec<String> {
-    let mut lines = vec![format!("{}: {}\n", output::one_line(image), summary(progress))];
-    for layer in &progress.layers {
-        let short: String = layer.digest.trim_start_matches("sha256:").chars().take(12).collect();
-        let share = u128::from(layer.downloaded) * BAR as u128 / u128::from(layer.total.max(1));
-        let full = usize::try_from(share).unwrap_or(BAR).min(BAR);
-        let full = if layer.stage == "exists" { BAR } else { full };
-        lines.push(format!(
-            "  {} {:11} [{}{}] {} of {}\n",
-            output::one_line(&short),
-            output::one_line(&layer.stage),
-            "=".repeat(full),
-            " ".repeat(BAR - full),
-            output::bytes(layer.downloaded),
-            output::bytes(layer.total)
-        ));
+    /// `pulling 12.3MB of 45.6MB`.
+    pub(crate) fn message(&self) -> String {
+        match self.bytes() {
+            (_, 0) => format!("pulling: {}", self.summary()),
+            (got, all) => format!("pulling {} of {}", output::bytes(got), output::bytes(all)),
+        }
     }
-    lines
+
+    /// So far, and in all.
+    fn bytes(&self) -> (u64, u64) {
+        self.layers.iter().fold((0_u64, 0_u64), |(got, all), layer| {
+            (got.saturating_add(layer.downloaded), all.saturating_add(layer.total))
+        })
+    }
+
+    fn summary(&self) -> String {
+        if self.layers.is_empty() {
+            return output::one_line(&self.stage);
+        }
+        let done = self.layers.iter().filter(|l| matches!(l.stage.as_str(), "done" | "exists")).count();
+        let (got, all) = self.bytes();
+        format!("{done} of {} layers, {} of {}", self.layers.len(), output::bytes(got), output::bytes(all))
+    }
+
+    /// A line for the image and a bar for each layer.
+    pub(crate) fn draw(&self, image: &str) -> Vec<String> {
+        let mut lines = vec![format!("{}\n", self.line(image))];
+        for layer in &self.layers {
+            let short: String = layer.digest.trim_start_matches("sha256:").chars().take(12).collect();
+            let share = u128::from(layer.downloaded) * BAR as u128 / u128::from(layer.total.max(1));
+            let full = usize::try_from(share).unwrap_or(BAR).min(BAR);
+            let full = if layer.stage == "exists" { BAR } else { full };
+            lines.push(format!(
+                "  {} {:11} [{}{}] {} of {}\n",
+                output::one_line(&short),
+                output::one_line(&layer.stage),
+                "=".repeat(full),
+                " ".repeat(BAR - full),
+                output::bytes(layer.downloaded),
+                output::bytes(layer.total)
+            ));
+        }
+        lines
+    }
 }
 
 #[cfg(test)]
@@ -149,11 +169,13 @@ mod tests {
             {"digest":"sha256:0123456789abcdef","total":2000,"downloaded":1000,"stage":"downloading"},
             {"digest":"sha256:\u001b[2J","total":0,"downloaded":0,"stage":"exists"}]}"#;
         let progress: Progress = serde_json::from_str(text).unwrap();
-        let lines = draw(&progress, "reg/a\nb");
+        let lines = progress.draw("reg/a\nb");
         assert_eq!(lines.first().unwrap(), "reg/a b: 1 of 2 layers, 1.0kB of 2.0kB\n");
         let bar = format!("[{}{}]", "=".repeat(15), " ".repeat(15));
         assert_eq!(lines.get(1).unwrap(), &format!("  0123456789ab downloading {bar} 1.0kB of 2.0kB\n"));
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
-        assert_eq!(summary(&Progress { stage: "resolving".into(), layers: vec![] }), "resolving");
+        assert_eq!(progress.message(), "pulling 1.0kB of 2.0kB");
+        let begun = Progress { stage: "resolving".into(), layers: vec![] };
+        assert_eq!((begun.summary(), begun.message()), ("resolving".into(), "pulling: resolving".into()));
     }
 }

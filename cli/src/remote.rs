@@ -9,11 +9,4 @@ mod terminal;
 
 pub(crate) use command::{Streams, run};
 pub(crate) use forward::port_forward;
-
-/// Runs what an Exec URL leads to on this process's own streams, and returns the command's exit code.
-///
-/// # Errors
-/// When the URL can't be reached, or the command never ran.
-pub(crate) async fn exec(url: &str, streams: Streams) -> anyhow::Result<i32> {
-    command::run(url, streams).await
-}
+pub(crate) use terminal::is_there as on_terminal;

@@ -1,80 +1,57 @@
 //! `gantry run`: pods from files in the foreground. Owns the order of start and end, the
 //! signals and the exit code; never decides about a pod. Called by main.
 
-mod followed;
 mod narrate;
-mod signals;
+mod pulls;
+pub(crate) mod signals;
 mod summary;
 
-use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_agent::agent::Agent;
-use gantry_agent::cgroups::tree::Tree;
-use gantry_agent::checkpoint::CheckpointDir;
-use gantry_agent::clock::SystemClock;
-use gantry_agent::logs::dir::LogDir;
-use gantry_agent::operator::Sources;
+use gantry_agent::manifest;
 use gantry_agent::operator::socket::Socket;
-use gantry_agent::pod::run::Deps;
-use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::pod::status::{Phase, PodStatus};
-use gantry_agent::probe::net::NetProbe;
+use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{self, CriRuntime, NodeConfig};
-use gantry_agent::volumes::host::HostVolumes;
-use gantry_agent::{manifest, node, orphans};
-use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinSet;
-use tonic::transport::Channel;
+use gantry_agent::runtime::cri;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-use crate::args::RunArgs;
+use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
-use crate::{output, runtime};
-use followed::Followed;
-use narrate::narrate;
+use crate::session::{self, News, Session, Setup};
+use crate::{detach, output, runtime};
+use narrate::Narrators;
 use signals::Signals;
 
-const BAD_MANIFEST: u8 = 2;
-/// Our runtime refuses such mounts so far.
-const RECURSIVE_READ_ONLY: bool = false;
+/// The exit code for a file that is wrong.
+pub(crate) const BAD_MANIFEST: u8 = 2;
 /// As a shell reports a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 /// For the last lines of containers that have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let manifest::Loaded { pods, objects } = match manifest::load(&args.files) {
+    let manifest::Loaded { pods, objects } = match manifest::load(&args.pods.files) {
         Ok(loaded) => loaded,
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
-    let user = rustix::process::geteuid();
-    if !user.is_root() {
-        output::say(&format!(
-            "error: `gantry run` makes namespaces, mounts and cgroups, which user {} may not: run it as root, as in `sudo gantry run …`",
-            user.as_raw()
-        ));
+    if !session::may_run("run") {
         return Ok(ExitCode::FAILURE);
     }
-    let RunArgs {
-        files: _,
-        manifest_dir,
-        flags,
-        container_runtime_endpoint,
-        agent_socket,
-        pod_logs_dir,
-        root_dir,
-    } = *args;
-    // Held to the end: what is in it is this agent's alone.
+    if args.detach {
+        let uids = pods.iter().map(|pod| pod.uid.to_string()).collect();
+        return detach::detach(*args, uids).await;
+    }
+    let RunArgs { pods: wanted, detach: _, flags, container_runtime_endpoint, root_dir } = *args;
+    let PodsFlags { files: _, manifest_dir, agent_socket, pod_logs_dir } = wanted;
     let root = Root::open(&root_dir.unwrap_or_else(|| flags.root.join("kubelet")))?;
-    let root_dir = root.path().to_owned();
     let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?;
     // First of all what tells whether another agent is here already.
@@ -86,28 +63,12 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             (Some(runtime), channel)
         }
     };
-    let facts = NodeConfig { seccomp_root: root_dir.join("seccomp"), ..node::facts(pod_logs_dir.clone())? };
-    let node = Arc::new(node::info(&root_dir)?);
-    let api = Arc::new(objects);
-    // Beside the socket: as long-lived as what runs here, and one per agent.
-    let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
-    let deps = Deps {
-        logs: Arc::new(LogDir::new(pod_logs_dir)),
-        clock: Arc::new(SystemClock::new()),
-        volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), RECURSIVE_READ_ONLY)),
-        cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
-        api,
-        probe_io: Arc::new(NetProbe::new()?),
-        checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
-        node,
-        runtime: Arc::new(CriRuntime::new(channel.clone(), facts)),
-    };
-    let followed = match manifest_dir {
-        Some(folder) => Followed::start(folder, &deps.node.name).await,
-        None => Followed::Nothing,
-    };
-    let pods = followed.first().unwrap_or(pods);
-    let code = live(pods, followed, deps, channel, socket, &mut signals).await?;
+    // Safe unless a pod says otherwise.
+    let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default: true };
+    let (deps, _root) = setup.deps(channel.clone(), objects)?;
+    let session = Session::start(pods, manifest_dir, deps, channel.clone(), socket).await;
+    let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
+    let code = live(session, &mut signals, progress).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
@@ -115,137 +76,75 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
 }
 
 /// From the first pod to the last.
-async fn live(
-    pods: Vec<Pod>,
-    followed: Followed,
-    deps: Deps,
-    runtime: Channel,
-    socket: Socket,
-    signals: &mut Signals,
-) -> Result<ExitCode> {
-    let wanted: Vec<PodUid> = pods.iter().map(|pod| pod.uid.clone()).collect();
-    for problem in orphans::sweep(&deps, &wanted).await {
-        tracing::warn!(problem, "left from an earlier run");
-    }
-    let (node, clock) = (deps.node.clone(), deps.clock.clone());
-    let mut agent = Agent::start(pods, deps);
-    let sources = Sources {
-        pods: agent.watch_pods(),
-        node,
-        clock,
-        runtime: Some(runtime),
-        // Nothing to tell: this ends with its pods anyway.
-        shutdown: Arc::new(Notify::new()),
-    };
-    let (stop_serving, stopped) = oneshot::channel::<()>();
-    let stopped = async {
-        // Dropped or sent: either way it is time.
-        let _ = stopped.await;
-    };
-    let operator = tokio::spawn(socket.serve(sources, stopped));
-    let mut narrators =
-        Narrators { several: agent.pods().len() > 1 || followed.goes_on(), ..Default::default() };
-    narrators.take_up(&agent);
-
-    let Some(statuses) = until_over(&mut agent, followed, signals, &mut narrators).await else {
+async fn live(mut session: Session, signals: &mut Signals, progress: JoinHandle<()>) -> Result<ExitCode> {
+    let several = session.follows() || session.agent().pods().len() > 1;
+    let mut narrators = Narrators::new(several);
+    let over = until_over(&mut session, signals, &mut narrators).await;
+    progress.abort();
+    output::footer(Vec::new());
+    let Some(over) = over else {
         output::say("leaving at once: what runs goes on; `gantry run` on the same files takes it up again");
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let drain = async { while narrators.tasks.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN, drain).await.is_err() {
+    if tokio::time::timeout(DRAIN, narrators.finish()).await.is_err() {
         tracing::warn!("not all output of the containers could be shown in time");
     }
-    let pods = agent.pods();
-    output::say(&summary::table(&pods, &statuses));
+    output::say(&summary::table(&over));
     // Cancel-safe: leaving at once is what was asked for.
     let left = tokio::select! {
-        left = agent.clean_up() => left,
+        left = session.clean_up() => left?,
         () = signals.next() => vec!["interrupted before everything was removed".to_owned()],
     };
-    // An operator who waits for a stop gets the answer before the socket goes.
-    let _ = stop_serving.send(());
-    operator.await.context("the operator API died")?.context("offer the operator API")?;
     for problem in &left {
         output::say(&format!("error: left behind: {problem}"));
     }
-    let failed = statuses.iter().any(|status| status.phase == Phase::Failed && !status.killed);
+    let failed = over.iter().any(|(_, status)| status.phase == Phase::Failed && !status.killed);
     Ok(if failed || !left.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// One teller for each pod that ever was.
-#[derive(Default)]
-struct Narrators {
-    several: bool,
-    known: BTreeSet<PodUid>,
-    tasks: JoinSet<()>,
-}
-
-impl Narrators {
-    fn take_up(&mut self, agent: &Agent) {
-        // Reaps those whose pods are over.
-        while self.tasks.try_join_next().is_some() {}
-        // One that leaves may come back.
-        self.known.retain(|uid| agent.pods().iter().any(|h| h.pod.uid == *uid && !h.is_leaving()));
-        for handle in agent.pods().iter().filter(|handle| !handle.is_leaving()) {
-            if self.known.insert(handle.pod.uid.clone()) {
-                self.tasks.spawn(narrate(handle.clone(), self.several));
+/// Until no pod runs or will run; while a folder is followed, more may come. The first signal asks
+/// them to end, the second kills them, the third gives up: none.
+async fn until_over(
+    session: &mut Session,
+    signals: &mut Signals,
+    narrators: &mut Narrators,
+) -> Option<Vec<(PodHandle, PodStatus)>> {
+    let mut over = Box::pin(all_over(session.agent().watch_pods()));
+    let mut count = 0;
+    loop {
+        narrators.meet(&session.agent().pods());
+        let may_end = !session.follows();
+        // All arms are cancel-safe: the wait is polled by reference, news and signals are kept.
+        tokio::select! {
+            over = &mut over, if may_end => return Some(over),
+            News::Folder | News::Ending(_) = session.next() => continue,
+            () = signals.next() => count += 1,
+        }
+        match count {
+            1 => {
+                output::say("stopping; once more kills");
+                session.stop_following();
+                session.agent().kill_all(None, "interrupted");
             }
+            2 => {
+                output::say("killing");
+                session.agent().kill_all(Some(Duration::ZERO), "interrupted twice");
+            }
+            _ => return None,
         }
     }
 }
 
-/// Until no pod runs or will run; a followed folder may bring more until the first signal. That asks
-/// the pods to end, the second kills them, the third gives up: none.
-async fn until_over(
-    agent: &mut Agent,
-    mut followed: Followed,
-    signals: &mut Signals,
-    narrators: &mut Narrators,
-) -> Option<Vec<PodStatus>> {
-    let mut count = 0;
-    let mut unsettled = true;
+/// Waits until all pods that there are by then are over.
+async fn all_over(mut pods: watch::Receiver<Arc<[PodHandle]>>) -> Vec<(PodHandle, PodStatus)> {
     loop {
-        // Once, as soon as there is no doubt about the folder.
-        if unsettled && followed.is_whole() {
-            match agent.end_forgotten().await {
-                Ok(()) => unsettled = false,
-                Err(error) => tracing::warn!(error, "pods whose manifests are gone run on"),
-            }
-            narrators.take_up(agent);
+        let handles = pods.borrow_and_update().clone();
+        let mut over = Vec::with_capacity(handles.len());
+        for handle in handles.iter() {
+            over.push((handle.clone(), handle.wait(PodStatus::is_over).await));
         }
-        let more = followed.goes_on();
-        let over = async {
-            let statuses = agent.until_over().await;
-            if more {
-                std::future::pending::<()>().await;
-            }
-            statuses
-        };
-        // All arms are cancel-safe: pods are asked again, a signal and a change are kept.
-        let found = tokio::select! {
-            statuses = over => return Some(statuses),
-            found = followed.next() => Some(found),
-            () = signals.next() => None,
-        };
-        match found {
-            Some(pods) => {
-                agent.apply(pods);
-                narrators.take_up(agent);
-                continue;
-            }
-            None => count += 1,
-        }
-        followed = Followed::Nothing;
-        match count {
-            1 => {
-                output::say("stopping; once more kills");
-                agent.kill_all(None, "interrupted");
-            }
-            2 => {
-                output::say("killing");
-                agent.kill_all(Some(Duration::ZERO), "interrupted twice");
-            }
-            _ => return None,
+        if !pods.has_changed().unwrap_or(false) {
+            return over;
         }
     }
 }

@@ -8,13 +8,20 @@ use gantry_shim::runtime::{Config, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{RuntimeArgs, RuntimeFlags};
+use crate::detach::daemon;
 
 /// Serves until SIGINT or SIGTERM; pods run on afterwards.
 pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
+    let RuntimeArgs { socket, config: _, standalone, daemon, flags } = *args;
+    if daemon {
+        daemon::begin()?;
+    }
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let runtime = Runtime::start(config(args.flags)).await.context("start the runtime")?;
-    tracing::info!(socket = %args.socket.display(), "serving");
+    let runtime = Runtime::start(if standalone { standalone_config(flags) } else { config(flags) })
+        .await
+        .context("start the runtime")?;
+    tracing::info!(socket = %socket.display(), "serving");
     // Both arms are cancel-safe: a signal is kept until it is received.
     let shutdown = async {
         tokio::select! {
@@ -22,10 +29,11 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
             _ = terminate.recv() => {}
         }
     };
-    runtime
-        .serve_unix(&args.socket, shutdown)
-        .await
-        .with_context(|| format!("serve on {}", args.socket.display()))
+    runtime.serve_unix(&socket, shutdown).await.with_context(|| format!("serve on {}", socket.display()))?;
+    if standalone {
+        runtime.tidy_up().await.context("remove what only pods needed")?;
+    }
+    Ok(())
 }
 
 /// The flags as the configuration of a runtime that ends with its pods: nothing else needs to be

@@ -39,6 +39,17 @@ pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
     })
 }
 
+/// A channel to the runtime of the agent that serves there.
+pub(crate) async fn dial_agent(socket: &Path) -> Result<Channel> {
+    let path = std::path::absolute(socket).with_context(|| format!("find {}", socket.display()))?;
+    connect(&unix(&path)).await.with_context(|| format!("no agent answers at {}", path.display()))
+}
+
+/// A channel to the runtime whose own socket this is.
+pub(crate) async fn dial_runtime(socket: &Path) -> Result<Channel> {
+    connect(&unix(socket)).await.with_context(|| format!("no runtime answers at {}", socket.display()))
+}
+
 fn unix(path: &Path) -> String {
     format!("unix://{}", path.display())
 }

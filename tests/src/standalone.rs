@@ -66,6 +66,19 @@ impl Standalone {
         Self::start_files(roots, &[file], &[])
     }
 
+    /// Starts it with more flags, and with a manifest or without.
+    ///
+    /// # Errors
+    /// As [`Standalone::start`].
+    pub fn start_with(roots: Roots, manifest: Option<&str>, flags: &[String]) -> Result<Self> {
+        let file = roots.path("pod.yaml");
+        if let Some(manifest) = manifest {
+            std::fs::write(&file, manifest)?;
+        }
+        let files: Vec<PathBuf> = manifest.map(|_| file).into_iter().collect();
+        Self::start_files(roots, &files, flags)
+    }
+
     /// Starts `gantry run` on files, with more flags.
     ///
     /// # Errors
@@ -135,6 +148,19 @@ impl Foreground {
     pub fn start_again(&mut self) -> Result<()> {
         self.child = spawn(&self.folder, &self.words)?;
         Ok(())
+    }
+
+    /// A command line `gantry WORDS…` with this agent's socket, not started.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        let socket = format!("--agent-socket={}", self.folder.join("agent.sock").display());
+        let mut command = Command::new(place::bin_dir()?.join("gantry"));
+        // Before a `--`.
+        let (name, rest) = words.split_first().context("no command")?;
+        command.arg(name).arg(socket).args(rest).stdin(Stdio::null());
+        Ok(command)
     }
 
     /// `gantry COMMAND ARGS… --agent-socket …`, to its end.

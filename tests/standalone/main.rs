@@ -2,8 +2,12 @@
 //! place of its own. Each test ends with a leak check. Never run by a plain `cargo test`; refuses
 //! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
 
+mod background;
 mod fleet;
+mod folder;
 mod foreign;
 mod nginx;
 mod pod;
+mod progress;
 mod reboot;
+mod streams;

@@ -11,13 +11,20 @@ use crate::pod::worker::PodHandle;
 use crate::runtime::Exit;
 use crate::timeline::Span;
 
+/// The container that kubectl takes when none is named.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// Those that are there: one that was removed is remembered for its timeline only.
 pub(super) fn list(pods: &[PodHandle], node: &str) -> wire::ListPodsResponse {
-    // The agent keeps the handle of a pod that is gone until its set changes again.
-    let there = pods.iter().filter(|handle| handle.status.borrow().life != Life::Gone);
-    wire::ListPodsResponse { pods: there.map(|handle| pod(handle, &handle.status.borrow(), node)).collect() }
+    let form = |handle: &PodHandle| {
+        let status = handle.status.borrow();
+        (status.life != Life::Gone).then(|| pod(handle, &status, node))
+    };
+    wire::ListPodsResponse { pods: pods.iter().filter_map(form).collect() }
 }
 
 pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::Pod {
+    let container = |status| container(status, handle);
     wire::Pod {
         namespace: handle.pod.namespace.clone(),
         name: handle.pod.name.clone(),
@@ -36,10 +43,12 @@ pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::P
         events: status.events.iter().map(event).collect(),
         node: node.to_owned(),
         labels: handle.pod.labels.clone().into_iter().collect(),
+        default_container: handle.pod.annotations.get(DEFAULT_CONTAINER).cloned().unwrap_or_default(),
     }
 }
 
-fn container(status: &ContainerStatus) -> wire::Container {
+fn container(status: &ContainerStatus, handle: &PodHandle) -> wire::Container {
+    let spec = handle.pod.all_containers().find(|container| container.name == status.name);
     let (state, reason, message) = match &status.state {
         ContainerState::Waiting { reason, message } => ("waiting", reason.clone(), message.clone()),
         ContainerState::Running { .. } => ("running", String::new(), String::new()),
@@ -72,6 +81,8 @@ fn container(status: &ContainerStatus) -> wire::Container {
         started_at_unix_nanos: started_at,
         finished_at_unix_nanos: finished_at,
         last_exit: status.last_exit.as_ref().map(exit),
+        stdin: spec.is_some_and(|spec| spec.stdin),
+        tty: spec.is_some_and(|spec| spec.tty),
     }
 }
 

@@ -27,7 +27,7 @@ fn sources(agent: &Agent) -> Sources {
         node: Arc::new(NodeInfo { name: "node-1".into(), ..node_info() }),
         clock: Arc::new(SystemClock::new()),
         runtime: None,
-        shutdown: Arc::new(Notify::new()),
+        ending: watch::channel(Ending::Not).0,
     }
 }
 
@@ -71,12 +71,33 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     let web = pod.containers.first().unwrap();
     assert_eq!((web.state.as_str(), web.exit_code, runtime.residue()), ("terminated", 143, 0));
 
+    let listed = client.list_pods(wire::ListPodsRequest {}).await.unwrap().into_inner().pods;
+    assert!(listed.is_empty(), "a removed pod is not there: {listed:?}");
+
     assert!(!folder.path().join("logs/default_web_uid-1").exists());
     assert!(agent.clean_up().await.is_empty());
     stop.send(()).unwrap();
     drop(client);
     server.await.unwrap().unwrap();
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_shutdown_is_told_before_the_pods_go_and_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(&["reg/img:v1"]);
+    let agent = agent(&runtime, folder.path());
+    let sources = sources(&agent);
+    let mut ending = sources.ending.subscribe();
+    agent.pods().first().unwrap().wait(|s| s.reason == "Running").await;
+    let service = Service { sources };
+    let asked = tokio::spawn(async move {
+        service.shutdown(Request::new(wire::ShutdownRequest { grace_seconds: Some(1) })).await
+    });
+    ending.wait_for(|ending| *ending != Ending::Not).await.unwrap();
+    let answer = asked.await.unwrap().unwrap().into_inner();
+    assert_eq!((answer.left_behind, *ending.borrow(), runtime.residue()), (vec![], Ending::Over, 0));
+    assert!(agent.clean_up().await.is_empty());
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ impl Drop for Raw {
 }
 
 /// Whether stdin is a terminal.
-pub(super) fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     stdin().is_terminal()
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
+use gantry_agent::pod::spec::PodUid;
 use gantry_agent::pod::status::{ContainerState, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::timeline::render::millis;
@@ -20,8 +21,44 @@ const POLL: Duration = Duration::from_millis(50);
 /// An ended container's log is complete when nothing came for this many looks.
 const QUIET_LOOKS: u32 = 3;
 
+/// Everybody who tells of a pod.
+#[derive(Debug)]
+pub(super) struct Narrators {
+    tasks: JoinSet<()>,
+    met: BTreeSet<PodUid>,
+    several: bool,
+}
+
+impl Narrators {
+    /// `several`: prefixes name the pod as well.
+    pub(super) fn new(several: bool) -> Self {
+        Self { tasks: JoinSet::new(), met: BTreeSet::new(), several }
+    }
+
+    /// Begins to tell of those that are new.
+    pub(super) fn meet(&mut self, pods: &[PodHandle]) {
+        // Reaps those whose pods are over.
+        while self.tasks.try_join_next().is_some() {}
+        // One that leaves may come back.
+        let leaving = |uid: &PodUid| pods.iter().all(|h| h.pod.uid != *uid || h.is_leaving());
+        self.met.retain(|uid| !leaving(uid));
+        for handle in pods.iter().filter(|handle| !handle.is_leaving()) {
+            if self.met.insert(handle.pod.uid.clone()) {
+                self.tasks.spawn(narrate(handle.clone(), self.several));
+            }
+        }
+        // A manifest that comes again is told of again.
+        self.met.retain(|uid| pods.iter().any(|handle| handle.pod.uid == *uid));
+    }
+
+    /// Until everything was told.
+    pub(super) async fn finish(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
 /// Follows the pod to its end. `several`: prefixes name the pod as well.
-pub(super) async fn narrate(handle: PodHandle, several: bool) {
+async fn narrate(handle: PodHandle, several: bool) {
     let mut status = handle.status.clone();
     let mut followers = JoinSet::new();
     let mut teller = Teller { pod: handle.pod.full_name(), ..Teller::default() };

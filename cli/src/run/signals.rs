@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM. Owns both streams; never decides what they mean. Called by run.
+//! SIGINT and SIGTERM. Owns both streams; never decides what they mean. Called by run and agent.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ const ECHO: Duration = Duration::from_millis(100);
 
 /// Either signal, in the order they come.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     last: Option<Instant>,
 }
 
 impl Signals {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// The next one. Cancel-safe: one that comes meanwhile is kept.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => {}

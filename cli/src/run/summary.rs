@@ -6,10 +6,10 @@ use gantry_agent::pod::worker::PodHandle;
 use crate::output;
 
 /// One row for each container.
-pub(super) fn table(pods: &[PodHandle], statuses: &[PodStatus]) -> String {
+pub(super) fn table(pods: &[(PodHandle, PodStatus)]) -> String {
     let header = ["POD", "PHASE", "CONTAINER", "EXIT CODE", "REASON", "RESTARTS"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    for (handle, status) in pods.iter().zip(statuses) {
+    for (handle, status) in pods {
         for container in &status.containers {
             let (code, reason) = match &container.state {
                 ContainerState::Terminated(exit) => (exit.code.to_string(), exit.reason.clone()),

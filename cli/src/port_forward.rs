@@ -1,0 +1,103 @@
+//! `gantry port-forward`: ports of a pod on this machine. Owns the listening and what is said of it;
+//! the copying is [`crate::remote`]'s. Called by main.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use gantry_proto::cri::{
+    ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, PortForwardRequest,
+};
+use tokio::net::TcpListener;
+use tonic::transport::Channel;
+
+use crate::args::{PodFlags, PortForwardArgs, PortPair};
+use crate::{client, output, remote, runtime_client};
+
+const POD_UID: &str = "io.kubernetes.pod.uid";
+
+/// Until Ctrl-C, or until the runtime hangs up.
+pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
+    let PortForwardArgs { pod, ports, address, namespace, agent } = args;
+    let mut operator = client::dial(&agent.agent_socket).await?;
+    let flags = PodFlags { pod, namespace, agent };
+    let pod = client::find_pod(&mut operator, &flags).await?;
+    if pod.phase != "Running" {
+        bail!("unable to forward port because pod is not running. Current status={}", pod.phase);
+    }
+    let channel = runtime_client::dial_agent(&flags.agent.agent_socket).await?;
+    let ask = PortForwardRequest {
+        pod_sandbox_id: sandbox_of(channel.clone(), &pod.uid).await?,
+        port: ports.iter().map(|pair| i32::from(pair.remote)).collect(),
+    };
+    let url = runtime_client::answer(runtime_client::runtime(channel).port_forward(ask).await)?.url;
+    let mut listeners = Vec::new();
+    for pair in ports {
+        listeners.extend(listen(pair, &address).await?);
+    }
+    let failed = |message: String| output::say(&format!("error: {}", output::one_line(&message)));
+    remote::port_forward(&url, listeners, failed).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one that is up now.
+async fn sandbox_of(channel: Channel, uid: &str) -> Result<String> {
+    let ready = PodSandboxStateValue { state: i32::from(PodSandboxState::SandboxReady) };
+    let filter = PodSandboxFilter {
+        label_selector: [(POD_UID.to_owned(), uid.to_owned())].into(),
+        state: Some(ready),
+        ..PodSandboxFilter::default()
+    };
+    let ask = ListPodSandboxRequest { filter: Some(filter) };
+    let list = runtime_client::answer(runtime_client::runtime(channel).list_pod_sandbox(ask).await)?.items;
+    let newest = list.into_iter().max_by_key(|sandbox| sandbox.created_at);
+    newest.map(|sandbox| sandbox.id).context("the pod has no sandbox that is ready")
+}
+
+/// Listens for one port. Of localhost a family that this machine does not have is left out.
+async fn listen(pair: PortPair, addresses: &[IpAddr]) -> Result<Vec<(TcpListener, u16)>> {
+    let PortPair { mut local, remote } = pair;
+    let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let (addresses, either) = if addresses.is_empty() { (&localhost[..], true) } else { (addresses, false) };
+    let mut listeners = Vec::new();
+    for address in addresses {
+        match TcpListener::bind((*address, local)).await {
+            Ok(listener) => {
+                let bound = listener.local_addr().context("ask for the address that was bound")?;
+                output::print(format!("Forwarding from {bound} -> {remote}\n").as_bytes())?;
+                // The other family of the same localhost has the same port.
+                local = if either { bound.port() } else { local };
+                listeners.push((listener, remote));
+            }
+            Err(error) if either && has_no_such_address(&error) => {}
+            Err(error) => bail!("listen on port {local} of {address}: {error}"),
+        }
+    }
+    if listeners.is_empty() {
+        bail!("this machine's localhost has no address to listen on: name one with --address");
+    }
+    Ok(listeners)
+}
+
+fn has_no_such_address(error: &std::io::Error) -> bool {
+    let family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(family)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_named_and_any_free_one_is_the_same_for_both_families() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let local = taken.local_addr().unwrap().port();
+        let error = listen(PortPair { local, remote: 80 }, &[]).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("port {local} of 127.0.0.1")), "{error}");
+        let free = listen(PortPair { local: 0, remote: 80 }, &[]).await.unwrap();
+        let ports: Vec<u16> = free.iter().map(|(l, _)| l.local_addr().unwrap().port()).collect();
+        let first = *ports.first().unwrap();
+        assert!(first != 0 && ports.iter().all(|port| *port == first), "{ports:?}");
+    }
+}

@@ -1,0 +1,262 @@
+//! An agent at work: its pods from files and from a folder that is followed, and its operator API.
+//! Owns that the right set of pods is applied and that problems are told once; never ends a pod by
+//! itself. Called by `gantry run` and `gantry agent`.
+
+mod wanted;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_agent::agent::Agent;
+use gantry_agent::api::files::Files;
+use gantry_agent::cgroups::tree::Tree;
+use gantry_agent::checkpoint::CheckpointDir;
+use gantry_agent::clock::SystemClock;
+use gantry_agent::logs::dir::LogDir;
+use gantry_agent::operator::socket::{self, Socket};
+use gantry_agent::operator::{Ending, Sources};
+use gantry_agent::pod::run::Deps;
+use gantry_agent::pod::spec::{Pod, PodUid};
+use gantry_agent::probe::net::NetProbe;
+use gantry_agent::root::Root;
+use gantry_agent::runtime::cri::{CriRuntime, NodeConfig};
+use gantry_agent::static_pods::choice::Found;
+use gantry_agent::static_pods::{self, CHECK_EVERY};
+use gantry_agent::volumes::host::HostVolumes;
+use gantry_agent::{node, orphans};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+use crate::output;
+use wanted::Wanted;
+
+/// Our runtime refuses such mounts so far.
+const RECURSIVE_READ_ONLY: bool = false;
+/// For answers under way; streams of a runtime may never end by themselves.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Whether this user may; says so when not.
+pub(crate) fn may_run(command: &str) -> bool {
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        output::say(&format!(
+            "error: `gantry {command}` makes namespaces, mounts and cgroups, which user {} may not: run it as \
+             root, as in `sudo gantry {command} …`",
+            user.as_raw()
+        ));
+    }
+    user.is_root()
+}
+
+/// Where an agent keeps things, and what its pods get.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) agent_socket: PathBuf,
+    pub(crate) pod_logs_dir: PathBuf,
+    /// Of volumes; held to the end: what is in it is this agent's alone.
+    pub(crate) root: Root,
+    pub(crate) cgroup_root: String,
+    /// RuntimeDefault for pods that name no profile.
+    pub(crate) seccomp_default: bool,
+}
+
+impl Setup {
+    /// What pods are run with.
+    pub(crate) fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default } = self;
+        let root_dir = root.path().to_owned();
+        let facts = NodeConfig {
+            seccomp_root: root_dir.join("seccomp"),
+            seccomp_default,
+            ..node::facts(pod_logs_dir.clone())?
+        };
+        let node = Arc::new(node::info(&root_dir)?);
+        let api = Arc::new(objects);
+        // Beside the socket: as long-lived as what runs here, and one per agent.
+        let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
+        let deps = Deps {
+            logs: Arc::new(LogDir::new(pod_logs_dir)),
+            clock: Arc::new(SystemClock::new()),
+            volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), RECURSIVE_READ_ONLY)),
+            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
+            api,
+            probe_io: Arc::new(NetProbe::new()?),
+            checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
+            node,
+            runtime: Arc::new(CriRuntime::new(channel, facts)),
+        };
+        Ok((deps, root))
+    }
+}
+
+/// What a session hears of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The folder has changed, and its pods were applied.
+    Folder,
+    /// `gantry down`, and how far it is.
+    Ending(Ending),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Session {
+    agent: Agent,
+    wanted: Wanted,
+    /// None without a folder, and once the pods are to end.
+    folder: Option<watch::Receiver<Found>>,
+    told: BTreeSet<String>,
+    /// Pods whose manifests went while no agent was here are still to be ended.
+    unsettled: bool,
+    ending: watch::Receiver<Ending>,
+    operator: JoinHandle<Result<(), socket::Error>>,
+    stop_serving: oneshot::Sender<()>,
+}
+
+impl Session {
+    /// Starts the pods, or takes them up.
+    pub(crate) async fn start(
+        pods: Vec<Pod>,
+        folder: Option<PathBuf>,
+        deps: Deps,
+        runtime: Channel,
+        socket: Socket,
+    ) -> Self {
+        let (node, clock) = (deps.node.clone(), deps.clock.clone());
+        // Its task ends when nobody listens any more.
+        let folder = match folder {
+            Some(folder) => Some(static_pods::follow(folder, node.name.clone(), CHECK_EVERY).await.0),
+            None => None,
+        };
+        let first: Vec<PodUid> = folder
+            .iter()
+            .flat_map(|folder| folder.borrow().pods.clone())
+            .chain(pods.iter().cloned())
+            .map(|pod| pod.uid)
+            .collect();
+        // Before any pod: what is begun later is nobody's orphan.
+        for problem in orphans::sweep(&deps, &first).await {
+            tracing::warn!(problem, "left from an earlier run");
+        }
+        let agent = Agent::start(Vec::new(), deps);
+        let (ending_in, ending) = watch::channel(Ending::Not);
+        let pods_seen = agent.watch_pods();
+        let sources = Sources { pods: pods_seen, node, clock, runtime: Some(runtime), ending: ending_in };
+        let (stop_serving, stopped) = oneshot::channel::<()>();
+        let mut session = Self {
+            agent,
+            wanted: Wanted::new(pods),
+            folder,
+            told: BTreeSet::new(),
+            unsettled: true,
+            ending,
+            operator: tokio::spawn(socket.serve(sources, async {
+                // Dropped or sent: either way it is time.
+                let _ = stopped.await;
+            })),
+            stop_serving,
+        };
+        session.apply();
+        session.settle().await;
+        session
+    }
+
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Whether new pods may come.
+    pub(crate) fn follows(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// No new pods from now on.
+    pub(crate) fn stop_following(&mut self) {
+        self.folder = None;
+    }
+
+    /// The next thing that happened. Cancel-safe: a change stays marked until it was handled.
+    pub(crate) async fn next(&mut self) -> News {
+        let folder = self.folder.as_mut();
+        let changed = async {
+            let over = match folder {
+                Some(folder) => folder.changed().await.is_err(),
+                None => true,
+            };
+            // Nobody follows it any more: nothing will come.
+            if over {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            // Both are watch::Receiver::changed.
+            () = changed => {
+                self.apply();
+                self.settle().await;
+                News::Folder
+            }
+            Ok(()) = self.ending.changed() => {
+                self.stop_following();
+                News::Ending(*self.ending.borrow_and_update())
+            }
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Once, as soon as there is no doubt about the folder: what is not in it is not wanted. A caller
+    /// that leaves in the midst of it is asked again at the next change.
+    async fn settle(&mut self) {
+        if !self.unsettled || self.folder.is_none() || !self.told.is_empty() {
+            return;
+        }
+        match self.agent.end_forgotten().await {
+            Ok(()) => self.unsettled = false,
+            Err(error) => tracing::warn!(error, "pods whose manifests are gone run on"),
+        }
+    }
+
+    fn apply(&mut self) {
+        let found = self.folder.as_mut().map(|folder| folder.borrow_and_update().clone()).unwrap_or_default();
+        let pods = self.agent.pods();
+        let there: BTreeSet<PodUid> =
+            pods.iter().filter(|handle| !handle.is_done()).map(|handle| handle.pod.uid.clone()).collect();
+        let (pods, problems) = self.wanted.choose(&there, &found);
+        let problems: BTreeSet<String> = problems.into_iter().collect();
+        for problem in problems.difference(&self.told) {
+            output::say(&format!("error: {}", output::one_line(problem)));
+        }
+        self.told = problems;
+        self.agent.apply(pods);
+    }
+
+    /// Removes every pod and ends; returns what is left and why.
+    pub(crate) async fn clean_up(self) -> Result<Vec<String>> {
+        let left = self.agent.clean_up().await;
+        // An operator who waits for a stop gets the answer before the socket goes.
+        finish(self.stop_serving, self.operator).await?;
+        Ok(left)
+    }
+
+    /// Ends, and leaves the pods as they are.
+    pub(crate) async fn leave(self) -> Result<()> {
+        drop(self.agent);
+        finish(self.stop_serving, self.operator).await
+    }
+}
+
+async fn finish(stop: oneshot::Sender<()>, operator: JoinHandle<Result<(), socket::Error>>) -> Result<()> {
+    // An operator API that has ended already is reported below.
+    let _ = stop.send(());
+    let abort = operator.abort_handle();
+    match tokio::time::timeout(LAST_ANSWERS, operator).await {
+        Ok(ended) => ended.context("the operator API died")?.context("offer the operator API"),
+        Err(_) => {
+            abort.abort();
+            Ok(())
+        }
+    }
+}
