@@ -272,6 +272,12 @@ fn boot(mut cpio: Cpio, command: &str, disk: Option<&Disk>, end: End) -> Result<
     }
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\n")?;
+    // Pulls over TLS want a machine with authorities.
+    let authorities = Path::new("/etc/ssl/certs/ca-certificates.crt");
+    if !authorities.is_file() {
+        bail!("{} is missing: apt-get install ca-certificates", authorities.display());
+    }
+    cpio.copy(authorities, "/etc/ssl/certs/ca-certificates.crt", 0o644)?;
     cpio.file("/init", 0o755, INIT.as_bytes())?;
     cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
