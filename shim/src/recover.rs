@@ -115,7 +115,7 @@ async fn undo(node: Arc<Node>, sandbox: Arc<Sandbox>) {
 fn load(node: &Arc<Node>) -> Result<(), Error> {
     for folder in folders(&node.config.root.join("sandboxes"))? {
         let Some(record) = read::<SandboxRecord>(node, &folder)? else {
-            drop_leftover(&folder)?;
+            drop_leftover(&folder);
             continue;
         };
         let live = record.boot_id == node.boot_id && !record.stopped;
@@ -128,7 +128,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         let record = match read::<ContainerRecord>(node, &folder)? {
             Some(record) if node.store.sandbox(&record.sandbox_id).is_ok() => record,
             _ => {
-                drop_leftover(&folder)?;
+                drop_leftover(&folder);
                 continue;
             }
         };
@@ -182,14 +182,13 @@ fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
     fs::read_dir(of).map_err(wrap)?.map(|entry| entry.map(|entry| entry.path()).map_err(wrap)).collect()
 }
 
-/// A crash between folder and record: nothing was started from it.
-fn drop_leftover(folder: &Path) -> Result<(), Error> {
+/// A crash between folder and record, in whichever direction: nothing runs from it. One that can't be
+/// removed costs its space until the next start.
+fn drop_leftover(folder: &Path) {
     tracing::warn!(folder = %folder.display(), "removing a folder without a record");
-    crate::remove::tree(folder).map_err(|source| Error::Files {
-        what: "remove",
-        path: folder.to_owned(),
-        source,
-    })
+    if let Err(error) = crate::remove::tree(folder) {
+        tracing::warn!(folder = %folder.display(), "it stays: {error}");
+    }
 }
 
 /// Connects to the monitor and takes its word on what runs; false when there is no monitor, or it

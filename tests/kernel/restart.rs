@@ -268,13 +268,13 @@ fn an_unfinished_sandbox_that_cannot_be_undone_keeps_no_other_pod_from_being_ser
         (pod.id.clone(), pod.start(&pod::container_config("runs", &image, &["/workload", "sleep", "600"]))?);
     drop(pod);
     node.kill()?;
-    let path = node.root().join("sandboxes").join(&sandbox).join("record.json");
+    let folder = node.root().join("sandboxes").join(&sandbox);
+    let (path, busy) = (folder.join("record.json"), folder.join("busy"));
     let whole = std::fs::read_to_string(&path)?;
-    let mut record: serde_json::Value = serde_json::from_str(&whole)?;
-    // As a crash in RunPodSandbox leaves it, with a plugin that was taken away since.
-    record["complete"] = false.into();
-    record["network"]["conflist"]["plugins"][0]["type"] = "taken-away".into();
-    std::fs::write(&path, record.to_string())?;
+    // As a crash in RunPodSandbox leaves it, with something that can't be removed.
+    std::fs::write(&path, whole.replace("\"complete\": true", "\"complete\": false"))?;
+    std::fs::create_dir(&busy)?;
+    rustix::mount::mount("none", &busy, "tmpfs", rustix::mount::MountFlags::empty(), None)?;
 
     node.restart()?;
     assert_eq!(
@@ -287,7 +287,7 @@ fn an_unfinished_sandbox_that_cannot_be_undone_keeps_no_other_pod_from_being_ser
     assert_eq!(broken.state(), PodSandboxState::SandboxNotready);
 
     node.kill()?;
-    std::fs::write(&path, whole.replace("\"complete\": true", "\"complete\": false"))?;
+    rustix::mount::unmount(&busy, rustix::mount::UnmountFlags::empty())?;
     node.restart()?;
     let listed = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?;
     assert!(listed.items.iter().all(|item| item.id == well), "undone once it can be: {listed:?}");
