@@ -1,7 +1,7 @@
 //! Interop with upstream's CNI, both ways: our runtime runs upstream's plugins, and upstream's libcni runs ours. Needs Go
 //! beside root and a place of its own; `nft` is what upstream's `portmap` runs. Run by `cargo xtask test`.
 
-#[expect(dead_code, reason = "shared with the kernel tier, which uses more of it")]
+#[expect(dead_code, unused_imports, reason = "shared with the kernel tier, which uses more of it")]
 #[path = "../kernel/images.rs"]
 mod images;
 mod libcni;

@@ -113,7 +113,7 @@ fn a_pod_sums_up_its_containers_and_counts_its_bytes() -> Result<()> {
     let sum: u64 = linux
         .containers
         .iter()
-        .map(|container| number(&container.cpu.clone().unwrap_or_default().usage_core_nano_seconds))
+        .map(|container| number(&container.cpu.unwrap_or_default().usage_core_nano_seconds))
         .sum();
     assert!(sum > 0);
     assert!(number(&linux.cpu.context("no cpu")?.usage_core_nano_seconds) >= sum);
