@@ -30,16 +30,22 @@ fn image() -> Result<Image> {
     })
 }
 
-/// One file for each pod.
+/// One file for each pod. Half of them take their time, so that there is a midway on any machine.
 pub(crate) fn manifests(roots: &Roots, image: &str, count: usize) -> Result<Vec<PathBuf>> {
     let folder = roots.path("pods");
     std::fs::create_dir_all(&folder)?;
     (1..=count)
         .map(|number| {
             let path = folder.join(format!("{number:02}.yaml"));
+            let slowly = match number * 2 > count {
+                true => format!(
+                    "  initContainers:\n  - {{name: wait, image: \"{image}\", command: [/workload, sleep, \"4\"]}}\n"
+                ),
+                false => String::new(),
+            };
             let text = format!(
                 "apiVersion: v1\nkind: Pod\nmetadata: {{name: pod-{number:02}}}\nspec:\n  \
-                 terminationGracePeriodSeconds: 5\n  containers:\n  - name: web\n    image: \"{image}\"\n    \
+                 terminationGracePeriodSeconds: 5\n{slowly}  containers:\n  - name: web\n    image: \"{image}\"\n    \
                  readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 2}}\n"
             );
             std::fs::write(&path, text)?;
@@ -89,7 +95,10 @@ pub(crate) fn assert_all_ready(
 
 /// Every container that the runtime knows and that has run is one of these.
 fn assert_no_twins(node: &Node, run: &Foreground) -> Result<()> {
-    let known: BTreeSet<String> = started(&run.pods()?).into_values().collect();
+    let pods = run.pods()?;
+    let inits = pods.iter().filter_map(|pod| pod["initContainers"].as_array()).flatten();
+    let known: BTreeSet<String> =
+        started(&pods).into_values().chain(inits.map(|init| text(&init["id"]))).collect();
     let list = node.cri().list_containers(cri::ListContainersRequest::default()).context("ListContainers")?;
     for container in list.containers {
         let status = gantry_tests::pod::container_status(node, &container.id)?;
