@@ -118,7 +118,7 @@ pub fn run(socket: &Path, images: &Images, cgroup_tag: &str) -> Result<()> {
 /// As [`run`], and when such a check passes.
 #[expect(clippy::print_stdout, reason = "one line for each check is what the suite is read by")]
 pub fn run_but(socket: &Path, images: &Images, cgroup_tag: &str, not_yet: &[&str]) -> Result<()> {
-    let mut command = Command::new(Programs::built()?.path("cri"));
+    let mut command = Command::new(Programs::suite()?);
     command
         .arg(format!("--endpoint=unix://{}", socket.display()))
         .arg(format!("--image={}", images.basic))

@@ -66,7 +66,7 @@ impl Tier {
                 gantry_tests::debian::fetch()?;
                 gantry_tests::go::upstream_plugins()?;
                 gantry_tests::go::libcni()?;
-                gantry_tests::peers::Programs::build()?;
+                gantry_tests::peers::Programs::build_suite()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
             Tier::Standalone => {
