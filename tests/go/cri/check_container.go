@@ -12,7 +12,7 @@ func init() {
 	register("container/lifecycle", func(t *T) {
 		pod := t.RunPod("life")
 		before := time.Now().UnixNano()
-		container := pod.Create("main", "trap 'exit 0' TERM; sleep 1000 & wait", func(config *cri.ContainerConfig) {
+		container := pod.Create("main", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait", func(config *cri.ContainerConfig) {
 			config.Annotations = map[string]string{"a": "b"}
 		})
 		created := container.Status()
@@ -31,6 +31,8 @@ func init() {
 		Equal(t, "label", running.Labels["container"], "main")
 		Equal(t, "annotation", running.Annotations["a"], "b")
 		Equal(t, "log_path", running.LogPath, container.LogPath())
+		// Before it has its handler, a SIGTERM to the first process of a namespace is lost.
+		container.AwaitWritten("ready")
 		container.Stop(10)
 		exited := container.Status()
 		Equal(t, "state", exited.State, cri.ContainerState_CONTAINER_EXITED)
