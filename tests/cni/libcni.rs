@@ -102,6 +102,12 @@ impl Drop for Netns {
             "ip netns del {}",
             self.0
         );
+        // `ip` mounts the folder onto itself with the first namespace, and never takes that back.
+        let empty = std::fs::read_dir("/run/netns").is_ok_and(|mut entries| entries.next().is_none());
+        if empty {
+            // Not a mount: somebody else's `ip` has been here before, in a namespace above.
+            let _ = rustix::mount::unmount("/run/netns", rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
