@@ -432,6 +432,11 @@ pub enum Error {
         #[source]
         source: Failure,
     },
+    #[error("ask the runtime what it can do")]
+    Features {
+        #[source]
+        source: Failure,
+    },
     #[error("read the stages of {of}")]
     Timeline {
         of: String,
@@ -467,6 +472,7 @@ impl Error {
             | Self::StopContainer { source, .. }
             | Self::RemoveContainer { source, .. }
             | Self::Changes { source }
+            | Self::Features { source }
             | Self::Timeline { source, .. }
             | Self::Connect { source, .. } => Some(source),
             Self::Endpoint { .. } => None,

@@ -41,7 +41,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
     let channel = cri::connect(&container_runtime_endpoint).await?;
     let root = Root::open(&root_dir)?;
     let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default };
-    let (deps, _root) = setup.deps(channel.clone(), objects)?;
+    let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let mut session = Session::start(pods, manifest_dir, deps, channel, socket).await;
     loop {
         // Both arms are cancel-safe: news stay marked, a signal is kept.

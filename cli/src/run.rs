@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     };
     // Safe unless a pod says otherwise.
     let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default: true };
-    let (deps, _root) = setup.deps(channel.clone(), objects)?;
+    let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let session = Session::start(pods, manifest_dir, deps, channel.clone(), socket).await;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
     let code = live(session, &mut signals, progress).await?;

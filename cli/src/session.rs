@@ -34,8 +34,6 @@ use tonic::transport::Channel;
 use crate::output;
 use wanted::Wanted;
 
-/// Our runtime refuses such mounts so far.
-const RECURSIVE_READ_ONLY: bool = false;
 /// For answers under way; streams of a runtime may never end by themselves.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
@@ -66,7 +64,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// What pods are run with.
-    pub(crate) fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
+    pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
         let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default } = self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
@@ -78,16 +76,18 @@ impl Setup {
         let api = Arc::new(objects);
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
+        let runtime = CriRuntime::new(channel, facts);
+        let recursive_read_only = runtime.recursive_read_only().await?;
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
-            volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), RECURSIVE_READ_ONLY)),
+            volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)),
             cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             node,
-            runtime: Arc::new(CriRuntime::new(channel, facts)),
+            runtime: Arc::new(runtime),
         };
         Ok((deps, root))
     }

@@ -99,6 +99,18 @@ impl CriRuntime {
         }
     }
 
+    /// Whether the default handler makes recursive read-only mounts: what a kubelet reads from
+    /// Status, too.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn recursive_read_only(&self) -> Result<bool, Error> {
+        let ask = wire::StatusRequest { verbose: false };
+        let answer = self.runtime().status(timed(ask, TIMEOUT)).await;
+        let status = answer.map_err(|status| Error::Features { source: failure(&status) })?.into_inner();
+        Ok(recursive_read_only(&status))
+    }
+
     fn runtime(&self) -> RuntimeServiceClient<Channel> {
         self.runtime.clone()
     }
@@ -310,6 +322,12 @@ impl Runtime for CriRuntime {
 fn auth_config(auth: RegistryAuth) -> wire::AuthConfig {
     let RegistryAuth { username, password, auth, server_address, identity_token, registry_token } = auth;
     wire::AuthConfig { username, password, auth, server_address, identity_token, registry_token }
+}
+
+/// A runtime that names no handler says nothing of features, and is not asked for them.
+fn recursive_read_only(status: &wire::StatusResponse) -> bool {
+    let default = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
+    default.and_then(|handler| handler.features.as_ref()).is_some_and(|f| f.recursive_read_only_mounts)
 }
 
 fn image_spec(image: &str) -> wire::ImageSpec {

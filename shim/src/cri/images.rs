@@ -8,6 +8,7 @@ use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use tonic::{Request, Response, Status};
 
+use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached, show};
 use crate::error::{Error, chain};
 use crate::image::{Auth, Image, Images, Reference, Usage};
@@ -26,6 +27,16 @@ fn credentials(from: cri::AuthConfig) -> Auth {
     }
 }
 
+/// All images, or the one that the filter names.
+fn list(images: &Images, filter: Option<cri::ImageFilter>) -> Vec<cri::Image> {
+    let name = named(filter.and_then(|filter| filter.image));
+    let found = match name.is_empty() {
+        false => images.find(&name).into_iter().collect(),
+        true => images.list(),
+    };
+    found.iter().map(|image| show(image)).collect()
+}
+
 fn named(spec: Option<cri::ImageSpec>) -> String {
     spec.unwrap_or_default().image
 }
@@ -33,13 +44,16 @@ fn named(spec: Option<cri::ImageSpec>) -> String {
 #[tonic::async_trait]
 impl ImageService for Service {
     async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        let filter = named(request.into_inner().filter.and_then(|filter| filter.image));
-        let images = match filter.is_empty() {
-            false => self.node.images.find(&filter).into_iter().collect(),
-            true => self.node.images.list(),
-        };
-        let images = images.iter().map(|image| show(image)).collect();
+        let images = list(&self.node.images, request.into_inner().filter);
         Ok(Response::new(cri::ListImagesResponse { images }))
+    }
+
+    async fn stream_images(
+        &self,
+        request: Request<cri::StreamImagesRequest>,
+    ) -> Answer<Pieces<cri::StreamImagesResponse>> {
+        let images = list(&self.node.images, request.into_inner().filter);
+        Ok(pieces(images, |images| cri::StreamImagesResponse { images }))
     }
 
     async fn image_status(

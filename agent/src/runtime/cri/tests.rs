@@ -221,6 +221,23 @@ fn what_the_runtime_says_is_checked() {
 }
 
 #[test]
+fn what_the_default_handler_can_is_read_from_status() {
+    let handler = |name: &str, can| wire::RuntimeHandler {
+        name: name.into(),
+        features: Some(wire::RuntimeHandlerFeatures {
+            recursive_read_only_mounts: can,
+            ..wire::RuntimeHandlerFeatures::default()
+        }),
+    };
+    let of = |runtime_handlers| {
+        recursive_read_only(&wire::StatusResponse { runtime_handlers, ..wire::StatusResponse::default() })
+    };
+    assert!(of(vec![handler("kata", false), handler("", true)]));
+    assert!(!of(vec![handler("kata", true), handler("", false)]));
+    assert!(!of(vec![]));
+}
+
+#[test]
 fn failures_keep_kind_and_message() {
     let of = |code, message: &str| failure(&Status::new(code, message));
     assert_eq!(of(Code::NotFound, "x").kind, FailureKind::NotFound);
