@@ -63,11 +63,6 @@ fn flags(text: &str, file: &Path) -> Result<Vec<String>> {
             (ArgAction::SetTrue, toml::Value::Boolean(true)) => flags.push(format!("--{long}")),
             (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
             (ArgAction::SetTrue, _) => bail!("{}: {key}: expected true or false", file.display()),
-            (_, toml::Value::Array(items)) => {
-                for item in items {
-                    flags.push(format!("--{long}={}", plain(item, &key, file)?));
-                }
-            }
             (_, value) => flags.push(format!("--{long}={}", plain(value, &key, file)?)),
         }
     }
@@ -79,7 +74,7 @@ fn plain(value: toml::Value, key: &str, file: &Path) -> Result<String> {
         toml::Value::String(text) => Ok(text),
         toml::Value::Integer(number) => Ok(number.to_string()),
         toml::Value::Boolean(flag) => Ok(flag.to_string()),
-        _ => bail!("{}: {key}: expected a string, a number or a list of strings", file.display()),
+        _ => bail!("{}: {key}: expected a string or a number", file.display()),
     }
 }
 

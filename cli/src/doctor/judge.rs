@@ -45,7 +45,8 @@ pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
         Err(error) => fail(
             "registry",
             format!("{host}: {error}"),
-            "check the name, that it runs, and the way to it; a mirror is set in its hosts.toml".to_owned(),
+            "check the name, that it runs, and the way to it; a mirror of it is asked for under its own name"
+                .to_owned(),
         ),
     }
 }
@@ -84,12 +85,7 @@ fn kernel(release: &str) -> Check {
 fn namespaces(found: &BTreeSet<String>) -> Check {
     let missing = lacking(&["mnt", "net", "pid", "ipc", "uts", "cgroup"], found);
     match missing.is_empty() {
-        true if found.contains("user") => ok("namespaces", "all kinds".to_owned()),
-        true => warn(
-            "namespaces",
-            "no user namespaces".to_owned(),
-            "pods with hostUsers: false will be refused; they need a kernel with CONFIG_USER_NS".to_owned(),
-        ),
+        true => ok("namespaces", "all kinds that pods use".to_owned()),
         false => fail(
             "namespaces",
             format!("no {}", missing.join(", ")),
@@ -157,9 +153,9 @@ fn seccomp(actions: &str) -> Check {
     if actions.split_whitespace().any(|action| action == "errno") {
         return ok("seccomp", "filters".to_owned());
     }
-    let remedy =
-        "pods that ask for RuntimeDefault will be refused; a kernel with CONFIG_SECCOMP_FILTER is needed";
-    warn("seccomp", "no filters".to_owned(), remedy.to_owned())
+    // Every sandbox of an agent asks for RuntimeDefault.
+    let remedy = "no pod can be confined, and none starts; a kernel with CONFIG_SECCOMP_FILTER is needed";
+    fail("seccomp", "no filters".to_owned(), remedy.to_owned())
 }
 
 fn netfilter(facts: &Facts) -> Check {

@@ -153,7 +153,8 @@ fn network(flags: &RuntimeFlags) -> Network {
             missing: list
                 .plugins()
                 .map(|(plugin, _)| plugin)
-                .filter(|plugin| !BUILT_IN.contains(plugin) && !flags.cni_bin_dir.join(plugin).is_file())
+                .filter(|plugin| flags.cni_external || !BUILT_IN.contains(plugin))
+                .filter(|plugin| !flags.cni_bin_dir.join(plugin).is_file())
                 .map(str::to_owned)
                 .collect(),
         },

@@ -176,6 +176,12 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
         error.contains("requested recursive read-only mode, but it is not supported by the runtime"),
         "{error}"
     );
+    let root = place.root.path().to_owned();
+    let able = Place { volumes: HostVolumes::new(root, place.api.clone(), node(), true), ..place };
+    for mode in [mode(RecursiveReadOnly::IfPossible), mode(RecursiveReadOnly::Enabled)] {
+        let mounts = able.mounts(&pod(mode), &[]).await.unwrap();
+        assert!(mounts.first().unwrap().recursive_read_only);
+    }
 }
 
 #[tokio::test]
