@@ -63,8 +63,6 @@ pub(crate) enum Error {
         #[source]
         source: netlink::Error,
     },
-    #[error("link {name} vanished")]
-    Vanished { name: String },
     #[error("cannot masquerade the pod")]
     Masquerade(#[source] masquerade::Error),
     #[error("cannot stop masquerading the pod")]
@@ -178,6 +176,7 @@ fn raise(
     routes: Vec<Route>,
 ) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Host { name: host_name.into(), source };
+    veth::detect_duplicates(host_name, false);
     // The host's end first: IPv6 routes go over links that are up only.
     host.set_up(host_name).map_err(failed)?;
     let addresses: Vec<IpNet> = ends.iter().map(|(address, _)| *address).collect();
@@ -186,8 +185,7 @@ fn raise(
     let dress =
         Dress { ifname: target.ifname, addresses: &addresses, on_link: false, routes: &all, skip_dad: true };
     veth::dress(target.netns, &dress).map_err(Error::Pod)?;
-    let link =
-        host.link(host_name).map_err(failed)?.ok_or_else(|| Error::Vanished { name: host_name.into() })?;
+    let link = veth::await_link(host, host_name, |link| link.operational).map_err(Error::Pod)?;
     for (address, gateway) in ends {
         let how = NewAddress { on_link: true, skip_dad: true };
         match host.add_address(link.index, alone(*gateway), how) {

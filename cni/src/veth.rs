@@ -9,6 +9,7 @@ pub(crate) use plan::{host_name, mac_text, pod_mac};
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use rustix::rand::GetRandomFlags;
@@ -18,6 +19,10 @@ use crate::netns;
 use crate::request::Target;
 use crate::result::{CniResult, Interface, Route};
 use crate::sysctl;
+
+/// How long a link may take until it passes frames on; usually it takes a few hundred microseconds.
+const LINK_DEADLINE: Duration = Duration::from_secs(3);
+const LINK_POLL: Duration = Duration::from_micros(200);
 
 /// Which step failed, or what is not as it was.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +88,8 @@ pub(crate) enum Error {
     NoAddress { name: String, address: IpNet },
     #[error("the route to {dst} is gone")]
     NoRoute { dst: IpNet },
+    #[error("link {name} does not pass frames on after {} s", LINK_DEADLINE.as_secs())]
+    NotForwarding { name: String },
     #[error("link {name} is no port of {bridge}")]
     NoPort { name: String, bridge: String },
 }
@@ -136,19 +143,25 @@ fn dress_inside(dress: &Dress<'_>) -> Result<(), Error> {
 /// Before the link comes up: no duplicate address detection for its link-local address, which would keep IPv6 from
 /// working in the first second, and IPv6 on when it is wanted.
 fn prepare_ipv6(ifname: &str, addresses: &[IpNet], skip_dad: bool) -> Result<(), Error> {
-    let settings = format!("/proc/sys/net/ipv6/conf/{ifname}");
-    match sysctl::ensure(format!("{settings}/accept_dad"), if skip_dad { "0" } else { "1" }) {
+    detect_duplicates(ifname, !skip_dad);
+    if addresses.iter().any(|address| address.addr().is_ipv6()) {
+        sysctl::ensure(format!("/proc/sys/net/ipv6/conf/{ifname}/disable_ipv6"), "0")
+            .map_err(|source| Error::EnableIpv6 { name: ifname.into(), source })?;
+    }
+    Ok(())
+}
+
+/// Whether a link that is still down asks for a second or two, once it is up, if another has its link-local address.
+/// Until then a link that forwards cannot even ask for its neighbours: packets for them come back as unreachable.
+pub(crate) fn detect_duplicates(ifname: &str, wanted: bool) {
+    let setting = format!("/proc/sys/net/ipv6/conf/{ifname}/accept_dad");
+    match sysctl::ensure(setting, if wanted { "1" } else { "0" }) {
         // No IPv6 in this kernel, or /proc/sys is read-only: only the detection's second is at stake.
         Err(error) if !error.is_absent() => {
             tracing::debug!(ifname, error = %crate::chain::explain(&error), "duplicate address detection stays on");
         }
         _ => {}
     }
-    if addresses.iter().any(|address| address.addr().is_ipv6()) {
-        sysctl::ensure(format!("{settings}/disable_ipv6"), "0")
-            .map_err(|source| Error::EnableIpv6 { name: ifname.into(), source })?;
-    }
-    Ok(())
 }
 
 fn lookup(netlink: &mut Netlink, name: &str) -> Result<netlink::Link, Error> {
@@ -156,6 +169,26 @@ fn lookup(netlink: &mut Netlink, name: &str) -> Result<netlink::Link, Error> {
         .link(name)
         .map_err(|source| Error::Lookup { name: name.into(), source })?
         .ok_or_else(|| Error::NoLink { name: name.into() })
+}
+
+/// Waits until a link is as it should be once both its ends are up. The kernel turns it on from a work queue. Until then
+/// it drops frames, among them the pod's first question for a neighbour, whose repetition would cost a second.
+pub(crate) fn await_link(
+    netlink: &mut Netlink,
+    name: &str,
+    ready: impl Fn(&netlink::Link) -> bool,
+) -> Result<netlink::Link, Error> {
+    let deadline = Instant::now() + LINK_DEADLINE;
+    loop {
+        let link = lookup(netlink, name)?;
+        if ready(&link) {
+            return Ok(link);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::NotForwarding { name: name.into() });
+        }
+        std::thread::sleep(LINK_POLL);
+    }
 }
 
 /// An end of a pair as it stands in a result.

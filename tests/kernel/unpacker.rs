@@ -24,6 +24,8 @@ fn start(args: &[&str]) -> Result<Child> {
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // As the runtime does. A log that is longer than the file size allowed would kill it for its last words.
+        .stderr(Stdio::null())
         .spawn()
         .context("start gantry-unpack")
 }

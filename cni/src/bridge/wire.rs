@@ -5,7 +5,6 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use super::{Config, plan};
 use crate::netlink::{self, Link, Netlink, NewAddress, VethPair};
@@ -13,10 +12,6 @@ use crate::netns;
 use crate::sysctl;
 use crate::veth;
 use ipnet::IpNet;
-
-/// How long a port may take until it passes frames on; usually it takes a few hundred microseconds.
-const FORWARD_DEADLINE: Duration = Duration::from_secs(3);
-const FORWARD_POLL: Duration = Duration::from_micros(200);
 
 /// Which step failed.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +70,7 @@ pub(crate) enum Error {
         #[source]
         source: netlink::Error,
     },
-    #[error("cannot set the pod's end up")]
+    #[error("cannot wire the pod up")]
     Pod(#[source] veth::Error),
     #[error("cannot take address {address} from bridge {name}")]
     TakeAddress {
@@ -90,8 +85,6 @@ pub(crate) enum Error {
         #[source]
         source: netlink::Error,
     },
-    #[error("bridge port {name} does not forward after {} s", FORWARD_DEADLINE.as_secs())]
-    NotForwarding { name: String },
 }
 
 /// The pair to be made for an attachment.
@@ -123,6 +116,7 @@ pub(crate) fn ensure_bridge(host: &mut Netlink, config: &Config) -> Result<Link,
         return Err(Error::NotABridge { name: name.into() });
     }
     if !bridge.up {
+        veth::detect_duplicates(name, config.enable_dad);
         host.set_up(name).map_err(|source| Error::Raise { name: name.into(), source })?;
     }
     if config.promiscuous {
@@ -190,21 +184,9 @@ pub(crate) fn raise_port(host: &mut Netlink, port: &Port<'_>) -> Result<(), Erro
         .map_err(|source| Error::Raise { name: port.host_name.into(), source })
 }
 
-/// Waits until the port forwards; returns the hardware address of the host's end. The kernel turns the port on from a
-/// work queue. Until then it drops frames, among them the pod's first ARP request, whose repetition would cost the first
-/// connection a second.
+/// Waits until the port forwards; returns the hardware address of the host's end.
 pub(crate) fn await_port(host: &mut Netlink, name: &str) -> Result<Vec<u8>, Error> {
-    let deadline = Instant::now() + FORWARD_DEADLINE;
-    loop {
-        let link = lookup(host, name)?.ok_or_else(|| Error::Vanished { name: name.into() })?;
-        if link.forwarding {
-            return Ok(link.mac);
-        }
-        if Instant::now() >= deadline {
-            return Err(Error::NotForwarding { name: name.into() });
-        }
-        std::thread::sleep(FORWARD_POLL);
-    }
+    veth::await_link(host, name, |link| link.forwarding).map(|link| link.mac).map_err(Error::Pod)
 }
 
 /// The hardware address of the host's end, whether it forwards or not.

@@ -9,7 +9,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind, InfoVeth, LinkAttribute,
-    LinkFlags, LinkInfo, LinkMessage,
+    LinkFlags, LinkInfo, LinkMessage, State,
 };
 
 use super::{Error, Netlink};
@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) mac: Vec<u8>,
     pub(crate) up: bool,
+    /// Whether frames pass: up at both ends, and the kernel's work queue has taken note of it.
+    pub(crate) operational: bool,
     pub(crate) is_bridge: bool,
     /// Index of the bridge it is a port of.
     pub(crate) master: Option<u32>,
@@ -128,7 +130,6 @@ fn raise(message: &mut LinkMessage) {
 
 fn bridge_message(name: &str, mac: [u8; 6], mtu: Option<u32>) -> LinkMessage {
     let mut message = named(name);
-    raise(&mut message);
     message.attributes.push(LinkAttribute::Address(mac.to_vec()));
     message.attributes.extend(mtu.map(LinkAttribute::Mtu));
     message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
@@ -180,6 +181,7 @@ fn read_link(message: LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(mac) => link.mac = mac,
+            LinkAttribute::OperState(state) => link.operational = state == State::Up,
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::LinkInfo(infos) => {
                 link.is_bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge));
@@ -202,9 +204,9 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_bridge_is_born_up_with_its_own_address() {
+    fn a_bridge_is_born_down_with_its_own_address() {
         let message = bridge_message("gantry0", [2, 0, 0, 0, 0, 1], None);
-        assert_eq!(message.header.flags, LinkFlags::Up);
+        assert_eq!(message.header.flags, LinkFlags::empty());
         assert!(message.attributes.contains(&LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1])));
         assert!(!message.attributes.iter().any(|a| matches!(a, LinkAttribute::Mtu(_))), "{message:?}");
     }
