@@ -57,6 +57,10 @@ enum Task {
         /// Kernel tiers: only tests whose name holds this
         #[arg(long)]
         filter: Option<String>,
+        /// So many times, whatever comes out, and then what failed first in each run: for tests
+        /// that may be unstable
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        repeat: u32,
     },
     /// Boots the small VM (cgroup v2) and runs a command in it; a shell command line
     Vm {
@@ -124,7 +128,7 @@ fn main() -> ExitCode {
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
-        Task::Test { tier, full, filter } => tiers::test(&tier, full, filter.as_deref()),
+        Task::Test { tier, full, filter, repeat } => tiers::test(&tier, full, filter.as_deref(), repeat),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
         Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),
