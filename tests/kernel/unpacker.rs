@@ -30,20 +30,26 @@ fn start(args: &[&str]) -> Result<Child> {
         .context("start gantry-unpack")
 }
 
-/// `/proc/PID/status` once the process has put up its walls.
-fn confined(child: &mut Child) -> Result<BTreeMap<String, String>> {
+/// `/proc/PID/status` as it is now.
+fn status(child: &Child) -> Result<BTreeMap<String, String>> {
     let path = format!("/proc/{}/status", child.id());
+    let text = fs::read_to_string(&path).context(path)?;
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
+}
+
+/// `/proc/PID/status` once the process has put up its walls, of which seccomp is the last.
+fn confined(child: &mut Child) -> Result<BTreeMap<String, String>> {
     poll("the process to confine itself", PATIENCE, || {
         if let Ok(Some(status)) = child.try_wait() {
             return Ok(Err(anyhow::anyhow!("it ended with {status}")));
         }
-        let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        let facts: BTreeMap<String, String> =
-            lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
-        if facts["Seccomp"] == "2" { Ok(Ok(facts)) } else { Err(text) }
+        let facts = status(child).map_err(|error| format!("{error:#}"))?;
+        if facts["Seccomp"] == "2" { Ok(Ok(())) } else { Err(format!("{facts:?}")) }
     })
-    .flatten()
+    .flatten()?;
+    // Read again: the kernel writes line by line, so the lines above that one may be older than it.
+    status(child)
 }
 
 fn capabilities(facts: &BTreeMap<String, String>) -> Result<Vec<u64>> {
