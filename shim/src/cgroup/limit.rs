@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 
-use super::resources::{FileValue, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
+use super::resources::{FileValue, HUGETLB, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
 use super::{Cgroup, Error, Resources, write};
 
 /// An absent limit of v1, rounded to pages, and -1 both mean more than any other.
@@ -17,10 +17,7 @@ impl Cgroup {
     /// When the kernel refuses a value, with file and value.
     pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
         let mut files = resources.files(self.layout.is_unified())?;
-        // A node without swap accounting can't limit swap, and containerd lets it be.
-        files.retain(|(controller, file, _)| {
-            !matches!(file.as_str(), MEMSW_V1 | SWAP_V2) || self.has(controller, file)
-        });
+        files.retain(|(controller, file, value)| !may_lack(file, value) || self.has(controller, file));
         self.put_memory_in_order(&mut files);
         let mut rest = files.iter().peekable();
         while let Some(file) = rest.next() {
@@ -93,6 +90,47 @@ impl Cgroup {
     }
 }
 
+/// What a node lacks without being worse for it. One without swap accounting can't limit swap, and
+/// containerd lets it be. No huge pages of a size that is not counted is what there is; reservations are
+/// counted since Linux 5.7, and limited where they are, as runc does: mmap(2) fails then, instead of
+/// SIGBUS at the first touch.
+fn may_lack(file: &str, value: &str) -> bool {
+    let huge = file.starts_with(HUGETLB);
+    matches!(file, MEMSW_V1 | SWAP_V2) || (huge && (value == "0" || file.contains(".rsvd.")))
+}
+
 fn is_invalid(written: &Result<(), Error>) -> bool {
     matches!(written, Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::cgroup::Layout;
+
+    /// Files of a cgroup as the kernel would have made them.
+    fn written(files: &[&str], hugepages: &[(&str, u64)]) -> Result<BTreeMap<String, String>, Error> {
+        let mount = tempfile::tempdir().unwrap();
+        let folder = mount.path().join("c");
+        fs::create_dir(&folder).unwrap();
+        for file in files {
+            fs::write(folder.join(file), "").unwrap();
+        }
+        let layout = Layout::Unified { mount: mount.path().to_owned() };
+        let hugepages = hugepages.iter().map(|(size, limit)| ((*size).to_owned(), *limit)).collect();
+        Cgroup::new(&layout, "/c")?.apply(&Resources { hugepages, ..Resources::default() })?;
+        let read = |file: &&str| ((*file).to_owned(), fs::read_to_string(folder.join(file)).unwrap());
+        Ok(files.iter().map(read).collect())
+    }
+
+    #[test]
+    fn huge_pages_are_limited_to_none_too_and_only_a_size_without_a_file_is_passed_over() {
+        let files = ["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max", "hugetlb.1GB.max"];
+        let limits = written(&files, &[("2MB", 0), ("1GB", 1 << 30), ("64KB", 0)]).unwrap();
+        let expected = [(files[0], "0"), (files[1], "0"), (files[2], "1073741824")];
+        assert_eq!(limits, expected.map(|(file, value)| (file.to_owned(), value.to_owned())).into());
+        assert!(matches!(written(&[], &[("2MB", 1)]), Err(Error::Write { .. })), "a limit that is none");
+    }
 }
