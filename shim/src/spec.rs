@@ -103,7 +103,8 @@ mod tests {
         let users = |mode: cri::NamespaceMode| {
             Some(cri::UserNamespace { mode: mode.into(), ..cri::UserNamespace::default() })
         };
-        let plain = Namespaces::new(&cri::NamespaceOption { userns_options: users(Node), ..Default::default() });
+        let plain =
+            Namespaces::new(&cri::NamespaceOption { userns_options: users(Node), ..Default::default() });
         let sandbox = NamespaceMode::Sandbox;
         assert_eq!(plain, Ok(Namespaces { net: sandbox, pid: sandbox, ipc: sandbox }));
         for mode in [Pod, Container, Target] {

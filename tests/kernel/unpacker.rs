@@ -108,6 +108,22 @@ fn rt_1_9_the_inflater_has_no_privileges_at_all() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_file_that_is_larger_than_allowed_is_named_and_kills_nobody() -> Result<()> {
+    place::require_own_namespaces()?;
+    let folder = tempfile::Builder::new().prefix("gantry-unpack-").tempdir()?;
+    let path = folder.path().to_str().context("not UTF-8")?;
+    let mut child = start(&["unpack", path, "1000", "1000", "60"])?;
+    let archive = Layer::default().file("small", 0o644, "x").file("big", 0o644, vec![7; 4096]);
+    child.stdin.take().context("no stdin")?.write_all(&archive.archive()?)?;
+    let (code, verdict) = end(child)?;
+    assert_eq!(code, Some(0), "{verdict}");
+    let verdict: serde_json::Value = serde_json::from_str(&verdict)?;
+    assert_eq!(verdict["Refused"]["kind"], "Invalid", "{verdict}");
+    assert_eq!(verdict["Refused"]["message"], "file \"big\" is larger than its whole layer may be");
+    Ok(())
+}
+
 /// The runtime's children of this name.
 fn helpers(node: &Node) -> Vec<i32> {
     let children = fs::read_dir("/proc").into_iter().flatten().flatten();

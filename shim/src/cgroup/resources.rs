@@ -78,7 +78,9 @@ impl Resources {
         add("cpu", PERIOD_V1, self.cpu_period);
         add("cpu", QUOTA_V1, self.cpu_quota);
         for (size, limit) in &self.hugepages {
-            for file in [format!("hugetlb.{size}.limit_in_bytes"), format!("hugetlb.{size}.rsvd.limit_in_bytes")] {
+            for file in
+                [format!("hugetlb.{size}.limit_in_bytes"), format!("hugetlb.{size}.rsvd.limit_in_bytes")]
+            {
                 files.push((HUGETLB, file, limit.to_string()));
             }
         }

@@ -98,11 +98,7 @@ pub(crate) fn resources(from: &cri::LinuxContainerResources) -> Resources {
         memory_swap_limit: from.memory_swap_limit_in_bytes,
         cpuset_cpus: from.cpuset_cpus.clone(),
         cpuset_mems: from.cpuset_mems.clone(),
-        hugepages: from
-            .hugepage_limits
-            .iter()
-            .map(|page| (page.page_size.clone(), page.limit))
-            .collect(),
+        hugepages: from.hugepage_limits.iter().map(|page| (page.page_size.clone(), page.limit)).collect(),
         unified: from.unified.clone().into_iter().collect::<BTreeMap<_, _>>(),
     }
 }
