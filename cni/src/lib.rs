@@ -17,7 +17,7 @@
 //! - `portmap`, `masquerade`: ports of the host, and addresses outside; `nft`: how the kernel is told;
 //! - `loopback`: brings `lo` up;
 //! - [`netns`]: making, entering and removing network namespaces;
-//! - `netlink`, `sysctl`: the two other kernel interfaces in use.
+//! - `netlink`, `sysctl`: the two other kernel interfaces in use; `socket`: what `netlink` and `nft` speak over.
 
 pub mod chain;
 pub mod result;
@@ -39,6 +39,7 @@ pub mod netns;
 
 mod netlink;
 mod nft;
+mod socket;
 mod sysctl;
 
 pub use chain::Error;
