@@ -113,11 +113,12 @@ fn is_said(own: &[u8], found: &[u8]) -> bool {
     let nat = name.map(attr::text).as_deref() == Some("nat");
     let same = |kind: u16, own: &[u8], found: &[u8]| match (attr::u32(own), attr::u32(found)) {
         (Some(own), Some(found)) if nat && kind == NAT_FLAGS => own & found == own,
-        _ => own == found,
+        _ => attr::same_value(kind, own, found),
     };
     attr::find(found, EXPR_NAME) == name
-        && attr::read(data(own))
-            .all(|(kind, own)| attr::find(data(found), kind).is_some_and(|found| same(kind, own, found)))
+        && attr::marked(data(own)).all(|(kind, own)| {
+            attr::find(data(found), kind & attr::TYPE_MASK).is_some_and(|found| same(kind, own, found))
+        })
 }
 
 impl Match {
