@@ -11,6 +11,7 @@ pub mod api;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod clock;
+pub mod config;
 pub mod dns;
 pub mod events;
 pub mod explain;
