@@ -59,18 +59,22 @@ pub enum Error {
     },
 }
 
-/// This machine's facts, with pod logs below `pod_logs_dir`.
+/// This machine's facts, with pod logs below `pod_logs_dir`; a resolver's configuration that is named
+/// is taken as it is, and an empty name is none at all.
 ///
 /// # Errors
 /// When /proc/meminfo or /etc/resolv.conf cannot be read; a machine without the latter has
 /// no resolver, and so have its pods.
-pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
+pub fn facts(pod_logs_dir: PathBuf, resolver: Option<&Path>) -> Result<NodeConfig, Error> {
     let path = Path::new("/proc/meminfo");
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let host_dns = resolv_conf(Path::new(RESOLV_CONF))?;
-    let dns = dns::beyond_loopback(&host_dns, resolv_conf(Path::new(RESOLVED))?);
+    let host_dns = resolv_conf(resolver.unwrap_or(Path::new(RESOLV_CONF)))?;
+    let dns = match resolver {
+        Some(_) => host_dns.clone(),
+        None => dns::beyond_loopback(&host_dns, resolv_conf(Path::new(RESOLVED))?),
+    };
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,

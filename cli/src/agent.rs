@@ -15,7 +15,7 @@ use crate::detach::daemon;
 use crate::output;
 use crate::run::BAD_MANIFEST;
 use crate::run::signals::Signals;
-use crate::session::{self, News, Session, Setup};
+use crate::session::{self, News, Place, Session, Setup};
 
 /// Until a signal, which leaves the pods as they are, or until `gantry down`.
 pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
@@ -40,9 +40,10 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
     let channel = cri::connect(&container_runtime_endpoint).await?;
     let root = Root::open(&root_dir)?;
-    let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default };
+    let setup =
+        Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, place: Place::default() };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
-    let mut session = Session::start(pods, manifest_dir, deps, channel, socket).await;
+    let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;
     loop {
         // Both arms are cancel-safe: news stay marked, a signal is kept.
         tokio::select! {

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
-use crate::session::{self, News, Session, Setup};
+use crate::session::{self, News, Place, Session, Setup};
 use crate::{detach, output, runtime};
 use narrate::Narrators;
 use signals::Signals;
@@ -64,9 +64,16 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         }
     };
     // Safe unless a pod says otherwise.
-    let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default: true };
+    let setup = Setup {
+        agent_socket,
+        pod_logs_dir,
+        root,
+        cgroup_root,
+        seccomp_default: true,
+        place: Place::default(),
+    };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
-    let session = Session::start(pods, manifest_dir, deps, channel.clone(), socket).await;
+    let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
     let code = live(session, &mut signals, progress).await?;
     if let Some(runtime) = in_process {

@@ -23,8 +23,8 @@ use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{CriRuntime, NodeConfig};
+use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
-use gantry_agent::static_pods::{self, CHECK_EVERY};
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
 use tokio::sync::{oneshot, watch};
@@ -50,6 +50,22 @@ pub(crate) fn may_run(command: &str) -> bool {
     user.is_root()
 }
 
+/// A folder, looked at as often as a kubelet does.
+pub(crate) fn checked(folder: Option<PathBuf>) -> Option<(PathBuf, Duration)> {
+    folder.map(|folder| (folder, static_pods::CHECK_EVERY))
+}
+
+/// What of its machine an agent is told instead of reading it.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    /// Lower case.
+    pub(crate) node_name: Option<String>,
+    /// Of services.
+    pub(crate) cluster_domain: Option<String>,
+    /// What pods' resolvers are made of.
+    pub(crate) resolv_conf: Option<PathBuf>,
+}
+
 /// Where an agent keeps things, and what its pods get.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -60,19 +76,30 @@ pub(crate) struct Setup {
     pub(crate) cgroup_root: String,
     /// RuntimeDefault for pods that name no profile.
     pub(crate) seccomp_default: bool,
+    /// Read where it says nothing.
+    pub(crate) place: Place,
 }
 
 impl Setup {
     /// What pods are run with.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default } = self;
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, place } = self;
+        let Place { node_name, cluster_domain, resolv_conf } = place;
         let root_dir = root.path().to_owned();
-        let facts = NodeConfig {
+        let mut facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
             seccomp_default,
-            ..node::facts(pod_logs_dir.clone())?
+            ..node::facts(pod_logs_dir.clone(), resolv_conf.as_deref())?
         };
-        let node = Arc::new(node::info(&root_dir)?);
+        let mut node = node::info(&root_dir)?;
+        if let Some(name) = node_name {
+            node.name = name;
+        }
+        if let Some(domain) = cluster_domain {
+            facts.cluster_domain.clone_from(&domain);
+            node.cluster_domain = domain;
+        }
+        let node = Arc::new(node);
         let api = Arc::new(objects);
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
@@ -118,10 +145,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts the pods, or takes them up.
+    /// Starts the pods, or takes them up; a folder is looked at that often, and when it changes.
     pub(crate) async fn start(
         pods: Vec<Pod>,
-        folder: Option<PathBuf>,
+        folder: Option<(PathBuf, Duration)>,
         deps: Deps,
         runtime: Channel,
         socket: Socket,
@@ -129,7 +156,7 @@ impl Session {
         let (node, clock) = (deps.node.clone(), deps.clock.clone());
         // Its task ends when nobody listens any more.
         let folder = match folder {
-            Some(folder) => Some(static_pods::follow(folder, node.name.clone(), CHECK_EVERY).await.0),
+            Some((folder, every)) => Some(static_pods::follow(folder, node.name.clone(), every).await.0),
             None => None,
         };
         let first: Vec<PodUid> = folder

@@ -3,6 +3,7 @@
 //! [`Runtime`].
 
 mod container_config;
+pub mod driver;
 mod log_end;
 mod observe;
 mod resources;
