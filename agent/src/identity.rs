@@ -72,3 +72,6 @@ impl ResolvesServerCert for Shown {
         self.0.borrow().as_ref().map(|pair| pair.key())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,3 +178,6 @@ pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), Error> 
     file.write_all(text).and_then(|()| file.sync_all()).map_err(io("write", &temporary))?;
     fs::rename(&temporary, path).map_err(io("rename", &temporary))
 }
+
+#[cfg(test)]
+mod tests;
