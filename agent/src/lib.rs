@@ -6,6 +6,7 @@
 //! the agent asks of a runtime), [`agent`] (the wiring), [`operator`] (the socket of
 //! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
+pub mod admission;
 pub mod agent;
 pub mod api;
 pub mod cgroups;
@@ -25,6 +26,7 @@ pub mod probe;
 pub mod root;
 pub mod runtime;
 pub mod static_pods;
+pub mod status;
 pub mod timeline;
 pub mod volumes;
 mod watcher;

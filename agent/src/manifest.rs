@@ -2,6 +2,7 @@
 //! bytes to [`Pod`]; never starts anything, and refuses what it would not honour. Called by
 //! `gantry run` and by [`crate::static_pods`].
 
+pub mod api;
 mod container;
 mod env;
 pub mod expand;
@@ -11,6 +12,7 @@ pub mod names;
 mod network;
 mod object;
 mod parse;
+mod placement;
 mod pod;
 mod probe;
 pub mod quantity;
@@ -33,6 +35,7 @@ pub use field::FieldError;
 pub(crate) use network::cut as hostname_of;
 use parse::Kind;
 pub(crate) use pod::fnv1a_128;
+pub(crate) use security::SAFE_SYSCTLS;
 
 /// As the kubelet takes of a file.
 const MAX_BYTES: u64 = 10 << 20;
@@ -255,7 +258,7 @@ fn read_document(at: &Place<'_>, value: Value, depth: usize, objects: &mut Vec<O
         Kind::Pod => {
             let described: k8s_openapi::api::core::v1::Pod = parse::typed(&value).map_err(wrap)?;
             let uid_given = described.metadata.uid.is_some();
-            Object::Pod { pod: Box::new(pod::pod(described).map_err(wrap)?), uid_given }
+            Object::Pod { pod: Box::new(pod::pod(described, field::Source::File).map_err(wrap)?), uid_given }
         }
         Kind::ConfigMap => {
             Object::ConfigMap(parse::typed(&value).and_then(object::config_map).map_err(wrap)?)

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::env::{Place, field_path, object_name, resource_ref};
 use super::field::{
-    CONFIG_KEY, DNS_LABEL, FieldError, Result, check, descending_path, duplicate, forbidden, invalid,
+    CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
     invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
 use super::{names, quantity};
@@ -21,7 +21,7 @@ use crate::pod::spec::volume::{
 const DEFAULT_MODE: u32 = 0o644;
 const MODE_RULE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-pub(super) fn volumes(list: Vec<api::Volume>) -> Result<Vec<Volume>> {
+pub(super) fn volumes(list: Vec<api::Volume>, source: Source) -> Result<Vec<Volume>> {
     let mut volumes: Vec<Volume> = Vec::with_capacity(list.len());
     for (index, volume) in list.into_iter().enumerate() {
         let at = format!("spec.volumes[{index}]");
@@ -33,13 +33,13 @@ pub(super) fn volumes(list: Vec<api::Volume>) -> Result<Vec<Volume>> {
             return Err(duplicate(format!("{at}.name"), &volume.name));
         }
         let name = volume.name.clone();
-        volumes.push(Volume { name, source: source_of(&at, volume)? });
+        volumes.push(Volume { name, source: source_of(&at, volume, source)? });
     }
     Ok(volumes)
 }
 
 // Longer than functions should be: the ledger of Volume has a line for each field of the API.
-fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
+fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSource> {
     let api::Volume {
         name: _,
         // Honoured.

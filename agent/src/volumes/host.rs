@@ -20,7 +20,9 @@ use futures_util::future::BoxFuture;
 use super::atomic::Payload;
 use super::payload::payload;
 use super::sub_path;
-use super::{Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, mounts, ownership, removal};
+use super::{
+    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, removal,
+};
 use crate::api::Api;
 use crate::node::NodeInfo;
 use crate::pod::spec::qos;
@@ -387,6 +389,24 @@ impl Volumes for HostVolumes {
             // In the kubelet's words, which it shows in place of the message.
             read_words(&path)
                 .map_err(|error| format!("Error on reading termination log {}: {error}", path.display()))
+        };
+        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+    }
+
+    fn left_file<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<String, Error>> {
+        let root = self.pod(uid).join("volumes").join(EMPTY_DIR).join(volume);
+        let path = path.to_owned();
+        let work = move || {
+            let read = left_file::read(&root, &path);
+            read.map_err(|error| {
+                let path = root.join(&path);
+                format!("failed to open environment variable file {path:?}: {error}")
+            })
         };
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }

@@ -122,6 +122,7 @@ mod tests {
             cpu: 0,
             memory: 0,
             ephemeral: 0,
+            ..NodeInfo::default()
         };
         let files = payload(&api, &node, &pod(), sources, 0o644).await?;
         let text = |file: File| (String::from_utf8(file.content).unwrap(), file.mode);

@@ -1,0 +1,3 @@
+//! What the API server is told of pods.
+
+pub mod form;
