@@ -15,7 +15,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// What pods may learn of their node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Lower case.
     pub name: String,
