@@ -8,12 +8,15 @@
 
 pub mod agent;
 pub mod api;
+pub mod backoff;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod clock;
 pub mod dns;
 pub mod events;
 pub mod explain;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_apiserver;
 pub mod logs;
 pub mod manifest;
 pub mod node;
@@ -22,9 +25,13 @@ pub mod orphans;
 pub mod pod;
 pub mod ports;
 pub mod probe;
+pub mod random;
+pub mod reflect;
 pub mod root;
 pub mod runtime;
+pub mod source;
 pub mod static_pods;
+pub mod strategic;
 pub mod timeline;
 pub mod volumes;
 mod watcher;
