@@ -29,6 +29,7 @@ use serde_json::Value;
 
 use crate::api::files::Files;
 use crate::pod::spec::Pod;
+use crate::pod::spec::volume::{Projection, VolumeSource};
 
 pub(crate) use env::subscript;
 pub use field::FieldError;
@@ -104,6 +105,18 @@ pub enum Error {
         /// Which field and why.
         #[source]
         source: FieldError,
+    },
+    /// A pod of a file wants what only a cluster has.
+    #[error("{}: pod {pod}: volume {volume:?} is a {what}, which only an API server has: remove it", path.display())]
+    NeedsCluster {
+        /// As given.
+        path: PathBuf,
+        /// namespace/name.
+        pod: String,
+        /// Its name.
+        volume: String,
+        /// Such as `persistentVolumeClaim`.
+        what: &'static str,
     },
     /// Two documents describe one object.
     #[error("{}: {kind} {name} is already described in {}", path.display(), first.display())]
@@ -181,6 +194,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
                 Object::Pod { pod, .. } => {
                     let others = loaded.pods.iter().zip(&owners);
                     beside(&pod, path, others)?;
+                    without_cluster(&pod, path)?;
                     loaded.pods.push(*pod);
                     owners.push(path.clone());
                 }
@@ -194,6 +208,26 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
         }
     }
     Ok(loaded)
+}
+
+/// No volume of it needs an API server.
+fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
+    for volume in &pod.volumes {
+        let what = match &volume.source {
+            VolumeSource::Claim { .. } => "persistentVolumeClaim",
+            VolumeSource::Projected { sources, .. }
+                if sources.iter().any(|source| matches!(source, Projection::Token(_))) =>
+            {
+                "serviceAccountToken"
+            }
+            VolumeSource::Projected { .. } | VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => {
+                continue;
+            }
+        };
+        let (path, pod, volume) = (path.to_owned(), pod.full_name(), volume.name.clone());
+        return Err(Error::NeedsCluster { path, pod, volume, what });
+    }
+    Ok(())
 }
 
 /// Neither the UID nor a port of the node that another pod has.

@@ -2,6 +2,7 @@
 //! its end. Owns the trait; never decides when. Called by [`crate::pod::run`].
 
 mod atomic;
+mod claim;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 #[cfg(any(test, feature = "testing"))]
