@@ -4,6 +4,8 @@
 
 pub mod sink;
 
+use std::borrow::Cow;
+
 /// How loud an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -30,7 +32,7 @@ pub struct Note {
     /// How loud.
     pub kind: Kind,
     /// As upstream: Pulling, Created, BackOff …
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The container it is about; the pod itself when empty.
     pub container: String,
     /// For people.
@@ -40,14 +42,14 @@ pub struct Note {
 impl Note {
     /// About the pod.
     #[must_use]
-    pub fn pod(kind: Kind, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, reason, container: String::new(), message: message.into() }
+    pub fn pod(kind: Kind, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into(), container: String::new(), message: message.into() }
     }
 
     /// About one of its containers.
     #[must_use]
     pub fn container(kind: Kind, reason: &'static str, name: &str, message: impl Into<String>) -> Self {
-        Self { kind, reason, container: name.to_owned(), message: message.into() }
+        Self { kind, reason: reason.into(), container: name.to_owned(), message: message.into() }
     }
 }
 
@@ -104,8 +106,8 @@ impl Journal {
             return;
         }
         let alike = |event: &&mut Event| {
-            (event.note.kind, event.note.reason, &event.note.container)
-                == (note.kind, note.reason, &note.container)
+            (event.note.kind, &event.note.reason, &event.note.container)
+                == (note.kind, &note.reason, &note.container)
                 && event.last.abs_diff(now) <= SIMILAR_WITHIN
         };
         let (mut combined, singles): (Vec<_>, Vec<_>) =

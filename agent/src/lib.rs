@@ -6,6 +6,7 @@
 //! the agent asks of a runtime), [`agent`] (the wiring), [`operator`] (the socket of
 //! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
+pub mod admission;
 pub mod agent;
 pub mod api;
 pub mod backoff;
@@ -34,6 +35,7 @@ pub mod source;
 pub mod static_pods;
 pub mod status;
 pub mod strategic;
+pub mod sync;
 pub mod timeline;
 pub mod volumes;
 mod watcher;

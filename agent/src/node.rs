@@ -15,7 +15,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// What pods may learn of their node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Lower case.
     pub name: String,
@@ -29,6 +29,10 @@ pub struct NodeInfo {
     pub memory: i64,
     /// Bytes of the file system of the root folder.
     pub ephemeral: i64,
+    /// The runtime's, as its Version says it; empty until it is asked.
+    pub runtime_name: String,
+    /// Whether the runtime makes recursive read-only mounts.
+    pub recursive_read_only: bool,
 }
 
 /// What could not be read.
@@ -127,6 +131,7 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
         cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory,
         ephemeral,
+        ..NodeInfo::default()
     })
 }
 

@@ -2,8 +2,9 @@
 //! pod, so that no two patches of one pod are under way; never decides how a pod is. Called by the
 //! kubelet's wiring; the worker's word comes through its handle.
 //!
-//! merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`].
+//! words: [`form`] (pure) · merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`].
 
+pub mod form;
 mod merge;
 pub mod mirror;
 mod teller;

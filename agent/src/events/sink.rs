@@ -6,6 +6,7 @@
 mod correlate;
 mod post;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,21 +45,21 @@ impl Recorder {
     /// Of the node.
     pub fn node(&self, note: NodeNote) {
         let NodeNote { kind, reason, message } = note;
-        self.tell(About::Node, String::new(), kind, reason, message);
+        self.tell(About::Node, kind, reason.into(), message);
     }
 
     /// Of a pod.
     pub fn pod(&self, of: PodRef, note: Note) {
         let PodRef { namespace, name, uid } = of;
         let Note { kind, reason, message, .. } = note;
-        self.tell(About::Pod { namespace, name, uid }, String::new(), kind, reason, message);
+        self.tell(About::Pod { namespace, name, uid }, kind, reason, message);
     }
 
-    fn tell(&self, about: About, field: String, kind: Kind, reason: &'static str, message: String) {
+    fn tell(&self, about: About, kind: Kind, reason: Cow<'static, str>, message: String) {
         let now = self.clock.wall_nanos();
         let happening = Happening {
             about,
-            field,
+            field: String::new(),
             kind,
             reason,
             message,
@@ -67,8 +68,9 @@ impl Recorder {
             first: now,
             last: now,
         };
-        if self.sender.try_send(happening).is_err() {
-            tracing::error!(reason, "too many queued events, dropped event");
+        if let Err(lost) = self.sender.try_send(happening) {
+            let reason = lost.into_inner().reason;
+            tracing::error!(%reason, "too many queued events, dropped event");
         }
     }
 }
@@ -148,7 +150,7 @@ async fn hear(handle: PodHandle, to: mpsc::Sender<Happening>) {
 fn news(pod: &Pod, told: &[Event], now: &[Event]) -> Vec<Happening> {
     let combined = |event: &Event| event.note.message.starts_with(COMBINED);
     let same = |a: &Event, b: &Event| match (combined(a), combined(b)) {
-        (true, true) => (a.note.kind, a.note.reason) == (b.note.kind, b.note.reason),
+        (true, true) => (a.note.kind, &a.note.reason) == (b.note.kind, &b.note.reason),
         (false, false) => a.note == b.note,
         _ => false,
     };
@@ -162,7 +164,7 @@ fn news(pod: &Pod, told: &[Event], now: &[Event]) -> Vec<Happening> {
             about: about.clone(),
             field: field(pod, &event.note.container),
             kind: event.note.kind,
-            reason: event.note.reason,
+            reason: event.note.reason.clone(),
             message: event.note.message.clone(),
             combined: combined(event),
             times,

@@ -31,7 +31,7 @@ pub(super) enum End {
     Not,
     /// None runs, none will.
     Ended,
-    /// And nothing of it is left on the node.
+    /// And neither volumes nor a cgroup of it are left on the node.
     Gone,
 }
 

@@ -323,8 +323,7 @@ async fn sleep(pause: Option<Duration>) {
 
 fn end_of(word: &Word) -> End {
     match word.life {
-        Life::Gone => End::Gone,
-        Life::Stopped => End::Ended,
+        Life::Stopped | Life::Gone => End::Gone,
         Life::Stopping { step, .. } if step != StopStep::Containers => End::Ended,
         Life::Stopping { .. } | Life::Waiting | Life::Starting | Life::Running => End::Not,
     }

@@ -2,6 +2,7 @@
 //! client-go's correlator. Pure: owns what was posted and the budget of each object; time comes in,
 //! nothing is sent. Called by [`super::post`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const REFILL: Duration = Duration::from_secs(300);
 pub(super) enum About {
     /// This node.
     Node,
-    #[expect(missing_docs, reason = "named as in ObjectReference")]
+    /// As in ObjectReference.
     Pod { namespace: String, name: String, uid: String },
 }
 
@@ -29,7 +30,7 @@ pub(super) struct Happening {
     /// `spec.containers{web}`, or empty.
     pub(super) field: String,
     pub(super) kind: Kind,
-    pub(super) reason: &'static str,
+    pub(super) reason: Cow<'static, str>,
     pub(super) message: String,
     /// It stands for different messages of one reason.
     pub(super) combined: bool,
@@ -60,7 +61,7 @@ pub(super) enum Verdict {
     Hold,
 }
 
-type Key = (About, String, Kind, &'static str, String);
+type Key = (About, String, Kind, Cow<'static, str>, String);
 
 #[derive(Debug)]
 struct Budget {
@@ -78,7 +79,7 @@ fn key(happening: &Happening) -> Key {
     let Happening { about, field, kind, reason, message, combined, .. } = happening;
     // All that are combined are one.
     let (field, message) = if *combined { ("", "") } else { (field.as_str(), message.as_str()) };
-    (about.clone(), field.to_owned(), *kind, reason, message.to_owned())
+    (about.clone(), field.to_owned(), *kind, reason.clone(), message.to_owned())
 }
 
 impl Correlator {
@@ -137,7 +138,7 @@ mod tests {
             about,
             field: "spec.containers{web}".into(),
             kind: Kind::Warning,
-            reason: "Unhealthy",
+            reason: "Unhealthy".into(),
             message: message.into(),
             combined: false,
             times: 1,

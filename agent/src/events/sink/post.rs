@@ -51,7 +51,7 @@ impl Poster {
     pub(super) async fn run(mut self, mut receiver: mpsc::Receiver<Happening>) {
         while let Some(happening) = receiver.recv().await {
             let Happening { about, kind, reason, message, .. } = &happening;
-            tracing::debug!(?about, kind = kind.as_str(), reason, message, "event");
+            tracing::debug!(?about, kind = kind.as_str(), %reason, message, "event");
             self.take(&happening).await;
         }
     }
@@ -76,14 +76,14 @@ impl Poster {
                     continue;
                 }
                 Outcome::Refused(error) => {
-                    tracing::warn!(reason = happening.reason, error, "the server rejected an event");
+                    tracing::warn!(reason = %happening.reason, error, "the server rejected an event");
                     self.correlator.forget(happening);
                     return;
                 }
                 Outcome::Later(error) => {
                     tried += 1;
                     if tried >= TRIES {
-                        tracing::error!(reason = happening.reason, error, "unable to write event");
+                        tracing::error!(reason = %happening.reason, error, "unable to write event");
                         return;
                     }
                     let pause = if tried == 1 { PAUSE.mul_f64(random::fraction()) } else { PAUSE };
@@ -174,7 +174,7 @@ fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
             ..ObjectMeta::default()
         },
         involved_object,
-        reason: Some(happening.reason.to_owned()),
+        reason: Some(happening.reason.to_string()),
         message: Some(happening.message.clone()),
         type_: Some(happening.kind.as_str().to_owned()),
         count: i32::try_from(posted.count).ok(),

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::env_file;
 use crate::api::{Api, ConfigMap, Secret};
 use crate::manifest::expand::expand;
 use crate::node::NodeInfo;
 use crate::pod::downward;
-use crate::pod::spec::env::{EnvFromSource, EnvValue, KeyRef};
+use crate::pod::spec::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
 use crate::pod::spec::{Container, Pod};
-use crate::volumes::PodFacts;
+use crate::volumes::{PodFacts, Volumes};
 
 /// Names and values in the order of their first mention.
 type Env = Vec<(String, String)>;
@@ -23,6 +24,7 @@ pub(in crate::pod) struct EnvOf<'a> {
     pub(in crate::pod) container: &'a Container,
     pub(in crate::pod) facts: &'a PodFacts,
     pub(in crate::pod) node: &'a NodeInfo,
+    pub(in crate::pod) volumes: &'a dyn Volumes,
 }
 
 /// What was read already: an object that changes meanwhile gives no mixture.
@@ -63,12 +65,31 @@ pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<
             }
             EnvValue::ConfigMapKey(key) => objects.config_map_key(key).await?,
             EnvValue::SecretKey(key) => objects.secret_key(key).await?,
+            EnvValue::FileKey(key) => file_key(of, key).await?,
         };
         if let Some(value) = value {
             set(&mut env, variable.name.clone(), value)?;
         }
     }
     Ok(env)
+}
+
+/// Its words are few: the file may hold secrets.
+async fn file_key(of: EnvOf<'_>, key: &FileKeyRef) -> Result<Option<String>, String> {
+    let FileKeyRef { volume, path, key, optional } = key;
+    let text = of.volumes.left_file(&of.pod.uid, volume, path).await;
+    let value = text.map_err(|error| error.message).and_then(|text| env_file::value(&text, key));
+    match value {
+        Ok(value) if value.is_empty() && *optional => Ok(None),
+        Ok(value) if value.is_empty() => {
+            Err(format!("environment variable key {key:?} not found in file {path:?}"))
+        }
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            tracing::warn!(pod = of.pod.formatted(), error, "cannot read a file of variables");
+            Err("couldn't parse env file".to_owned())
+        }
+    }
 }
 
 /// `$(NAME)` in command and arguments.

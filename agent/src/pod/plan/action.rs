@@ -94,6 +94,8 @@ pub struct Place {
     pub cgroup_parent: String,
     /// The pod's, primary first.
     pub ips: Vec<String>,
+    /// The ID of the container whose processes it is to see; empty for none.
+    pub target: String,
 }
 
 /// What an action is about: of one `Op` at most one is under way.

@@ -48,6 +48,10 @@ async fn made(
         .prepare(pod, Some(container))
         .await
         .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
+    if !container.target.is_empty() && place.target.is_empty() {
+        let message = format!("unable to find target container {}", container.target);
+        return Err(trouble("CreateContainerConfigError", message));
+    }
     let facts = &PodFacts { ips: place.ips.clone() };
     let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
     let created = deps.runtime.create_container(NewContainer {
@@ -57,6 +61,8 @@ async fn made(
         sandbox: &place.sandbox,
         sandbox_attempt: place.sandbox_attempt,
         cgroup_parent: &place.cgroup_parent,
+        users: None,
+        target: &place.target,
         setup,
         image_id: &image.id,
     });

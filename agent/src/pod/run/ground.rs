@@ -69,7 +69,7 @@ pub(super) async fn sandbox(
     let made = match ready(task).await {
         Err(message) => Err(message),
         Ok(()) => {
-            let new = NewSandbox { pod: task.pod, attempt, cgroup_parent };
+            let new = NewSandbox { pod: task.pod, attempt, cgroup_parent, handler: "", users: None };
             task.deps.runtime.run_sandbox(new).await.map_err(|error| error.detail())
         }
     };

@@ -6,9 +6,10 @@ use std::fmt;
 use super::{Container, Pod, Resources, Role};
 
 /// Who is killed first when memory runs out: the lower ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
     /// Asks for nothing.
+    #[default]
     BestEffort,
     /// Anything between.
     Burstable,
