@@ -35,5 +35,6 @@ pub mod static_pods;
 pub mod status;
 pub mod strategic;
 pub mod timeline;
+pub mod users;
 pub mod volumes;
 mod watcher;

@@ -52,8 +52,10 @@ fn resources_are_counted_as_the_scheduler_counts_them() {
     // The number of pods is looked at first.
     assert_eq!(reason(&b, &[&a, &c, &c], &node()), "OutOfpods");
     let asks = |name: &str, amount: &str| {
-        let written =
-            Requirements { requests: BTreeMap::from([(name.into(), amount.into())]), ..Requirements::default() };
+        let written = Requirements {
+            requests: BTreeMap::from([(name.into(), amount.into())]),
+            ..Requirements::default()
+        };
         Pod { containers: vec![Container { written, ..container("x") }], ..named("x", 0) }
     };
     assert_eq!(reason(&asks("hugepages-2Mi", "2Mi"), &[], &node()), "OutOfhugepages-2Mi");
@@ -72,7 +74,8 @@ fn overhead_and_the_pods_own_numbers_count() {
     let pod = Pod { overhead, ..named("a", 501) };
     assert_eq!(requests(&pod).get("cpu"), Some(&1001));
     assert_eq!(reason(&pod, &[], &node()), "OutOfcpu");
-    let own = Requirements { requests: BTreeMap::from([("cpu".into(), "100m".into())]), ..Requirements::default() };
+    let own =
+        Requirements { requests: BTreeMap::from([("cpu".into(), "100m".into())]), ..Requirements::default() };
     assert_eq!(requests(&Pod { resources: Some(own), ..pod }).get("cpu"), Some(&600));
 }
 
@@ -138,7 +141,8 @@ fn taints_that_end_pods_keep_them_out() {
 
 #[test]
 fn ports_name_and_system_must_fit() {
-    let port = Port { name: String::new(), port: 80, protocol: "TCP".into(), host_port: 80, host_ip: String::new() };
+    let port =
+        Port { name: String::new(), port: 80, protocol: "TCP".into(), host_port: 80, host_ip: String::new() };
     let web = Container { ports: vec![port], ..container("web") };
     let pod = Pod { containers: vec![web], ..named("a", 0) };
     assert_eq!(reason(&pod, &[&pod], &node()), "NodePorts");
@@ -216,7 +220,9 @@ fn a_critical_pod_displaces_those_that_matter_less() {
     // Of its own kind nobody goes.
     let refused = admit(&critical(900), &[&other], &node).unwrap_err();
     assert_eq!(refused.reason, "UnexpectedAdmissionError");
-    assert!(refused.message.contains("no set of running pods found to reclaim resources: [(res: cpu, q: 100), ]"));
+    assert!(
+        refused.message.contains("no set of running pods found to reclaim resources: [(res: cpu, q: 100), ]")
+    );
     let mut elsewhere = critical(900);
     elsewhere.shown.node_name = "n2".into();
     assert_eq!(reason(&elsewhere, &[&small, &large], &node), "NodeName");

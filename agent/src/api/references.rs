@@ -34,12 +34,15 @@ impl References {
         for name in &pod.pull_secrets {
             found.add(Kind::Secret, name);
         }
-        for container in pod.all_containers() {
+        for container in pod.every_container() {
             for variable in &container.env {
                 match &variable.value {
                     EnvValue::ConfigMapKey(key) => found.add(Kind::ConfigMap, &key.name),
                     EnvValue::SecretKey(key) => found.add(Kind::Secret, &key.name),
-                    EnvValue::Literal(_) | EnvValue::Field(_) | EnvValue::Resource(_) => {}
+                    EnvValue::Literal(_)
+                    | EnvValue::Field(_)
+                    | EnvValue::Resource(_)
+                    | EnvValue::FileKey(_) => {}
                 }
             }
             for from in &container.env_from {

@@ -59,8 +59,10 @@ fn a_running_pod_is_told_as_upstream_tells_it() {
     let list = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     };
-    let written =
-        Requirements { requests: list(&[("cpu", "250m")]), limits: list(&[("cpu", "1"), ("memory", "64Mi")]) };
+    let written = Requirements {
+        requests: list(&[("cpu", "250m")]),
+        limits: list(&[("cpu", "1"), ("memory", "64Mi")]),
+    };
     let mount = VolumeMount {
         volume: "data".into(),
         path: "/data".into(),
@@ -152,7 +154,10 @@ fn trap_05_what_others_have_written_stays() {
 fn trap_03_a_terminal_phase_is_never_left() {
     let base = json!({"phase": "Failed", "reason": "Evicted", "message": "too big"});
     let got = told(&api_pod(), &now(vec![running("web")]), base);
-    assert_eq!((&got["phase"], &got["reason"], &got["message"]), (&json!("Failed"), &json!("Evicted"), &json!("too big")));
+    assert_eq!(
+        (&got["phase"], &got["reason"], &got["message"]),
+        (&json!("Failed"), &json!("Evicted"), &json!("too big"))
+    );
     let got = told(&api_pod(), &now(vec![]), json!({"phase": "Pending", "reason": "X"}));
     assert_eq!((&got["phase"], &got["reason"]), (&json!("Running"), &Value::Null));
 }
@@ -236,7 +241,9 @@ fn lists_are_sorted_as_upstream_sorts_them_and_empty_ones_are_left_out() {
     assert_eq!(names("initContainerStatuses"), ["z", "y"]);
     assert_eq!(got["ephemeralContainerStatuses"][0].get("started"), None);
     let bare = told(&api_pod(), &PodStatus { phase: Phase::Failed, ..PodStatus::default() }, json!({}));
-    for key in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses", "conditions", "podIPs"] {
+    for key in
+        ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses", "conditions", "podIPs"]
+    {
         assert_eq!(bare.get(key), None, "{key}");
     }
 }
