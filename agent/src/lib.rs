@@ -37,5 +37,6 @@ pub mod status;
 pub mod strategic;
 pub mod sync;
 pub mod timeline;
+pub mod users;
 pub mod volumes;
 mod watcher;

@@ -1,10 +1,12 @@
 //! What the agent must know of its machine. Owns reading it once at start; never watches
 //! it. Called by the command line, which hands it to the runtime client.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::dns::{self, DnsConfig, parse_resolv_conf};
+use crate::dns::{self, DnsConfig, Resolver, parse_resolv_conf};
 use crate::runtime::cri::NodeConfig;
 
 /// Of services; only names of pods with a subdomain show it here.
@@ -33,6 +35,10 @@ pub struct NodeInfo {
     pub runtime_name: String,
     /// Whether the runtime makes recursive read-only mounts.
     pub recursive_read_only: bool,
+    /// Handlers of the runtime that make user namespaces; the default one is the empty text.
+    pub user_namespaces: BTreeSet<String>,
+    /// Where pods' resolvers come from, to tell what is missing.
+    pub resolver: Arc<Resolver>,
 }
 
 /// What could not be read.
@@ -73,14 +79,15 @@ pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let host_dns = resolv_conf(Path::new(RESOLV_CONF))?;
-    let dns = dns::beyond_loopback(&host_dns, resolv_conf(Path::new(RESOLVED))?);
+    let host = resolv_conf(Path::new(RESOLV_CONF))?;
+    let pods = dns::beyond_loopback(&host, resolv_conf(Path::new(RESOLVED))?);
+    let cluster_domain = CLUSTER_DOMAIN.to_owned();
+    let resolver = Resolver { pods, host, cluster: Vec::new(), cluster_domain };
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,
         memory_capacity,
-        dns,
-        host_dns,
+        resolver: Arc::new(resolver),
         cgroup_v2,
         swap: counts_swap(cgroup_v2),
         seccomp_default: false,

@@ -72,12 +72,14 @@ impl Setup {
             seccomp_default,
             ..node::facts(pod_logs_dir.clone())?
         };
-        let node = Arc::new(node::info(&root_dir)?);
-        let api = Arc::new(objects);
+        let info = node::info(&root_dir)?;
+        let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
         let recursive_read_only = runtime.recursive_read_only().await?;
+        let node = Arc::new(NodeInfo { recursive_read_only, resolver, ..info });
+        let api = Arc::new(objects);
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
@@ -86,6 +88,7 @@ impl Setup {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
+            users: Arc::default(),
             node,
             runtime: Arc::new(runtime),
         };

@@ -34,7 +34,7 @@ impl References {
         for name in &pod.pull_secrets {
             found.add(Kind::Secret, name);
         }
-        for container in pod.all_containers() {
+        for container in pod.every_container() {
             for variable in &container.env {
                 match &variable.value {
                     EnvValue::ConfigMapKey(key) => found.add(Kind::ConfigMap, &key.name),

@@ -338,19 +338,19 @@ fn pull_policy_of(at: &str, policy: Option<&str>, image: &str) -> Result<PullPol
     }
 }
 
-/// The kubelet's: FNV-1 32 over how Go prints the bytes of a JSON object. A kubelet that takes over
+/// The kubelet's: FNV-1a 32 over how Go prints the bytes of a JSON object. A kubelet that takes over
 /// would start again whatever has another.
 fn hash_of(name: &str, image: &str) -> String {
-    // Go escapes these in JSON, and neither a name nor an image that runs has them.
+    // Go escapes these in JSON; neither a name nor an image that runs has them.
     let text = |s: &str| {
         let quoted = serde_json::Value::from(s).to_string();
         quoted.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
     };
     let json = format!("{{\"image\":{},\"name\":{}}}", text(image), text(name));
-    let bytes: Vec<String> = json.bytes().map(|byte| format!("{byte:#x}")).collect();
-    let printed = format!("[]uint8{{{}}}", bytes.join(", "));
+    let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
+    let printed = format!("([]uint8)[{}]", bytes.join(" "));
     let hash =
-        printed.bytes().fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
+        printed.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }
 

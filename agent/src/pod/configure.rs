@@ -8,6 +8,7 @@
 pub(super) mod credentials;
 mod env_file;
 mod environment;
+mod services;
 mod user;
 
 use super::history::Trouble;

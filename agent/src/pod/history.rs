@@ -113,6 +113,8 @@ pub struct History {
     pub started: bool,
     /// Cgroup and volumes.
     pub ground: Ground,
+    /// What is in the volumes may be older than what it is made from.
+    pub stale: bool,
     /// Of containers.
     pub hooks: Hooks,
     /// Of running containers.
@@ -183,6 +185,8 @@ impl History {
 
     /// The pod is described anew: what was found out about its images may be of others.
     pub fn redescribe(&mut self, old: &Pod, new: &Pod) {
+        // The downward API shows these.
+        self.stale |= (&old.labels, &old.annotations) != (&new.labels, &new.annotations);
         for container in new.every_container() {
             if old.container(&container.name).is_some_and(|before| before.image != container.image) {
                 self.images.remove(&container.name);
@@ -386,6 +390,7 @@ impl History {
             {
                 self.hooks.started(id);
             }
+            Action::SetUpVolumes | Action::RefreshVolumes => self.stale = false,
             Action::RemoveContainer { id } => self.note_removal(pod, id),
             Action::Probe { container, kind, .. } => {
                 if let Some(spec) = pod.container(container) {

@@ -193,7 +193,12 @@ fn prepare<'a>(facts: Facts<'a>, draft: &mut Draft) -> Option<&'a str> {
     match &facts.history.ground {
         Ground::Unknown => draft.act(facts, Action::SetUpCgroup),
         Ground::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
-        Ground::Ready { parent } => return Some(parent),
+        Ground::Ready { parent } => {
+            if facts.history.stale {
+                draft.act(facts, Action::RefreshVolumes);
+            }
+            return Some(parent);
+        }
         // Only the end takes these away.
         Ground::NoVolumes | Ground::Gone => {}
     }

@@ -114,6 +114,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         probe_io: Arc::new(FakeProbe::default()),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
+        users: Arc::default(),
     }
 }
 

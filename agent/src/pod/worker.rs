@@ -44,6 +44,8 @@ pub struct Worker {
     pods: watch::Receiver<Arc<Pod>>,
     deps: Deps,
     orders: watch::Receiver<Orders>,
+    /// Rises when an object that the pod refers to has changed.
+    objects: watch::Receiver<u64>,
     /// Counts the runtime's events about this pod.
     pokes: watch::Receiver<u64>,
     /// Whether the runtime's events arrive.
@@ -103,6 +105,7 @@ impl Worker {
         let worker = Self {
             pod,
             pods,
+            objects: watch::channel(0).1,
             deps,
             orders,
             pokes,
@@ -142,6 +145,9 @@ impl Worker {
         async {
             self.publisher.mark_once("admitted", self.deps.clock.wall_nanos());
             self.recall().await;
+            if !self.pod.containers.is_empty() {
+                self.objects = self.deps.api.follow(&self.pod);
+            }
             while let Some(pause) = self.turn().await {
                 if !self.rest(pause).await {
                     break;
@@ -233,6 +239,7 @@ impl Worker {
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
+            self.deps.api.forget(&self.pod.uid);
         }
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);
@@ -257,6 +264,9 @@ impl Worker {
         let new = self.pods.borrow_and_update().clone();
         self.history.redescribe(&self.pod, &new);
         self.publisher.describe(new.clone());
+        if self.pod.ephemeral_containers != new.ephemeral_containers {
+            self.objects = self.deps.api.follow(&new);
+        }
         self.pod = new;
     }
 
@@ -346,6 +356,7 @@ impl Worker {
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
+            Ok(()) = self.objects.changed() => self.history.stale = true,
             () = tokio::time::sleep(pause) => {}
         }
         while let Some(joined) = self.effects.try_join_next_with_id() {

@@ -15,6 +15,7 @@ use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Obs
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub(super) const HASH: &str = "io.kubernetes.container.hash";
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Marks the pods of `gantry run`. Not the kubelet's `config.source`: on a runtime that both use, a
