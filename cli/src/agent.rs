@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use gantry_agent::manifest;
+use gantry_agent::{manifest, node};
 use gantry_agent::operator::Ending;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::root::Root;
@@ -15,7 +15,7 @@ use crate::detach::daemon;
 use crate::output;
 use crate::run::BAD_MANIFEST;
 use crate::run::signals::Signals;
-use crate::session::{self, News, Place, Session, Setup};
+use crate::session::{self, News, Session, Setup};
 
 /// Until a signal, which leaves the pods as they are, or until `gantry down`.
 pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
@@ -41,7 +41,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
     let channel = cri::connect(&container_runtime_endpoint).await?;
     let root = Root::open(&root_dir)?;
     let setup =
-        Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, place: Place::default() };
+        Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given: node::Given::default() };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;
     loop {

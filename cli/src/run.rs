@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_agent::manifest;
+use gantry_agent::{manifest, node};
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
-use crate::session::{self, News, Place, Session, Setup};
+use crate::session::{self, News, Session, Setup};
 use crate::{detach, output, runtime};
 use narrate::Narrators;
 use signals::Signals;
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         root,
         cgroup_root,
         seccomp_default: true,
-        place: Place::default(),
+        given: node::Given::default(),
     };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;

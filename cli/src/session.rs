@@ -55,17 +55,6 @@ pub(crate) fn checked(folder: Option<PathBuf>) -> Option<(PathBuf, Duration)> {
     folder.map(|folder| (folder, static_pods::CHECK_EVERY))
 }
 
-/// What of its machine an agent is told instead of reading it.
-#[derive(Debug, Default)]
-pub(crate) struct Place {
-    /// Lower case.
-    pub(crate) node_name: Option<String>,
-    /// Of services.
-    pub(crate) cluster_domain: Option<String>,
-    /// What pods' resolvers are made of.
-    pub(crate) resolv_conf: Option<PathBuf>,
-}
-
 /// Where an agent keeps things, and what its pods get.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -77,34 +66,31 @@ pub(crate) struct Setup {
     /// RuntimeDefault for pods that name no profile.
     pub(crate) seccomp_default: bool,
     /// Read where it says nothing.
-    pub(crate) place: Place,
+    pub(crate) given: node::Given,
 }
 
 impl Setup {
     /// What pods are run with.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, place } = self;
-        let Place { node_name, cluster_domain, resolv_conf } = place;
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given } = self;
         let root_dir = root.path().to_owned();
-        let mut facts = NodeConfig {
+        let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
             seccomp_default,
-            ..node::facts(pod_logs_dir.clone(), resolv_conf.as_deref())?
+            ..node::facts(pod_logs_dir.clone(), &given)?
         };
-        let mut node = node::info(&root_dir)?;
-        if let Some(name) = node_name {
-            node.name = name;
+        let mut info = node::info(&root_dir)?;
+        if let Some(name) = given.name {
+            info.name = name;
         }
-        if let Some(domain) = cluster_domain {
-            facts.cluster_domain.clone_from(&domain);
-            node.cluster_domain = domain;
-        }
-        let node = Arc::new(node);
-        let api = Arc::new(objects);
+        info.cluster_domain.clone_from(&facts.cluster_domain);
+        let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
         let recursive_read_only = runtime.recursive_read_only().await?;
+        let node = Arc::new(NodeInfo { recursive_read_only, resolver, ..info });
+        let api = Arc::new(objects);
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
@@ -113,6 +99,7 @@ impl Setup {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
+            users: Arc::default(),
             node,
             runtime: Arc::new(runtime),
         };

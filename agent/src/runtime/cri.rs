@@ -2,6 +2,7 @@
 //! the mapping of answers; never decides what to call. Called by the pod workers through
 //! [`Runtime`].
 
+mod about;
 mod container_config;
 pub mod driver;
 mod log_end;
@@ -11,6 +12,7 @@ mod sandbox_config;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -24,7 +26,7 @@ use super::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
-use crate::dns::DnsConfig;
+use crate::dns::Resolver;
 use crate::pod::spec::PodUid;
 use crate::timeline::{Span, parse_runtime_spans};
 
@@ -45,10 +47,8 @@ pub struct NodeConfig {
     pub pod_logs_dir: PathBuf,
     /// For oom_score_adj of burstable pods.
     pub memory_capacity: i64,
-    /// The resolver of pods with a network of their own.
-    pub dns: DnsConfig,
-    /// The node's, for pods on its network.
-    pub host_dns: DnsConfig,
+    /// Of pods.
+    pub resolver: Arc<Resolver>,
     /// Whether the controllers are on cgroup v2.
     pub cgroup_v2: bool,
     /// Whether the kernel counts swap, so that it can be forbidden.
@@ -171,7 +171,7 @@ impl Runtime for CriRuntime {
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
                 auth: auth.cloned().map(auth_config),
-                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", &self.node)),
+                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", None, &self.node)),
             };
             // No deadline: how long a pull may take depends on the image.
             let answer = self
@@ -187,8 +187,14 @@ impl Runtime for CriRuntime {
         Box::pin(async move {
             let pod = new.pod;
             let ask = wire::RunPodSandboxRequest {
-                config: Some(sandbox_config::sandbox(pod, new.attempt, new.cgroup_parent, &self.node)),
-                runtime_handler: String::new(),
+                config: Some(sandbox_config::sandbox(
+                    pod,
+                    new.attempt,
+                    new.cgroup_parent,
+                    new.users,
+                    &self.node,
+                )),
+                runtime_handler: new.handler.to_owned(),
             };
             let answer = self
                 .runtime()
@@ -224,6 +230,7 @@ impl Runtime for CriRuntime {
                     new.pod,
                     new.sandbox_attempt,
                     new.cgroup_parent,
+                    new.users,
                     &self.node,
                 )),
             };

@@ -20,6 +20,7 @@ pub struct FakeVolumes {
 struct State {
     set_up: BTreeSet<PodUid>,
     words: BTreeMap<(PodUid, String, u32), String>,
+    files: BTreeMap<(PodUid, String), String>,
     failure: Option<String>,
 }
 
@@ -36,6 +37,11 @@ impl FakeVolumes {
     /// What a container leaves.
     pub fn say(&self, uid: &PodUid, container: &str, attempt: u32, words: &str) {
         self.state().words.insert((uid.clone(), container.to_owned(), attempt), words.to_owned());
+    }
+
+    /// A file in a volume of the pod.
+    pub fn leave(&self, uid: &PodUid, volume: &str, path: &str, text: &str) {
+        self.state().files.insert((uid.clone(), format!("{volume}/{path}")), text.to_owned());
     }
 
     /// Whether the pod has its volumes.
@@ -90,6 +96,18 @@ impl Volumes for FakeVolumes {
     ) -> BoxFuture<'a, Result<Option<String>, Error>> {
         let words = self.state().words.get(&(uid.clone(), container.to_owned(), attempt)).cloned();
         Box::pin(ready(Ok(words)))
+    }
+
+    fn left_file<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<String, Error>> {
+        let key = (uid.clone(), format!("{volume}/{path}"));
+        let found = self.state().files.get(&key).cloned();
+        let missing = || Error { message: format!("failed to open environment variable file {path:?}") };
+        Box::pin(ready(found.ok_or_else(missing)))
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
