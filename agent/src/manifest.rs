@@ -217,7 +217,9 @@ fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
             {
                 "serviceAccountToken"
             }
-            VolumeSource::Projected { .. } | VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => {
+            VolumeSource::Projected { .. }
+            | VolumeSource::EmptyDir { .. }
+            | VolumeSource::HostPath { .. } => {
                 continue;
             }
         };

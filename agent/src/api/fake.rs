@@ -126,9 +126,7 @@ impl Api for FakeApi {
     }
 
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {
-        ready(
-            self.ask("PersistentVolumeClaim", (namespace, name), |state| state.claims.get(name).cloned()),
-        )
+        ready(self.ask("PersistentVolumeClaim", (namespace, name), |state| state.claims.get(name).cloned()))
     }
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume> {
@@ -145,8 +143,10 @@ impl Api for FakeApi {
 
     fn follow(&self, pod: &Pod) -> watch::Receiver<u64> {
         let mut state = self.state();
-        let (references, revision) =
-            state.followers.entry(pod.uid.clone()).or_insert_with(|| (References::default(), watch::channel(0).0));
+        let (references, revision) = state
+            .followers
+            .entry(pod.uid.clone())
+            .or_insert_with(|| (References::default(), watch::channel(0).0));
         *references = References::of(pod);
         revision.subscribe()
     }

@@ -163,7 +163,9 @@ mod tests {
 
     fn payload(list: &[(&str, &str)]) -> Payload {
         list.iter()
-            .map(|(path, text)| ((*path).to_owned(), File { content: text.as_bytes().to_vec(), mode: 0o640, user: None }))
+            .map(|(path, text)| {
+                ((*path).to_owned(), File { content: text.as_bytes().to_vec(), mode: 0o640, user: None })
+            })
             .collect()
     }
 

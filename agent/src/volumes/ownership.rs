@@ -92,7 +92,8 @@ fn set_below(file: &OwnedFd, group: u32, depth: usize) -> io::Result<()> {
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        match rustix::fs::openat(file, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        match rustix::fs::openat(file, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        {
             Ok(child) => set_below(&child, group, depth + 1)?,
             // Removed meanwhile.
             Err(Errno::NOENT) => {}

@@ -173,7 +173,8 @@ mod tests {
         let sources = [Projection::Token(token)];
         let mut pod = pod();
         pod.shown.service_account = "default".into();
-        let read = async |pod: &Pod| payload(&api, &node, pod, &sources, 0o644).await.unwrap()["token"].clone();
+        let read =
+            async |pod: &Pod| payload(&api, &node, pod, &sources, 0o644).await.unwrap()["token"].clone();
         let plain = read(&pod).await;
         assert_eq!((plain.mode, plain.user), (0o644, None));
         assert_eq!(plain.content, b"token-1-of-default-for-vault");

@@ -1,8 +1,8 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
 //! [`crate::volumes`]).
 
-use super::env::ResourceRef;
 use super::Pod;
+use super::env::ResourceRef;
 use crate::api::TokenOf;
 
 /// One volume of a pod.
@@ -114,7 +114,11 @@ impl TokenFile {
             service_account: pod.shown.service_account.clone(),
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
-            audiences: Some(&self.audience).filter(|audience| !audience.is_empty()).cloned().into_iter().collect(),
+            audiences: Some(&self.audience)
+                .filter(|audience| !audience.is_empty())
+                .cloned()
+                .into_iter()
+                .collect(),
             seconds: self.seconds,
         }
     }
