@@ -17,6 +17,7 @@ pub mod events;
 pub mod explain;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_apiserver;
+pub mod housekeeping;
 pub mod logs;
 pub mod manifest;
 pub mod node;

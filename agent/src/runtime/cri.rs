@@ -3,6 +3,7 @@
 //! [`Runtime`].
 
 mod container_config;
+mod keeper;
 mod log_end;
 mod observe;
 mod resources;
