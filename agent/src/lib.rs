@@ -20,6 +20,7 @@ pub mod explain;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_apiserver;
 pub mod healthz;
+pub mod housekeeping;
 pub mod identity;
 pub mod logs;
 pub mod manifest;
