@@ -16,6 +16,7 @@ pub mod events;
 pub mod explain;
 pub mod logs;
 pub mod manifest;
+pub mod metrics;
 pub mod node;
 pub mod operator;
 pub mod orphans;
