@@ -25,6 +25,7 @@ pub mod ports;
 pub mod probe;
 pub mod root;
 pub mod runtime;
+pub mod server;
 pub mod static_pods;
 pub mod timeline;
 pub mod volumes;

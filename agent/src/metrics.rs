@@ -170,6 +170,14 @@ ProbeMetrics {
 }
 }
 
+impl Metrics {
+    /// Health checks alone, for `/metrics/slis`.
+    pub fn write_health(&self, text: &mut Text) {
+        self.healthcheck.write(text);
+        self.healthchecks.write(text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
