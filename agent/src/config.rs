@@ -47,6 +47,8 @@ pub struct Loaded {
     pub flags: KubeletFlags,
     /// What files, drop-ins and flags say together.
     pub config: KubeletConfiguration,
+    /// Every flag and its value, sorted.
+    pub flagz: Vec<(String, String)>,
     /// What has to be told once logging works.
     pub notes: Vec<String>,
 }
@@ -130,7 +132,8 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
         return Err(Error::Invalid(problems));
     }
     notes.extend(refused::inert(&config));
-    Ok(Order::Run(Box::new(Loaded { flags, config, notes })))
+    let flagz = flag::all().iter().map(|flag| (flag.name.to_owned(), given.text(flag.name))).collect();
+    Ok(Order::Run(Box::new(Loaded { flags, config, flagz, notes })))
 }
 
 /// Puts flags over what is there.

@@ -5,8 +5,11 @@ mod health;
 mod host;
 mod lock;
 mod log;
+mod node_pods;
+mod parts;
 mod run;
 mod systemd;
+mod wiring;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -45,10 +48,8 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
         }
     };
     let logging = &loaded.config.logging;
-    log::init(
-        if logging.format == "json" { log::Format::Json } else { log::Format::Text },
-        logging.verbosity,
-    );
+    let format = if logging.format == "json" { log::Format::Json } else { log::Format::Text };
+    let verbosity = log::init(format, logging.verbosity);
     tracing::info!(kubeletVersion = version::KUBELET, "Kubelet version");
     for note in &loaded.notes {
         tracing::warn!("{note}");
@@ -67,7 +68,7 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
         tracing::debug!("a TLS provider was there already");
     }
     let done = threads().and_then(|tokio| {
-        let done = tokio.block_on(run::run(*loaded));
+        let done = tokio.block_on(run::run(*loaded, verbosity));
         tokio.shutdown_timeout(Duration::from_secs(1));
         done
     });

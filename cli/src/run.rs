@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_agent::{manifest, node};
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
+use gantry_agent::{manifest, node};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

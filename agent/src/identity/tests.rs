@@ -10,14 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use futures_util::StreamExt as _;
 use http::{Request, Response, StatusCode};
 use hyper::body::Body as _;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType, IsCa, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType, IsCa,
+    KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -157,8 +156,14 @@ impl Api {
     }
 
     fn stream(&self) -> Response<Body> {
-        let ticks = tokio_stream::wrappers::WatchStream::new(self.tick.subscribe());
-        Response::new(Body::from_stream(ticks.map(|tick| Ok::<_, Infallible>(Bytes::from(format!("{tick}\n"))))))
+        let mut ticks = self.tick.subscribe();
+        ticks.mark_changed();
+        let ticks = futures_util::stream::unfold(ticks, |mut ticks| async move {
+            ticks.changed().await.ok()?;
+            let line = format!("{}\n", *ticks.borrow_and_update());
+            Some((Ok::<_, Infallible>(Bytes::from(line)), ticks))
+        });
+        Response::new(Body::from_stream(ticks))
     }
 
     fn sign(&self, body: &[u8]) -> Response<Body> {
@@ -167,7 +172,10 @@ impl Api {
         if let Some(name) = object["metadata"]["name"].as_str()
             && requests.iter().any(|request| request["metadata"]["name"] == name)
         {
-            return answer(409, &json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "there"}));
+            return answer(
+                409,
+                &json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists", "message": "there"}),
+            );
         }
         if object["metadata"]["name"].is_null() {
             object["metadata"]["name"] = format!("csr-{}", requests.len()).into();
@@ -426,7 +434,8 @@ async fn a_serving_certificate_is_asked_for_with_the_nodes_names_and_again_when_
     let of = |ip: &str| Names { dns: ["node-1".to_owned()].into(), ips: [ip.parse().unwrap()].into() };
     for ip in ["10.0.0.1", "10.0.0.2"] {
         names_in.send_replace(Some(of(ip)));
-        let wanted = |pair: &Option<Arc<Pair>>| pair.as_ref().is_some_and(|pair| pair.leaf().ips == of(ip).ips);
+        let wanted =
+            |pair: &Option<Arc<Pair>>| pair.as_ref().is_some_and(|pair| pair.leaf().ips == of(ip).ips);
         tokio::time::timeout(Duration::from_secs(60), current.wait_for(wanted)).await.unwrap().unwrap();
     }
     let requests = api.requests.lock().unwrap();

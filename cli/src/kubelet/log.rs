@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use jiff::Zoned;
 use serde_json::{Map, Value};
@@ -20,19 +21,30 @@ pub(super) enum Format {
     Json,
 }
 
+/// Sets another verbosity, klog's number.
+pub(super) type Verbosity = Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
+
 /// To stderr; GANTRY_LOG sets levels in detail.
-pub(super) fn init(format: Format, verbosity: u32) {
-    let level = match verbosity {
-        0..=3 => "info",
-        4..=5 => "debug,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,kube_client=info",
-        _ => "trace,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info",
-    };
-    let filter = EnvFilter::try_from_env("GANTRY_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
+pub(super) fn init(format: Format, verbosity: u32) -> Verbosity {
+    let filter = EnvFilter::try_from_env("GANTRY_LOG").unwrap_or_else(|_| EnvFilter::new(level(verbosity)));
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .event_format(Line(format))
-        .init();
+        .with_filter_reloading();
+    let handle = lines.reload_handle();
+    lines.init();
+    Arc::new(move |verbosity| {
+        handle.reload(EnvFilter::new(level(verbosity.into()))).map_err(|error| error.to_string())
+    })
+}
+
+fn level(verbosity: u32) -> &'static str {
+    match verbosity {
+        0..=3 => "info",
+        4..=5 => "debug,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,kube_client=info",
+        _ => "trace,h2=info,hyper=info,hyper_util=info,tower=info,rustls=info",
+    }
 }
 
 struct Line(Format);

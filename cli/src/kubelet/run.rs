@@ -2,25 +2,34 @@
 //! configuration; never decides about a pod. Called by [`super`].
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use gantry_agent::api::Api;
+use gantry_agent::api::cluster::Cluster;
 use gantry_agent::api::files::Files;
+use gantry_agent::clock::SystemClock;
 use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags, Loaded};
 use gantry_agent::healthz::Checks;
 use gantry_agent::identity::bootstrap::{self, Identity};
-use gantry_agent::identity::client::{Limits, Pace};
 use gantry_agent::identity::serving::{Serving, Source};
-use gantry_agent::identity::{Names, Notice};
+use gantry_agent::identity::{Clients, Names, Notice};
 use gantry_agent::operator::socket::Socket;
+use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, driver};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::Channel;
 
-use super::{health, host, lock, systemd};
+use super::log::Verbosity;
+use super::parts::{Parts, Running};
+use super::{health, host, lock, systemd, wiring};
 use crate::run::signals::Signals;
-use crate::session::{News, Place, Session, Setup};
+use crate::session::{Made, Setup};
+
+/// For answers under way when it ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Where others look for the pods' kubelet.
 const DEFAULT_ROOT: &str = "/var/lib/kubelet";
@@ -29,15 +38,14 @@ const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 const NOTICES: usize = 16;
 
 /// Until a signal, or until something that cannot be helped here.
-pub(super) async fn run(loaded: Loaded) -> Result<()> {
+pub(super) async fn run(loaded: Loaded, verbosity: Verbosity) -> Result<()> {
     let mut signals = Signals::new()?;
-    let Loaded { flags, mut config, notes: _ } = loaded;
-    let checks = Checks::default();
+    let Loaded { flags, config, flagz, notes: _ } = loaded;
     let watchdog = systemd::watchdog()?;
     let (_lock, contended) = locked(&flags).await?;
     let (stop, stopped) = watch::channel(false);
-    let serving = serve(&flags, &mut config, checks, watchdog, stopped);
-    tokio::pin!(serving);
+    let work = Work { flags, config, flagz, watchdog, verbosity, stopped };
+    let mut serving = Box::pin(serve(work));
     let contended = async {
         match contended {
             Some(contended) => contended.await.map_err(|_| anyhow!("the watch of the lock file died")),
@@ -74,31 +82,84 @@ async fn locked(flags: &KubeletFlags) -> Result<(Option<std::fs::File>, Option<o
     Ok((Some(file), contended))
 }
 
-async fn serve(
-    flags: &KubeletFlags,
-    config: &mut KubeletConfiguration,
-    checks: Checks,
+/// A kubelet between its start and its end.
+struct Work {
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    flagz: Vec<(String, String)>,
     watchdog: Option<Duration>,
-    mut stopped: watch::Receiver<bool>,
-) -> Result<()> {
+    verbosity: Verbosity,
+    stopped: watch::Receiver<bool>,
+}
+
+async fn serve(work: Work) -> Result<()> {
+    let Work { flags, mut config, flagz, watchdog, verbosity, mut stopped } = work;
     let name = host::name(&flags.hostname_override)?;
-    let (notices, mut told) = mpsc::channel::<Notice>(NOTICES);
-    let identity = identify(flags, config, &name, notices.clone()).await?;
-    let _serving = serving(flags, config, &name, identity.as_ref(), notices)?;
+    let (notices_in, notices) = mpsc::channel::<Notice>(NOTICES);
+    let identity = identify(&flags, &config, &name, notices_in.clone()).await?;
+    let (names, named) = watch::channel(None::<Names>);
+    let serving = serving(&flags, &mut config, &name, identity.as_ref(), named, notices_in)?;
     if config.fail_swap_on != Some(false) {
         host::refuse_swap()?;
     }
-    let root_dir = PathBuf::from(&flags.root_dir);
-    host::lay_out(&root_dir, Path::new(&config.pod_logs_dir))?;
-    host::settle(config);
+    host::lay_out(Path::new(&flags.root_dir), Path::new(&config.pod_logs_dir))?;
+    host::settle(&config);
     // Cancel-safe: nothing was begun.
     let channel = tokio::select! {
         channel = runtime(&config.container_runtime_endpoint) => channel,
         _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
     };
-    adopt_driver(config, channel.clone()).await?;
-    tracing::debug!(configuration = %config::configz(config), "KubeletConfiguration");
-    let (mut session, _root) = session(flags, config, name, channel).await?;
+    adopt_driver(&mut config, channel.clone()).await?;
+    tracing::debug!(configuration = %config::configz(&config), "KubeletConfiguration");
+    let clients = identity.as_ref().map(|identity| identity.clients.clone());
+    let (Made { deps, root: _root, runtime }, socket) =
+        setup(&flags, &config, &name, clients.as_ref(), channel.clone()).await?;
+    let checks = Checks::default();
+    let (node, clock) = (deps.node.clone(), deps.clock.clone());
+    let parts = Parts {
+        flags: &flags,
+        config: &config,
+        flagz,
+        name,
+        clients,
+        channel: channel.clone(),
+        deps,
+        runtime,
+        certificate: serving.resolver(),
+        names,
+        notices,
+        checks: checks.clone(),
+        verbosity,
+        stopped: stopped.clone(),
+    };
+    let Running { pods, server } = parts.start().await?;
+    let (ending, mut asked) = watch::channel(Ending::Not);
+    let sources = Sources { pods, node, clock, runtime: Some(channel), ending };
+    let mut stop = stopped.clone();
+    let operator = tokio::spawn(socket.serve(sources, async move {
+        // Stopped, or nobody can stop it any more.
+        let _ = stop.wait_for(|stopped| *stopped).await;
+    }));
+    announce(&config, checks, watchdog);
+    let mut over = identity.as_ref().map(|identity| identity.over.clone());
+    loop {
+        // All arms are cancel-safe: states are watched.
+        tokio::select! {
+            reason = hopeless(&mut over) => bail!("{reason}"),
+            Ok(()) = asked.changed() => {
+                tracing::warn!("pods of a kubelet end when they are deleted: it goes on");
+            }
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        }
+    }
+    server.end();
+    tokio::time::timeout(LAST_ANSWERS, operator)
+        .await
+        .map_or(Ok(()), |ended| ended.context("the operator API died")?.context("offer the operator API"))
+}
+
+/// To whoever watches over this process.
+fn announce(config: &KubeletConfiguration, checks: Checks, watchdog: Option<Duration>) {
     if let (Ok(port @ 1..), Ok(address)) =
         (u16::try_from(config.healthz_port.unwrap_or_default()), config.healthz_bind_address.parse())
     {
@@ -111,19 +172,6 @@ async fn serve(
         tracing::warn!(err = %error, "Failed to notify systemd");
     }
     tracing::info!("Started kubelet");
-    let mut over = identity.as_ref().map(|identity| identity.over.clone());
-    loop {
-        // All arms are cancel-safe: news stay marked, notices are kept, a state is watched.
-        tokio::select! {
-            news = session.next() => if let News::Ending(ending) = news {
-                tracing::info!(?ending, "asked to end the pods");
-            },
-            Some(notice) = told.recv() => tracing::warn!(reason = notice.reason, "{}", notice.message),
-            reason = hopeless(&mut over) => bail!("{reason}"),
-            _ = stopped.wait_for(|stopped| *stopped) => break,
-        }
-    }
-    session.leave().await
 }
 
 /// Only new credentials from outside help.
@@ -146,29 +194,7 @@ async fn identify(
         tracing::info!("Standalone mode, no API client");
         return Ok(None);
     }
-    let settings = bootstrap::Settings {
-        kubeconfig: PathBuf::from(&flags.kubeconfig),
-        bootstrap: Some(PathBuf::from(&flags.bootstrap_kubeconfig))
-            .filter(|path| !path.as_os_str().is_empty()),
-        cert_dir: PathBuf::from(&flags.cert_dir),
-        node: name.to_owned(),
-        rotate: config.rotate_certificates,
-        limits: limits(config),
-    };
-    Ok(Some(bootstrap::start(settings, notices).await?))
-}
-
-fn limits(config: &KubeletConfiguration) -> Limits {
-    let pace = |per_second: Option<i32>, burst: i32| Pace {
-        per_second: per_second.unwrap_or_default().into(),
-        burst: burst.into(),
-    };
-    let lease = Duration::from_secs(u64::try_from(config.node_lease_duration_seconds).unwrap_or(40));
-    Limits {
-        pods: pace(config.kube_api_qps, config.kube_api_burst),
-        events: pace(config.event_record_qps, config.event_burst),
-        lease: lease.min(config.node_status_update_frequency.duration()),
-    }
+    Ok(Some(bootstrap::start(wiring::identity(flags, config, name), notices).await?))
 }
 
 /// The certificate of our own API.
@@ -177,6 +203,7 @@ fn serving(
     config: &mut KubeletConfiguration,
     name: &str,
     identity: Option<&Identity>,
+    names: watch::Receiver<Option<Names>>,
     notices: mpsc::Sender<Notice>,
 ) -> Result<Serving> {
     let cert_dir = Path::new(&flags.cert_dir);
@@ -187,7 +214,7 @@ fn serving(
     let source = match (config.server_tls_bootstrap, identity, files) {
         (true, Some(identity), given) => Source::Requested {
             node: name.to_owned(),
-            names: watch::channel(None::<Names>).1,
+            names,
             client: identity.clients.pods.clone(),
             given,
             notices,
@@ -241,12 +268,14 @@ async fn adopt_driver(config: &mut KubeletConfiguration, channel: Channel) -> Re
     Ok(())
 }
 
-async fn session(
+/// What pods are run with, and the socket of `gantry ps`.
+async fn setup(
     flags: &KubeletFlags,
     config: &KubeletConfiguration,
-    name: String,
+    name: &str,
+    clients: Option<&Clients>,
     channel: Channel,
-) -> Result<(Session, Root)> {
+) -> Result<(Made, Socket)> {
     let root_dir = Path::new(&flags.root_dir);
     // Next to a root that is not the usual one: several kubelets may live on one machine.
     let runtime_dir = if flags.root_dir == DEFAULT_ROOT {
@@ -264,14 +293,11 @@ async fn session(
         root,
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: flags.seccomp_default || config.seccomp_default == Some(true),
-        place: Place {
-            node_name: Some(name),
-            cluster_domain: Some(config.cluster_domain.clone()).filter(|domain| !domain.is_empty()),
-            resolv_conf: config.resolv_conf.as_deref().map(PathBuf::from),
-        },
+        given: wiring::given(config, name),
     };
-    let (deps, root) = setup.deps(channel.clone(), Files::default()).await?;
-    let folder = Some(PathBuf::from(&config.static_pod_path)).filter(|path| !path.as_os_str().is_empty());
-    let folder = folder.map(|path| (path, config.file_check_frequency.duration()));
-    Ok((Session::start(Vec::new(), folder, deps, channel, socket).await, root))
+    let api: Arc<dyn Api> = match clients {
+        Some(clients) => Arc::new(Cluster::new(clients.pods.clone(), Arc::new(SystemClock::new()))),
+        None => Arc::new(Files::default()),
+    };
+    Ok((setup.make(channel, api).await?, socket))
 }

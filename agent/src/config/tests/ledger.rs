@@ -69,10 +69,8 @@ fn every_flag_of_upstream_is_honoured_refused_or_inert() {
 #[test]
 fn every_field_of_upstream_is_honoured_refused_or_inert() {
     let rows = rows("kubelet-config.md");
-    let upstream: BTreeSet<&str> = include_str!("../upstream/fields.tsv")
-        .lines()
-        .filter_map(|line| line.split('\t').next())
-        .collect();
+    let upstream: BTreeSet<&str> =
+        include_str!("../upstream/fields.tsv").lines().filter_map(|line| line.split('\t').next()).collect();
     let names: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
     assert_eq!(names, upstream);
     let below = |list: &[(&str, &str)], name: &str| {

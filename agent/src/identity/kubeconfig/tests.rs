@@ -25,13 +25,20 @@ fn credentials_of_every_kind_are_read() {
     let access = with("insecure-skip-tls-verify: true", "username: a, password: b").unwrap();
     assert_eq!(access.trust, Trust::Anybody);
     assert_eq!(access.user.authorization, Some(Authorization::Header("Basic YTpi".to_owned())));
-    let access = with("certificate-authority: ca.crt, tls-server-name: api", "client-certificate: c.pem, client-key: /k.pem").unwrap();
+    let access = with(
+        "certificate-authority: ca.crt, tls-server-name: api",
+        "client-certificate: c.pem, client-key: /k.pem",
+    )
+    .unwrap();
     let Trust::File(ca) = access.trust else { panic!("{:?}", access.trust) };
     assert!(ca.is_absolute() && ca.ends_with("ca.crt"), "seen from the file's folder: {}", ca.display());
     assert_eq!(access.server_name.as_deref(), Some("api"));
     let Some(Certificate::Files { certificate, key }) = access.user.certificate else { panic!() };
     assert!(certificate.ends_with("c.pem") && key == Path::new("/k.pem"));
-    assert!(matches!(with("", "tokenFile: /t").unwrap().user.authorization, Some(Authorization::TokenFile(_))));
+    assert!(matches!(
+        with("", "tokenFile: /t").unwrap().user.authorization,
+        Some(Authorization::TokenFile(_))
+    ));
     assert_eq!(with("", "").unwrap().trust, Trust::System);
 }
 
@@ -46,7 +53,11 @@ fn what_is_not_done_is_refused_by_name() {
     wrong("", "auth-provider: {name: x}", "auth-provider of a user is not supported");
     wrong("", "as: admin", "as of a user is not supported");
     wrong("", "client-certificate: x", "must both be given");
-    wrong("insecure-skip-tls-verify: true, certificate-authority: x", "", "with the insecure flag is not allowed");
+    wrong(
+        "insecure-skip-tls-verify: true, certificate-authority: x",
+        "",
+        "with the insecure flag is not allowed",
+    );
     wrong("certificate-authority-data: '%'", "", "certificate-authority-data");
     assert!(read_text("{}").unwrap_err().contains("no current-context"));
     assert!(read_text("current-context: x").unwrap_err().contains("context \"x\" does not exist"));
@@ -66,7 +77,10 @@ fn what_is_written_is_read_back() {
     let access = with("certificate-authority-data: Y2E=, tls-server-name: api", "token: t").unwrap();
     write(&path, &access, Path::new("/pki/current.pem")).unwrap();
     let again = read(&path).unwrap();
-    assert_eq!((&again.server, &again.trust, &again.server_name), (&access.server, &access.trust, &access.server_name));
+    assert_eq!(
+        (&again.server, &again.trust, &again.server_name),
+        (&access.server, &access.trust, &access.server_name)
+    );
     let pem = PathBuf::from("/pki/current.pem");
     let files = Certificate::Files { certificate: pem.clone(), key: pem };
     assert_eq!(again.user, User { certificate: Some(files), authorization: None });

@@ -5,7 +5,8 @@ use crate::identity::csr;
 
 fn made(name: &str) -> (String, String) {
     let key = csr::new_key().unwrap();
-    let certificate = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+    let certificate =
+        rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
     (certificate.pem(), key.serialize_pem())
 }
 
