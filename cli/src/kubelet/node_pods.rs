@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use gantry_agent::pod::spec::PodUid;
 use gantry_agent::server::NodePods;
-use gantry_agent::source::{MIRROR, Seen};
+use gantry_agent::source::Seen;
 use gantry_agent::status::Told;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-/// See the module. A mirror pod names its static pod in an annotation.
+/// See the module. A mirror pod has its static pod's name.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) told: watch::Receiver<Told>,
@@ -23,9 +23,13 @@ impl NodePods for View {
     }
 
     fn translate(&self, uid: &str) -> String {
-        let seen = self.seen.borrow();
-        let mirror = PodUid::parse(uid).and_then(|uid| seen.mirrors.get(&uid).cloned());
-        let of = mirror.and_then(|pod| pod.metadata.annotations.as_ref()?.get(MIRROR).cloned());
-        of.unwrap_or_else(|| uid.to_owned())
+        let mirror = PodUid::parse(uid).and_then(|uid| self.seen.borrow().mirrors.get(&uid).cloned());
+        let Some(mirror) = mirror else { return uid.to_owned() };
+        let same = |pod: &Pod| {
+            pod.metadata.name == mirror.metadata.name && pod.metadata.namespace == mirror.metadata.namespace
+        };
+        let told = self.told.borrow();
+        let found = told.iter().find(|(_, pod)| same(pod)).map(|(uid, _)| uid.to_string());
+        found.unwrap_or_else(|| uid.to_owned())
     }
 }

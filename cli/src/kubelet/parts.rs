@@ -143,8 +143,10 @@ impl Parts<'_> {
         };
         let registered = registration::start(settings, world);
         let (admission_in, admission) = watch::channel(None);
+        // Told on last: who knows the node may count on its admission.
+        let (known_in, known) = watch::channel(None);
         let rules = wiring::admission(self.config);
-        let (mut node, names) = (registered.node.clone(), self.names.clone());
+        let (mut node, names) = (registered.node, self.names.clone());
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
@@ -152,13 +154,14 @@ impl Parts<'_> {
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
                     names.send_if_modified(|old| replace(old, names_of(node)));
                 }
+                known_in.send_replace(now);
                 if node.changed().await.is_err() {
                     return;
                 }
             }
         });
         agent.admit_by(admission);
-        Ok(registered.node)
+        Ok(known)
     }
 
     /// Logs and images that nobody needs.
