@@ -1,5 +1,7 @@
 //! The server as a whole on a fake API server: nobody gets in without a credential.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
