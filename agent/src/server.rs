@@ -166,6 +166,13 @@ impl Server {
         Ok(Self { inner: Arc::new(Inner { settings, sources, gate, ending }) })
     }
 
+    /// Samples the machine and measures volumes until [`Self::end`]: rates and volumes are empty
+    /// without.
+    pub async fn keep_stats(&self) {
+        let (sources, ending) = (&self.inner.sources, self.inner.ending.subscribe());
+        sources.stats.run(sources, ending).await;
+    }
+
     /// Ends the listeners; what is being answered gets a moment.
     pub fn end(&self) {
         self.inner.ending.send_replace(true);

@@ -143,7 +143,8 @@ fn rotating(settings: Settings, notices: mpsc::Sender<Notice>) -> Result<Identit
     }
     let (out, current) = watch::channel(first.map(Arc::new));
     let access = Access { user: User { certificate: None, ..access.user }, ..access };
-    let clients = Clients::new(&access, &current, settings.limits)?;
+    let patient = access.user.authorization.is_none();
+    let clients = Clients::new(&access, &current, settings.limits, patient)?;
     let (healthy_in, healthy) = watch::channel(true);
     let ask = asker(asking, access, current.clone());
     let (_, template) = watch::channel(Some(template(&settings.node)));
@@ -219,7 +220,7 @@ async fn standing(settings: Settings) -> Result<Identity, Error> {
         None => watch::channel(None).1,
     };
     let access = Access { user: User { certificate: None, ..access.user }, ..access };
-    let clients = Clients::new(&access, &current, settings.limits)?;
+    let clients = Clients::new(&access, &current, settings.limits, false)?;
     renewed(clients.clone(), current.clone());
     // Nobody here gets another: it is replaced from outside, or by a restart.
     let (kept, over) = watch::channel(None);

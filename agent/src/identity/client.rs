@@ -79,12 +79,13 @@ pub enum Error {
 }
 
 impl Clients {
-    /// Connects when asked, not now.
+    /// Connects when asked, not now; with `patient` not before there is a certificate to show, since
+    /// whoever has none yet is only refused.
     ///
     /// # Errors
     /// When what `access` names cannot be read.
-    pub fn new(access: &Access, current: &Current, limits: Limits) -> Result<Self, Error> {
-        let lines = || Lines::new(access, current.clone());
+    pub fn new(access: &Access, current: &Current, limits: Limits, patient: bool) -> Result<Self, Error> {
+        let lines = || Lines::new(access, current.clone(), patient);
         let (pods, lease, events) = (lines()?, lines()?, lines()?);
         let client = |way: Way| kube::Client::new(way, "default");
         Ok(Self {
@@ -106,7 +107,7 @@ impl Clients {
 /// # Errors
 /// When what `access` names cannot be read.
 pub fn single(access: &Access, current: &Current) -> Result<kube::Client, Error> {
-    Ok(kube::Client::new(Way::new(Lines::new(access, current.clone())?, None, None), "default"))
+    Ok(kube::Client::new(Way::new(Lines::new(access, current.clone(), false)?, None, None), "default"))
 }
 
 type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
@@ -116,6 +117,7 @@ type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 struct Lines {
     access: Arc<Access>,
     current: Current,
+    patient: bool,
     open: Arc<Mutex<Vec<(Line, Arc<AtomicUsize>)>>>,
 }
 
@@ -126,8 +128,8 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    fn new(access: &Access, current: Current) -> Result<Self, Error> {
-        let lines = Self { access: Arc::new(access.clone()), current, open: Arc::default() };
+    fn new(access: &Access, current: Current, patient: bool) -> Result<Self, Error> {
+        let lines = Self { access: Arc::new(access.clone()), current, patient, open: Arc::default() };
         // What is wrong with the file is told now, not at the first request.
         let line = lines.connect()?;
         lines.lock().push((line, Arc::default()));
@@ -233,6 +235,10 @@ impl Service<Request<Body>> for Way {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let way = self.clone();
         Box::pin(async move {
+            if way.lines.patient {
+                // Nobody looks after it any more: what comes of it is told by the answer.
+                let _ = way.lines.current.clone().wait_for(Option::is_some).await;
+            }
             if let Some(gate) = &way.pace {
                 gate.pass().await;
             }

@@ -272,7 +272,7 @@ fn access(api: &Api, folder: &Path, user: &Value) -> kubeconfig::Access {
 async fn new_requests_show_the_new_certificate_and_a_watch_stays() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
     let (swap, current) = watch::channel(Some(api.pair("old")));
-    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits()).unwrap();
+    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false).unwrap();
     get(&clients.pods, "/first").await;
     let mut body = open(&clients.pods, "/stays").await;
     swap.send_replace(Some(api.pair("new")));
@@ -292,7 +292,7 @@ async fn new_requests_show_the_new_certificate_and_a_watch_stays() {
 async fn more_watches_than_a_connection_may_carry_open_another() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
     let (_, current) = watch::channel(None);
-    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits()).unwrap();
+    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false).unwrap();
     let mut bodies = Vec::new();
     for _ in 0..100 {
         bodies.push(open(&clients.pods, "/w").await);
@@ -352,7 +352,10 @@ async fn a_node_joins_with_a_token_and_rotates_while_its_watch_stays() {
     let (notices, _told) = mpsc::channel(16);
     let identity = bootstrap::start(settings(folder.path(), true), notices).await.unwrap();
     let mut current = identity.current.clone();
-    current.wait_for(Option::is_some).await.unwrap();
+    // Asked before there is a certificate: it waits for it instead of being refused.
+    get(&identity.clients.pods, "/early").await;
+    assert_eq!(api.seen("/early")[0].user, "system:node:node-1");
+    current.mark_unchanged();
     let mut body = open(&identity.clients.pods, "/stays").await;
     for rotation in 1..=2 {
         let changed = tokio::time::timeout(Duration::from_secs(60), current.changed()).await;

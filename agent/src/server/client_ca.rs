@@ -59,9 +59,18 @@ impl ClientCa {
     /// # Errors
     /// When the bundle cannot be used; the old ones stay in force then.
     pub fn replace(&self, pem: &[u8]) -> Result<(), Error> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        self.trust(&certificates.map_err(Error::Pem)?)
+    }
+
+    /// The same, of certificates.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub fn trust(&self, certificates: &[CertificateDer<'static>]) -> Result<(), Error> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            roots.add(certificate.map_err(Error::Pem)?).map_err(Error::Certificate)?;
+        for certificate in certificates {
+            roots.add(certificate.clone()).map_err(Error::Certificate)?;
         }
         if roots.is_empty() {
             return Err(Error::Empty);

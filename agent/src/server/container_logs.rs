@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(status: serde_json::Value) -> Pod {
+    fn pod(status: &serde_json::Value) -> Pod {
         let status = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
             "state": status["state"], "lastState": status["last"], "containerID": status["id"] });
         serde_json::from_value(json!({
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn which_life_is_meant() {
         let ended = |id| json!({ "terminated": { "exitCode": 1, "containerID": id } });
-        let of = |status, previous| which(&pod(status), "c", previous);
+        let of = |status, previous| which(&pod(&status), "c", previous);
         let waiting = |reason| json!({ "waiting": { "reason": reason } });
         assert_eq!(of(json!({ "state": { "running": {} }, "id": "r://2" }), false).unwrap(), "r://2");
         assert_eq!(of(json!({ "state": ended("r://1") }), false).unwrap(), "r://1");
@@ -191,10 +191,10 @@ mod tests {
         assert_eq!(said("ContainerCreating"), format!("{c} is waiting to start: ContainerCreating"));
         assert_eq!(err(json!({}), false), format!("{c} is waiting to start - no logs yet"));
         assert_eq!(
-            which(&pod(json!({})), "x", false).unwrap_err(),
+            which(&pod(&json!({})), "x", false).unwrap_err(),
             "container \"x\" in pod \"web\" is not available"
         );
-        assert!(has_container(&pod(json!({})), "debug") && !has_container(&pod(json!({})), "x"));
+        assert!(has_container(&pod(&json!({})), "debug") && !has_container(&pod(&json!({})), "x"));
     }
 
     #[test]

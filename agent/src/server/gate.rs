@@ -3,15 +3,21 @@
 
 use http::{HeaderMap, Method, StatusCode};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 
 use super::answer::{self, Answer};
 use super::authn::{Authenticator, Unauthorized};
 use super::authz::{self, Authorizer};
 use super::review::Access;
 
+/// Requests that wait at the door at once: for an API server that does not answer, many come and
+/// none goes. Those who are known to it already do not wait.
+const WAITING: usize = 256;
+
 /// The door of the read-write port.
 #[derive(Debug)]
 pub(super) struct Gate {
+    room: Semaphore,
     node: String,
     authenticator: Authenticator,
     authorizer: Authorizer,
@@ -19,7 +25,13 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(node: String, authenticator: Authenticator, authorizer: Authorizer) -> Self {
-        Self { node, authenticator, authorizer }
+        Self { room: Semaphore::new(WAITING), node, authenticator, authorizer }
+    }
+
+    /// How many more may wait.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.room.available_permits()
     }
 
     /// Nothing, or the refusal.
@@ -30,6 +42,10 @@ impl Gate {
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
     ) -> Result<(), Answer> {
+        let Ok(_waiting) = self.room.try_acquire() else {
+            let text = "Too many requests, please try again later.";
+            return Err(answer::text(StatusCode::TOO_MANY_REQUESTS, text));
+        };
         let user = match self.authenticator.who(chain, headers).await {
             Ok(user) => user,
             Err(Unauthorized(why)) => {

@@ -32,8 +32,11 @@ const CONNECTIONS: usize = 1024;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For the headers of a request, and between two on one connection, as upstream's idle timeout.
 const HEADERS: Duration = Duration::from_secs(90);
-/// All headers of a request together, as upstream.
-const HEADER_BYTES: usize = 1 << 20;
+/// All headers of a request together. A quarter of upstream's: there may be as many of them in
+/// memory as there are connections, before anybody has said who they are.
+const HEADER_BYTES: usize = 256 << 10;
+/// The same over HTTP/2, where one connection has many requests.
+const HEADER_LIST: u32 = 64 << 10;
 /// On one connection, as Go's server.
 const STREAMS: u32 = 250;
 /// A peer that does not answer a ping for so long is gone.
@@ -217,7 +220,7 @@ where
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
-        .max_header_list_size(u32::try_from(HEADER_BYTES).unwrap_or(u32::MAX))
+        .max_header_list_size(HEADER_LIST)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     let connection = builder.serve_connection(TokioIo::new(stream), service);

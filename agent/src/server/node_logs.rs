@@ -128,8 +128,12 @@ fn content(file: File, size: u64) -> Answer {
                 piece.truncate(count);
                 axum::body::Bytes::from(piece)
             });
-            let over = read.as_ref().map_or(true, axum::body::Bytes::is_empty);
-            if (over && read.is_ok()) || sender.blocking_send(read).is_err() || over {
+            let failed = read.is_err();
+            if read.as_ref().is_ok_and(axum::body::Bytes::is_empty) {
+                return;
+            }
+            // An error breaks the answer off; nobody may be there to hear it.
+            if sender.blocking_send(read).is_err() || failed {
                 return;
             }
         }

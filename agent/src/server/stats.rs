@@ -112,7 +112,7 @@ impl Stats {
     }
 
     /// Samples the machine and measures volumes until `ending` says so.
-    pub async fn run(self: Arc<Self>, sources: Sources, mut ending: watch::Receiver<bool>) {
+    pub(super) async fn run(&self, sources: &Sources, mut ending: watch::Receiver<bool>) {
         let mut measured: Option<tokio::time::Instant> = None;
         loop {
             if let Err(error) = self.node(Depth::CpuAndMemory).await {
@@ -120,7 +120,7 @@ impl Stats {
             }
             let period = self.settings.volume_period;
             if !period.is_zero() && measured.is_none_or(|then| then.elapsed() >= period) {
-                self.measure_volumes(&sources).await;
+                self.measure_volumes(sources).await;
                 measured = Some(tokio::time::Instant::now());
             }
             let wait = if period.is_zero() { SAMPLE } else { SAMPLE.min(period) };

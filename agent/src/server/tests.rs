@@ -1,5 +1,7 @@
 //! The server as a whole on a fake API server: nobody gets in without a credential.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -339,6 +341,32 @@ async fn an_api_server_that_cannot_say_lets_nobody_in() {
     // It was no answer: it is asked again.
     house.asked.lock().unwrap().broken = false;
     assert_eq!(house.ask("GET", "/pods", &token("bob")).await.0, 403);
+}
+
+/// A thousand made-up tokens while the API server is silent: the last ones are told so at once.
+#[tokio::test]
+async fn a_crowd_at_the_door_is_sent_away() {
+    let (silent, folder) =
+        (tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(), tempfile::tempdir().unwrap());
+    let config = kube::Config::new(format!("http://{}", silent.local_addr().unwrap()).parse().unwrap());
+    let how = Authentication { tokens_for: TOKENS, ..Authentication::default() };
+    let sources = sources(folder.path(), no_runtime());
+    let client = Client::try_from(config).unwrap();
+    let server = Server::new(settings(folder.path()), sources, how, WEBHOOK, Some(client)).unwrap();
+    let ask = |token: String| {
+        let request =
+            Request::get("/pods").header("authorization", format!("Bearer {token}")).body(Body::empty());
+        serve(server.inner.clone(), Door::ReadWrite(Vec::new().into()), request.unwrap())
+    };
+    let crowd: Vec<_> = (0..256).map(|number| tokio::spawn(ask(format!("t{number}")))).collect();
+    tokio::task::yield_now().await;
+    let (status, text) = said(ask("last".to_owned()).await).await;
+    assert_eq!((status, text.as_str()), (429, "Too many requests, please try again later."));
+    crowd.iter().for_each(tokio::task::JoinHandle::abort);
+    for one in crowd {
+        assert!(one.await.unwrap_err().is_cancelled());
+    }
+    assert_eq!(server.inner.gate.free(), 256);
 }
 
 #[tokio::test]

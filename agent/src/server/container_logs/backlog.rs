@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use super::options::{Options, nanos};
+use super::options::Options;
 use super::writer::{Flow, Writer};
 
 /// Read backwards in blocks of this size.
@@ -199,12 +199,6 @@ fn tail(file: &mut File, lines: u64) -> std::io::Result<Begin> {
     Ok(Begin { at: 0, missing: left - first.min(left) })
 }
 
-/// The time of an entry, for tests of the order.
-#[cfg(test)]
-fn time(entry: &str) -> Option<i64> {
-    nanos(entry.split(' ').next()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,7 +249,7 @@ mod tests {
         assert_eq!(tail(4), "5 6 7 8 ");
         assert_eq!(tail(7), "2 3 4 5 6 7 8 ");
         assert_eq!(tail(99), "0 1 2 3 4 5 6 7 8 ");
-        let since = Options { since: time("2026-01-01T00:00:07Z x"), ..all.clone() };
+        let since = Options { since: super::super::options::nanos("2026-01-01T00:00:07Z"), ..all.clone() };
         assert_eq!(text_of(&path, &since).0, "7 8 ");
         assert_eq!(text_of(&path, &Options { limit: Some(5), ..all }), ("0 1 2".to_owned(), false));
     }
