@@ -199,7 +199,8 @@ async fn ready(bed: &Bed, wanted: &str) -> Value {
 
 fn reasons(server: &FakeApiServer) -> Vec<String> {
     let mut events = server.all("/api/v1/events");
-    events.sort_by_key(|event| event["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap());
+    events
+        .sort_by_key(|event| event["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap());
     events.iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -218,7 +219,10 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     assert_eq!(condition(&node, "Ready")["reason"], "KubeletReady");
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     assert_eq!(node["metadata"]["labels"]["zone"], "a");
-    assert_eq!(node["metadata"]["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"], "true");
+    assert_eq!(
+        node["metadata"]["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"],
+        "true"
+    );
     let status = &node["status"];
     let memory = (4_i64 << 30) - (1 << 30) - (100 << 20) - (2 << 21);
     assert_eq!(
@@ -266,7 +270,9 @@ async fn a_runtime_without_network_is_told_in_upstreams_words_and_the_end_of_it_
     bed.about.is(Some(well()));
     ready(&bed, "True").await;
     assert!(before.elapsed() < Duration::from_secs(2), "the fast path: {:?}", before.elapsed());
-    bed.server.until("NodeReady", |server| reasons(server).contains(&"NodeReady".to_owned()).then_some(())).await;
+    bed.server
+        .until("NodeReady", |server| reasons(server).contains(&"NodeReady".to_owned()).then_some(()))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +288,9 @@ async fn a_runtime_that_goes_down_makes_the_node_not_ready() {
         condition(&node, "MemoryPressure")["lastTransitionTime"],
         condition(&first, "MemoryPressure")["lastTransitionTime"]
     );
-    bed.server.until("event", |server| reasons(server).contains(&"NodeNotReady".to_owned()).then_some(())).await;
+    bed.server
+        .until("event", |server| reasons(server).contains(&"NodeNotReady".to_owned()).then_some(()))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -383,7 +391,10 @@ async fn trap_14_a_node_deleted_under_us_is_not_made_again() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(server.get(NODE), None);
     let asked = server.asked();
-    assert_eq!(asked.iter().filter(|asked| asked.method == "POST" && asked.path == "/api/v1/nodes").count(), 0);
+    assert_eq!(
+        asked.iter().filter(|asked| asked.method == "POST" && asked.path == "/api/v1/nodes").count(),
+        0
+    );
     assert!(asked.len() < 400, "no hot loop: {} requests", asked.len());
 }
 
@@ -396,7 +407,10 @@ async fn the_lease_belongs_to_the_node_and_is_renewed_every_quarter() {
     assert_eq!(lease["spec"]["holderIdentity"], "n1");
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
     let owner = &lease["metadata"]["ownerReferences"][0];
-    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), &server.get(NODE).unwrap()["metadata"]["uid"]));
+    assert_eq!(
+        (&owner["kind"], &owner["uid"]),
+        (&json!("Node"), &server.get(NODE).unwrap()["metadata"]["uid"])
+    );
     let _ = server.asked();
     tokio::time::sleep(Duration::from_secs(120)).await;
     let asked = server.asked();

@@ -10,7 +10,8 @@ use super::*;
 
 fn made(settings: &Settings, base: &Node) -> Value {
     let machine = machine();
-    let facts = Facts { settings, machine: &machine, version: None, health: None, images: None, addresses: None };
+    let facts =
+        Facts { settings, machine: &machine, version: None, health: None, images: None, addresses: None };
     serde_json::to_value(updated(base, &facts)).unwrap()
 }
 
@@ -24,7 +25,8 @@ fn taints_and_provider_are_set_when_the_node_is_made() {
         vec![Taint { key: "k".into(), effect: "NoExecute".into(), value: None, time_added: None }];
     let node = serde_json::to_value(initial(&settings)).unwrap();
     assert_eq!(node["spec"]["providerID"], "cloud://1");
-    let keys: Vec<&Value> = node["spec"]["taints"].as_array().unwrap().iter().map(|taint| &taint["key"]).collect();
+    let keys: Vec<&Value> =
+        node["spec"]["taints"].as_array().unwrap().iter().map(|taint| &taint["key"]).collect();
     assert_eq!(keys, ["k", "node.cloudprovider.kubernetes.io/uninitialized"]);
     assert_eq!(node["metadata"].get("annotations"), None);
 }
@@ -33,7 +35,8 @@ fn taints_and_provider_are_set_when_the_node_is_made() {
 fn reservations_beyond_capacity_leave_nothing_not_less() {
     let mut settings = settings();
     settings.pods_per_core = 10;
-    settings.system_reserved = BTreeMap::from([("memory".into(), "100Gi".into()), ("cpu".into(), "3".into())]);
+    settings.system_reserved =
+        BTreeMap::from([("memory".into(), "100Gi".into()), ("cpu".into(), "3".into())]);
     let node = made(&settings, &initial(&settings));
     assert_eq!(node["status"]["allocatable"]["memory"], "0");
     assert_eq!(node["status"]["allocatable"]["cpu"], "0");
@@ -45,19 +48,26 @@ fn a_clouds_addresses_stay_and_the_hint_for_it_comes_and_goes() {
     let mut settings = settings();
     settings.external_cloud = true;
     settings.node_ips = vec!["10.0.0.5".parse().unwrap()];
-    let base: Node =
-        serde_json::from_value(json!({ "status": { "addresses": [{ "type": "ExternalIP", "address": "1.2.3.4" }] } }))
-            .unwrap();
+    let base: Node = serde_json::from_value(
+        json!({ "status": { "addresses": [{ "type": "ExternalIP", "address": "1.2.3.4" }] } }),
+    )
+    .unwrap();
     let machine = machine();
     let own = [NodeAddress { type_: "Hostname".into(), address: "n1".into() }];
-    let facts =
-        Facts { settings: &settings, machine: &machine, version: None, health: None, images: None, addresses: Some(&own) };
+    let facts = Facts {
+        settings: &settings,
+        machine: &machine,
+        version: None,
+        health: None,
+        images: None,
+        addresses: Some(&own),
+    };
     let node = updated(&base, &facts);
     let with_hint = serde_json::to_value(&node).unwrap();
     assert_eq!(with_hint["status"]["addresses"][0]["type"], "ExternalIP");
     assert_eq!(with_hint["metadata"]["annotations"][PROVIDED_IP], "10.0.0.5");
-    settings.external_cloud = false;
-    let facts = Facts { settings: &settings, ..facts };
+    let other = Settings { external_cloud: false, ..settings.clone() };
+    let facts = Facts { settings: &other, ..facts };
     let plain = serde_json::to_value(updated(&node, &facts)).unwrap();
     assert_eq!(plain["metadata"]["annotations"].get(PROVIDED_IP), None);
     assert_eq!(plain["status"]["addresses"][0]["type"], "Hostname");
