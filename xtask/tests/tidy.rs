@@ -11,10 +11,12 @@ const CRATES: [&str; 7] = ["agent", "cli", "cni", "proto", "shim", "tests", "xta
 
 /// Files that decide and do nothing else: everything they know comes in as an argument.
 const PURE: &[&str] = &[
+    "agent/src/backoff.rs",
     "agent/src/cgroups/hierarchies.rs",
     "agent/src/cgroups/limits.rs",
     "agent/src/dns.rs",
     "agent/src/events.rs",
+    "agent/src/events/sink/correlate.rs",
     "agent/src/manifest/container.rs",
     "agent/src/manifest/env.rs",
     "agent/src/manifest/expand.rs",
@@ -56,6 +58,9 @@ const PURE: &[&str] = &[
     "agent/src/pod/status.rs",
     "agent/src/pod/teardown.rs",
     "agent/src/probe/request.rs",
+    "agent/src/registration/amount.rs",
+    "agent/src/registration/compose.rs",
+    "agent/src/registration/conditions.rs",
     "agent/src/server/container_logs/options.rs",
     "agent/src/server/query.rs",
     "agent/src/server/route.rs",
@@ -63,7 +68,10 @@ const PURE: &[&str] = &[
     "agent/src/server/stats/rates.rs",
     "agent/src/server/stats/summary.rs",
     "agent/src/static_pods/choice.rs",
+    "agent/src/static_pods/describe.rs",
     "agent/src/static_pods/rules.rs",
+    "agent/src/status/merge.rs",
+    "agent/src/strategic.rs",
     "agent/src/timeline/chart.rs",
     "agent/src/timeline/compare.rs",
     "agent/src/timeline/html.rs",
