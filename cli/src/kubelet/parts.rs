@@ -140,6 +140,7 @@ impl Parts<'_> {
             addresses: Arc::new(HostAddresses),
             recorder,
             troubles,
+            clock: self.deps.clock.clone(),
         };
         let registered = registration::start(settings, world);
         let (admission_in, admission) = watch::channel(None);
@@ -196,10 +197,9 @@ impl Parts<'_> {
             metrics: Arc::new(Metrics::default()),
             probe_metrics: Arc::new(ProbeMetrics::default()),
             checks: vec![self.pulse()],
-            stats: stats.clone(),
+            stats,
             verbosity: self.verbosity.clone(),
         };
-        tokio::spawn(stats.run(sources.clone(), self.stopped.clone()));
         let server = Server::new(
             wiring::server(self.config),
             sources,
@@ -207,6 +207,8 @@ impl Parts<'_> {
             wiring::authorization(self.config),
             client,
         )?;
+        let keeping = server.clone();
+        tokio::spawn(async move { keeping.keep_stats().await });
         let address: IpAddr =
             self.config.address.parse().with_context(|| format!("address {:?}", self.config.address))?;
         let listen = async |port: i32| -> Result<TcpListener> {
@@ -281,15 +283,15 @@ fn client_ca(file: &str) -> Result<ClientCa> {
     if file.is_empty() {
         return Ok(client_ca);
     }
-    let read = |file: &str| std::fs::read(file).with_context(|| format!("read the client CA {file}"));
-    client_ca.replace(&read(file)?).with_context(|| format!("the client CA {file}"))?;
-    let mut changes = ca::follow(std::path::Path::new(file), ca::EVERY)?;
-    let (owned, followed) = (file.to_owned(), client_ca.clone());
+    let mut bundles = ca::follow(std::path::Path::new(file), ca::EVERY)?;
+    let first = bundles.borrow_and_update().clone();
+    client_ca.trust(&first).with_context(|| format!("the client CA {file}"))?;
+    let followed = client_ca.clone();
     tokio::spawn(async move {
-        while changes.changed().await.is_ok() {
-            let replaced = read(&owned).and_then(|pem| Ok(followed.replace(&pem)?));
-            if let Err(error) = replaced {
-                tracing::warn!(err = format!("{error:#}"), "keeping the client CA as it was");
+        while bundles.changed().await.is_ok() {
+            let bundle = bundles.borrow_and_update().clone();
+            if let Err(error) = followed.trust(&bundle) {
+                tracing::warn!(err = %error, "keeping the client CA as it was");
             }
         }
     });
