@@ -16,15 +16,17 @@ use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
+use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{CriRuntime, NodeConfig};
+use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
 use gantry_agent::static_pods::choice::Found;
 use gantry_agent::static_pods::{self, CHECK_EVERY};
+use gantry_agent::users::UserRanges;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
 use tokio::sync::{oneshot, watch};
@@ -77,8 +79,10 @@ impl Setup {
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
-        let recursive_read_only = runtime.recursive_read_only().await?;
-        let node = Arc::new(NodeInfo { recursive_read_only, resolver, ..info });
+        let Features { runtime_name, recursive_read_only, user_namespaces } = runtime.features().await?;
+        let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
+        let node =
+            Arc::new(NodeInfo { runtime_name, recursive_read_only, user_namespaces, resolver, ..info });
         let api = Arc::new(objects);
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
@@ -88,7 +92,7 @@ impl Setup {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
-            users: Arc::default(),
+            users: Arc::new(users),
             node,
             runtime: Arc::new(runtime),
         };

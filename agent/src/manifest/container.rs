@@ -349,8 +349,9 @@ fn hash_of(name: &str, image: &str) -> String {
     let json = format!("{{\"image\":{},\"name\":{}}}", text(image), text(name));
     let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
     let printed = format!("([]uint8)[{}]", bytes.join(" "));
-    let hash =
-        printed.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash = printed
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }
 

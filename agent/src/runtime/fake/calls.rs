@@ -78,14 +78,16 @@ impl Runtime for FakeRuntime {
     }
 
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
-        let NewSandbox { pod, attempt, .. } = new;
+        let NewSandbox { pod, attempt, handler, users, .. } = new;
+        let under = if handler.is_empty() { String::new() } else { format!(" under {handler}") };
+        let own = users.map(|users| format!(" as {}", users.first)).unwrap_or_default();
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         let act = move |state: &mut State| {
             if state.sandboxes.iter().any(|s| s.uid == uid && s.view.attempt == attempt) {
                 return Err(failed(format!("sandbox name of attempt {attempt} is reserved")));
             }
             let id = state.id("s");
-            state.log.push(format!("run-sandbox {attempt}"));
+            state.log.push(format!("run-sandbox {attempt}{under}{own}"));
             let created_at = state.wall();
             let view = Sandbox {
                 id: id.clone(),
