@@ -2,6 +2,8 @@
 //! counted, floods combined the way upstream's event recorder does it. Pure: owns the list and the
 //! rules; never sends it anywhere. Filled by the pod's worker, read through its status.
 
+pub mod sink;
+
 use std::borrow::Cow;
 
 /// How loud an event is.
@@ -51,6 +53,17 @@ impl Note {
     }
 }
 
+/// Something to be told of the node itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeNote {
+    /// How loud.
+    pub kind: Kind,
+    /// As upstream: Starting, NodeReady …
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -70,7 +83,7 @@ const MOST: usize = 64;
 /// one by one, more are combined.
 const SIMILAR: usize = 10;
 const SIMILAR_WITHIN: u64 = 600 * 1_000_000_000;
-const COMBINED: &str = "(combined from similar events): ";
+pub(crate) const COMBINED: &str = "(combined from similar events): ";
 
 /// The events of one pod.
 #[derive(Debug, Clone, Default)]

@@ -324,6 +324,12 @@ fn secret_of(value: &Value) -> Result<object::Named<crate::api::Secret>, FieldEr
     typed.and_then(object::secret)
 }
 
+/// The first pod of a text in its own words; none when it is not to be read as one.
+pub(crate) fn described(text: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
+    let first = parse::documents(text).ok()?.into_iter().next()?;
+    parse::typed(&first).ok()
+}
+
 /// The file's text.
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
     let wrap = |source| Error::Read { path: path.to_owned(), source };

@@ -2,6 +2,7 @@
 //! observed through it, and its errors; never names a protobuf type (only
 //! [`cri`] does). Called by the pod workers.
 
+pub mod about;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod cri;

@@ -44,6 +44,29 @@ pub fn diff(old: &Value, new: &Value, lists: Lists) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
+/// Without what is empty at any depth: to compare, for a server leaves it out.
+#[must_use]
+pub fn without_empty(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().map(|(name, value)| (name.clone(), without_empty(value)));
+            Value::Object(kept.filter(|(_, value)| !is_empty(value)).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_empty).collect()),
+        other => other.clone(),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 fn as_map(value: &Value) -> Option<&Map<String, Value>> {
     value.as_object()
 }

@@ -2,6 +2,7 @@
 //! the mapping of answers; never decides what to call. Called by the pod workers through
 //! [`Runtime`].
 
+mod about;
 mod container_config;
 mod log_end;
 mod observe;

@@ -41,6 +41,17 @@ impl PodHandle {
         Self { pod, status, senders, clock }
     }
 
+    /// One without a worker behind it: its word is the test's.
+    #[cfg(test)]
+    pub(crate) fn of_test(pod: Arc<Pod>, status: watch::Receiver<PodStatus>, clock: Arc<dyn Clock>) -> Self {
+        let senders = Senders {
+            orders: watch::channel(Orders::default()).0,
+            pods: watch::channel(pod.clone()).0,
+            pokes: watch::channel(0).0,
+        };
+        Self::new(pod, status, senders, clock)
+    }
+
     /// The pod is described anew: the handle to give out from now on. The same description wakes
     /// nobody.
     #[must_use]
