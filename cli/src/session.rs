@@ -120,6 +120,8 @@ pub(crate) struct Session {
     /// Pods whose manifests went while no agent was here are still to be ended.
     unsettled: bool,
     ending: watch::Receiver<Ending>,
+    /// To say that no pod is added any more.
+    closed: watch::Sender<Ending>,
     operator: JoinHandle<Result<(), socket::Error>>,
     stop_serving: oneshot::Sender<()>,
 }
@@ -152,6 +154,7 @@ impl Session {
         let agent = Agent::start(Vec::new(), deps);
         let (ending_in, ending) = watch::channel(Ending::Not);
         let pods_seen = agent.watch_pods();
+        let closed = ending_in.clone();
         let sources = Sources { pods: pods_seen, node, clock, runtime: Some(runtime), ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
@@ -161,6 +164,7 @@ impl Session {
             told: BTreeSet::new(),
             unsettled: true,
             ending,
+            closed,
             operator: tokio::spawn(socket.serve(sources, async {
                 // Dropped or sent: either way it is time.
                 let _ = stopped.await;
@@ -186,6 +190,18 @@ impl Session {
         self.folder = None;
     }
 
+    /// The same, and those who asked for the end may look which pods there are.
+    fn close(&mut self) {
+        self.stop_following();
+        self.closed.send_if_modified(|ending| {
+            let open = matches!(ending, Ending::Not | Ending::Begun);
+            if open {
+                *ending = Ending::Closed;
+            }
+            open
+        });
+    }
+
     /// The next thing that happened. Cancel-safe: a change stays marked until it was handled.
     pub(crate) async fn next(&mut self) -> News {
         let folder = self.folder.as_mut();
@@ -200,15 +216,17 @@ impl Session {
             }
         };
         tokio::select! {
+            // The end goes before a change of the folder: after it was heard of, no pod is added.
+            biased;
             // Both are watch::Receiver::changed.
+            Ok(()) = self.ending.changed() => {
+                self.close();
+                News::Ending(*self.ending.borrow_and_update())
+            }
             () = changed => {
                 self.apply();
                 self.settle().await;
                 News::Folder
-            }
-            Ok(()) = self.ending.changed() => {
-                self.stop_following();
-                News::Ending(*self.ending.borrow_and_update())
             }
             else => std::future::pending().await,
         }
@@ -241,7 +259,8 @@ impl Session {
     }
 
     /// Removes every pod and ends; returns what is left and why.
-    pub(crate) async fn clean_up(self) -> Result<Vec<String>> {
+    pub(crate) async fn clean_up(mut self) -> Result<Vec<String>> {
+        self.close();
         let left = self.agent.clean_up().await;
         // An operator who waits for a stop gets the answer before the socket goes.
         finish(self.stop_serving, self.operator).await?;
@@ -249,7 +268,8 @@ impl Session {
     }
 
     /// Ends, and leaves the pods as they are.
-    pub(crate) async fn leave(self) -> Result<()> {
+    pub(crate) async fn leave(mut self) -> Result<()> {
+        self.close();
         drop(self.agent);
         finish(self.stop_serving, self.operator).await
     }

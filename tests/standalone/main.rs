@@ -11,3 +11,4 @@ mod pod;
 mod progress;
 mod reboot;
 mod streams;
+mod terminal;

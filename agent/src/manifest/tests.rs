@@ -31,6 +31,7 @@ spec:
       capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}
 "#;
 
+mod described;
 mod fields;
 mod ledger;
 mod objects;

@@ -273,7 +273,28 @@ impl Runtime for FakeRuntime {
         Box::pin(async move { Ok(ReceiverStream::new(begun.await?).map(|uid| Ok(Some(uid))).boxed()) })
     }
 
-    fn timeline<'a>(&'a self, _of: Subject<'a>) -> Effect<'a, Vec<Span>> {
-        Box::pin(async { Ok(Vec::new()) })
+    fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>> {
+        let latency = self.lock().timeline_latency;
+        Box::pin(async move {
+            tokio::time::sleep(latency).await;
+            let state = self.lock();
+            let made = match of {
+                Subject::Image(_) => None,
+                Subject::Sandbox(id) => {
+                    state.sandboxes.iter().find(|s| s.view.id == id).map(|s| s.view.created_at)
+                }
+                Subject::Container(id) => {
+                    state.containers.iter().find(|c| c.view.id == id).map(|c| c.view.created_at)
+                }
+            };
+            let span = |at| Span {
+                name: "made".to_owned(),
+                container: String::new(),
+                start: at,
+                end: at,
+                detail: String::new(),
+            };
+            Ok(made.map(span).into_iter().collect())
+        })
     }
 }
