@@ -2,7 +2,7 @@
 //! told. Owns the Node object's loops; never runs a pod. Called by the kubelet's wiring.
 //!
 //! what it is: [`machine`] · what is said: [`compose`], [`conditions`] (pure) · whether the runtime is
-//! well: [`health`] · sign of life: [`lease`].
+//! well: [`health`], [`stall`] · sign of life: [`lease`].
 //!
 //! ```text
 //! register ──made, or there already──▶ patch status ──every 10 s, if it changed──▶ patch …
@@ -16,6 +16,7 @@ mod conditions;
 mod health;
 mod lease;
 pub mod machine;
+pub mod stall;
 mod status;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::clock::Clock;
 use crate::events::sink::Recorder;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
@@ -114,6 +116,8 @@ pub struct World {
     pub addresses: Arc<dyn Addresses>,
     /// For events of the node.
     pub recorder: Recorder,
+    /// For heartbeats and transition times.
+    pub clock: Arc<dyn Clock>,
     /// What else keeps pods from running; empty when nothing does.
     pub troubles: watch::Receiver<Vec<String>>,
 }

@@ -51,23 +51,14 @@ pub(super) struct Facts<'a> {
     pub(super) addresses: Option<&'a [NodeAddress]>,
 }
 
-/// As Go names this machine's architecture.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 /// A node that nobody has heard of, but for its status.
-pub(super) fn initial(settings: &Settings) -> Node {
+pub(super) fn initial(settings: &Settings, machine: &Machine) -> Node {
     let mut labels = BTreeMap::from([(HOSTNAME.to_owned(), settings.hostname.clone())]);
     for os in [OS, "beta.kubernetes.io/os"] {
         labels.insert(os.to_owned(), "linux".to_owned());
     }
     for arch in [ARCH, "beta.kubernetes.io/arch"] {
-        labels.insert(arch.to_owned(), architecture().to_owned());
+        labels.insert(arch.to_owned(), machine.architecture.clone());
     }
     labels.extend(settings.labels.clone());
     let mut taints = settings.taints.clone();
@@ -139,7 +130,7 @@ pub(super) fn updated(node: &Node, facts: &Facts<'_>) -> Node {
     let mut node = node.clone();
     let labels = node.metadata.labels.get_or_insert_default();
     labels.insert(OS.to_owned(), "linux".to_owned());
-    labels.insert(ARCH.to_owned(), architecture().to_owned());
+    labels.insert(ARCH.to_owned(), facts.machine.architecture.clone());
     provided_ip(&mut node, facts.settings);
     let status = node.status.get_or_insert_default();
     if let Some(addresses) = facts.addresses {
@@ -193,7 +184,7 @@ fn system(info: &mut NodeSystemInfo, facts: &Facts<'_>) {
     info.kubelet_version.clone_from(&facts.settings.kubelet_version);
     info.kube_proxy_version = String::new();
     info.operating_system = "linux".to_owned();
-    info.architecture = architecture().to_owned();
+    info.architecture.clone_from(&facts.machine.architecture);
 }
 
 /// What the machine has, and what of it pods may have. Resources of others stay.

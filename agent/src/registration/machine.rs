@@ -30,6 +30,8 @@ pub struct Machine {
     pub kernel: String,
     /// os-release(5), PRETTY_NAME.
     pub os_image: String,
+    /// As Go names it.
+    pub architecture: String,
     /// Controllers are on cgroup v1.
     pub cgroup_v1: bool,
 }
@@ -75,11 +77,7 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         "/etc/machine-id",
     ]);
     Ok(Machine {
-        cores: std::thread::available_parallelism()
-            .map_err(Error::Cpus)?
-            .get()
-            .try_into()
-            .unwrap_or(i64::MAX),
+        cores: cores()?,
         memory,
         swap: kibibytes(&text, "SwapTotal:").unwrap_or(0),
         ephemeral: i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX),
@@ -89,8 +87,40 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         boot_id: first(&["/proc/sys/kernel/random/boot_id"]),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         os_image: os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])),
+        architecture: architecture().to_owned(),
         cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
     })
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// `0-3,8`, as the kernel lists processors that are online: an affinity of the agent's own says
+/// nothing of the machine.
+fn processors(list: &str) -> Option<i64> {
+    let mut count = 0;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (i64, i64) = (first.parse().ok()?, last.parse().ok()?);
+        count += (last - first + 1).max(0);
+    }
+    (count > 0).then_some(count)
+}
+
+fn cores() -> Result<i64, Error> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    match online.and_then(|list| processors(&list)) {
+        Some(count) => Ok(count),
+        None => {
+            let count = std::thread::available_parallelism().map_err(Error::Cpus)?;
+            Ok(i64::try_from(count.get()).unwrap_or(i64::MAX))
+        }
+    }
 }
 
 /// Of the first file that has any text.
@@ -188,6 +218,7 @@ mod tests {
             os_image("ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n"),
             "Debian GNU/Linux 12 (bookworm)"
         );
+        assert_eq!((processors("0-3,8\n"), processors("0"), processors("")), (Some(5), Some(1), None));
         assert_eq!(os_image(""), "Linux");
         assert_eq!(kibibytes("MemTotal: 16 kB\nSwapTotal:  2 kB\n", "SwapTotal:"), Some(2048));
         let folder = tempfile::tempdir().unwrap();

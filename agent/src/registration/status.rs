@@ -137,6 +137,12 @@ impl Reporter {
         self.world.recorder.node(NodeNote { kind, reason, message: message.into() });
     }
 
+    /// By the wall clock, in whole seconds: as the API keeps it.
+    fn now(&self) -> Timestamp {
+        let seconds = self.world.clock.wall_nanos().div_euclid(1_000_000_000);
+        Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
     fn nodes(&self) -> Api<Node> {
         Api::all(self.world.client.clone())
     }
@@ -145,7 +151,7 @@ impl Reporter {
     async fn register(&mut self) {
         let mut pause = FIRST_WAIT;
         loop {
-            let (node, notes) = self.composed(&compose::initial(&self.settings)).await;
+            let (node, notes) = self.composed(&compose::initial(&self.settings, &self.world.machine)).await;
             let name = self.settings.node_name.clone();
             tracing::info!(node = name, "attempting to register node");
             match timeout(PATIENCE, self.try_register(&node)).await {
@@ -240,6 +246,8 @@ impl Reporter {
         let answer =
             self.send(&patch).await.map_err(|source| Error::Patch { name, source: Box::new(source) })?;
         self.told = Some((Instant::now(), delay));
+        // Once, whatever the API's copy says later.
+        self.rebooted |= notes.iter().any(|note| note.reason == "Rebooted");
         notes.into_iter().for_each(|note| self.world.recorder.node(note));
         self.was_ready |= ready(&answer);
         self.answered = Some(Arc::new(answer));
@@ -257,7 +265,7 @@ impl Reporter {
     }
 
     /// The node as it is now, and what is to be told of it once it is known.
-    async fn composed(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
+    async fn composed(&self, base: &Node) -> (Node, Vec<NodeNote>) {
         let images = self.images().await;
         let addresses = self.addresses().await;
         let pulse = self.pulse.borrow().clone();
@@ -276,12 +284,11 @@ impl Reporter {
             base.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.boot_id);
         let boot = &self.world.machine.boot_id;
         if !self.rebooted && known.is_some_and(|known| !known.is_empty() && known != boot) {
-            self.rebooted = true;
             let message = format!("Node {name} has been rebooted, boot id: {boot}");
             notes.push(NodeNote { kind: Kind::Warning, reason: "Rebooted", message });
         }
         let status = node.status.get_or_insert_default();
-        notes.extend(conditions::set(status, name, &self.troubles(), Timestamp::now()));
+        notes.extend(conditions::set(status, name, &self.troubles(), self.now()));
         (node, notes)
     }
 

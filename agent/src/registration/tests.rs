@@ -81,6 +81,7 @@ pub(super) fn machine() -> Machine {
         boot_id: "boot-1".into(),
         kernel: "6.18.0".into(),
         os_image: "Debian".into(),
+        architecture: "amd64".into(),
         cgroup_v1: false,
     }
 }
@@ -162,7 +163,8 @@ struct Bed {
 fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: Option<Health>) -> Bed {
     let about = FakeAbout::default();
     about.is(health);
-    let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_000_000)));
+    let clock = Arc::new(FakeClock::new(1_000_000));
+    let (recorder, queue) = sink::queue(clock.clone());
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     drop(sink::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
@@ -178,6 +180,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
             route: Some("10.0.0.5".parse().unwrap()),
         }),
         recorder,
+        clock,
         troubles: troubles_seen,
     };
     let registered = start(settings, world);
@@ -231,7 +234,7 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     );
     assert_eq!(
         status["allocatable"],
-        json!({ "cpu": "1500m", "memory": format!("{}Ki", memory / 1024), "pods": "110",
+        json!({ "cpu": "1500m", "memory": format!("{}Mi", memory >> 20), "pods": "110",
             "ephemeral-storage": "900", "hugepages-2Mi": "4Mi" })
     );
     assert_eq!(

@@ -153,10 +153,13 @@ fn conditions(old: &PodStatus, new: &PodStatus, end: End, now: Timestamp) -> Vec
 fn timed(ours: &PodCondition, before: Option<&PodCondition>, now: Timestamp) -> PodCondition {
     let mut ours = ours.clone();
     let same = before.filter(|before| before.status == ours.status);
+    let then = before.and_then(|before| before.last_transition_time.clone());
     ours.last_transition_time = match same {
-        Some(same) => same.last_transition_time.clone(),
-        None => ours.last_transition_time.or(Some(Time(now))),
-    };
+        Some(_) => then,
+        // A worker knows since when it holds for itself; somebody else's gate may have come after.
+        None => ours.last_transition_time.filter(|own| then.as_ref().is_none_or(|then| own.0 > then.0)),
+    }
+    .or(Some(Time(now)));
     if let Some(time) = &mut ours.last_transition_time {
         to_seconds(time);
     }

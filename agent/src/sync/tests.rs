@@ -101,10 +101,15 @@ async fn a_pod_of_the_api_runs_is_told_and_is_deleted_when_nothing_is_left() {
     assert_eq!(pod["status"]["observedGeneration"], 1);
     machine.delete(None).await;
     machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
-    assert_eq!(machine.runtime.count("stop"), 1);
+    assert_eq!(machine.runtime.count("stop "), 1);
     let asked = machine.server.asked();
-    let last = asked.iter().rfind(|asked| asked.method == "PATCH").unwrap();
-    assert!(last.body["status"]["containerStatuses"][0]["state"]["terminated"].is_object(), "{last:#?}");
+    let ended = |asked: &&crate::fake_apiserver::Asked| {
+        asked.method == "PATCH"
+            && asked.body["status"]["containerStatuses"][0]["state"]["terminated"].is_object()
+    };
+    let told = asked.iter().position(|asked| ended(&asked)).unwrap();
+    let deleted = asked.iter().position(|asked| asked.body["gracePeriodSeconds"] == 0).unwrap();
+    assert!(told < deleted, "trap 4: exit codes are told before the pod goes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +120,7 @@ async fn a_pod_deleted_by_force_is_torn_down_all_the_same() {
     machine.phase("Running").await;
     machine.delete(Some(0)).await;
     assert_eq!(machine.server.get(WEB), None);
-    machine.server.until("removed", |_| (machine.runtime.count("remove_sandbox") > 0).then_some(())).await;
+    machine.server.until("removed", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,5 +182,5 @@ async fn what_was_deleted_by_force_while_no_agent_was_there_is_swept() {
     drop(kubelet);
     machine.server.remove(WEB);
     let _kubelet = machine.kubelet();
-    machine.server.until("swept", |_| (machine.runtime.count("remove_sandbox") > 0).then_some(())).await;
+    machine.server.until("swept", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
 }

@@ -29,6 +29,8 @@ pub(super) struct Poster {
     node: String,
     clock: Arc<dyn Clock>,
     correlator: Correlator,
+    /// The last name's time: no two are the same.
+    named: i64,
 }
 
 /// How a request went.
@@ -44,7 +46,7 @@ enum Outcome {
 
 impl Poster {
     pub(super) fn new(client: Option<Client>, node: String, clock: Arc<dyn Clock>) -> Self {
-        Self { client, node, clock, correlator: Correlator::default() }
+        Self { client, node, clock, correlator: Correlator::default(), named: 0 }
     }
 
     /// Until nobody tells any more.
@@ -94,13 +96,14 @@ impl Poster {
     }
 
     /// As upstream: the object's name and the time.
-    fn name(&self, happening: &Happening) -> String {
+    fn name(&mut self, happening: &Happening) -> String {
+        self.named = self.clock.wall_nanos().max(self.named.saturating_add(1));
         let name = match &happening.about {
             About::Node => self.node.as_str(),
             About::Pod { name, .. } => name,
         };
         let name = name.get(..name.floor_char_boundary(MOST_NAME)).unwrap_or(name);
-        format!("{name}.{:x}", self.clock.wall_nanos())
+        format!("{name}.{:x}", self.named)
     }
 }
 

@@ -133,13 +133,13 @@ async fn what_happens_while_the_server_is_away_is_told_afterwards() {
     let server = FakeApiServer::default();
     let mut bed = begin(&server);
     server.set_down(true);
-    for second in 0..30 {
+    for second in 0..20 {
         bed.happens(unhealthy("no"), second);
         sleep(Duration::from_secs(1)).await;
     }
     server.set_down(false);
     let whole =
-        |server: &FakeApiServer| server.all("/api/v1/events").into_iter().find(|event| event["count"] == 30);
+        |server: &FakeApiServer| server.all("/api/v1/events").into_iter().find(|event| event["count"] == 20);
     server.until("all of them", whole).await;
 }
 

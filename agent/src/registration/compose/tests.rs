@@ -23,7 +23,7 @@ fn taints_and_provider_are_set_when_the_node_is_made() {
     settings.provider_id = "cloud://1".into();
     settings.taints =
         vec![Taint { key: "k".into(), effect: "NoExecute".into(), value: None, time_added: None }];
-    let node = serde_json::to_value(initial(&settings)).unwrap();
+    let node = serde_json::to_value(initial(&settings, &machine())).unwrap();
     assert_eq!(node["spec"]["providerID"], "cloud://1");
     let keys: Vec<&Value> =
         node["spec"]["taints"].as_array().unwrap().iter().map(|taint| &taint["key"]).collect();
@@ -37,7 +37,7 @@ fn reservations_beyond_capacity_leave_nothing_not_less() {
     settings.pods_per_core = 10;
     settings.system_reserved =
         BTreeMap::from([("memory".into(), "100Gi".into()), ("cpu".into(), "3".into())]);
-    let node = made(&settings, &initial(&settings));
+    let node = made(&settings, &initial(&settings, &machine()));
     assert_eq!(node["status"]["allocatable"]["memory"], "0");
     assert_eq!(node["status"]["allocatable"]["cpu"], "0");
     assert_eq!(node["status"]["capacity"]["pods"], "20");

@@ -51,6 +51,19 @@ fn trap_05_conditions_of_others_stay_and_ours_keep_their_times() {
 }
 
 #[test]
+fn a_condition_that_a_gate_turned_turned_when_it_was_told() {
+    let old = json!({ "conditions": [
+        { "type": "Ready", "status": "False", "lastTransitionTime": "1970-01-10T00:00:00Z" }] });
+    let own = |time: &str| {
+        let new =
+            json!({ "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": time }] });
+        merged(old.clone(), new, End::Not)["conditions"][0]["lastTransitionTime"].clone()
+    };
+    assert_eq!(own("1970-01-09T00:00:00Z"), "1970-01-12T13:46:40Z", "the worker saw no change then");
+    assert_eq!(own("1970-01-11T00:00:00Z"), "1970-01-11T00:00:00Z");
+}
+
+#[test]
 fn trap_05_addresses_stay_when_the_sandbox_goes_and_a_generation_never_falls() {
     let old = json!({ "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }], "observedGeneration": 3,
         "hostIP": "10.0.0.5", "hostIPs": [{ "ip": "10.0.0.5" }] });

@@ -164,6 +164,7 @@ async fn no_image_is_made_for_a_node_that_is_not_there_or_over_another_pod() {
     sleep(Duration::from_secs(60)).await;
     assert_eq!(bed.creates(), 0);
     server.put(ETCD, json!({ "spec": { "nodeName": "n1", "containers": [] } }));
+    sleep(Duration::from_secs(1)).await;
     bed.node.send_replace(Some(node()));
     sleep(Duration::from_secs(60)).await;
     assert_eq!(bed.creates(), 0);
