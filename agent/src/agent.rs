@@ -1,6 +1,8 @@
 //! The wiring: pods in, one worker each, handles out; one ear at the runtime's events for all. Owns
 //! the workers' tasks; never looks into a pod. Called by `gantry run`.
 
+mod fit;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::pod::status::{Phase, PodStatus};
 use crate::pod::worker::{PodHandle, Worker};
 use crate::pod::{Life, Verdict};
 use crate::watcher::{self, Pods};
+pub use fit::follow;
 
 /// Of pods that nobody has described.
 const ORPHANS_GRACE: Duration = Duration::from_secs(1);

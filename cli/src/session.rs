@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
 use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
@@ -24,8 +24,7 @@ use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::about::About as _;
-use gantry_agent::runtime::cri::{CriRuntime, NodeConfig};
+use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
 use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
 use gantry_agent::users::UserRanges;
@@ -108,13 +107,10 @@ impl Setup {
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
-        let recursive_read_only = runtime.recursive_read_only().await?;
-        let runtime_name = runtime.version().await?.name;
-        let handlers = runtime.health().await?.handlers;
-        let user_namespaces = handlers.into_iter().filter(|h| h.user_namespaces).map(|h| h.name).collect();
+        let Features { runtime_name, recursive_read_only, user_namespaces } = runtime.features().await?;
+        let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
         let node =
-            Arc::new(NodeInfo { recursive_read_only, resolver, runtime_name, user_namespaces, ..info });
-        let users = UserRanges::load(root_dir.clone()).await.map_err(|error| anyhow!(error))?;
+            Arc::new(NodeInfo { runtime_name, recursive_read_only, user_namespaces, resolver, ..info });
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
@@ -151,6 +147,8 @@ pub(crate) struct Session {
     /// Pods whose manifests went while no agent was here are still to be ended.
     unsettled: bool,
     ending: watch::Receiver<Ending>,
+    /// To say that no pod is added any more.
+    closed: watch::Sender<Ending>,
     operator: JoinHandle<Result<(), socket::Error>>,
     stop_serving: oneshot::Sender<()>,
 }
@@ -183,6 +181,7 @@ impl Session {
         let agent = Agent::start(Vec::new(), deps);
         let (ending_in, ending) = watch::channel(Ending::Not);
         let pods_seen = agent.watch_pods();
+        let closed = ending_in.clone();
         let sources = Sources { pods: pods_seen, node, clock, runtime: Some(runtime), ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
@@ -192,6 +191,7 @@ impl Session {
             told: BTreeSet::new(),
             unsettled: true,
             ending,
+            closed,
             operator: tokio::spawn(socket.serve(sources, async {
                 // Dropped or sent: either way it is time.
                 let _ = stopped.await;
@@ -217,6 +217,18 @@ impl Session {
         self.folder = None;
     }
 
+    /// The same, and those who asked for the end may look which pods there are.
+    fn close(&mut self) {
+        self.stop_following();
+        self.closed.send_if_modified(|ending| {
+            let open = matches!(ending, Ending::Not | Ending::Begun);
+            if open {
+                *ending = Ending::Closed;
+            }
+            open
+        });
+    }
+
     /// The next thing that happened. Cancel-safe: a change stays marked until it was handled.
     pub(crate) async fn next(&mut self) -> News {
         let folder = self.folder.as_mut();
@@ -231,15 +243,17 @@ impl Session {
             }
         };
         tokio::select! {
+            // The end goes before a change of the folder: after it was heard of, no pod is added.
+            biased;
             // Both are watch::Receiver::changed.
+            Ok(()) = self.ending.changed() => {
+                self.close();
+                News::Ending(*self.ending.borrow_and_update())
+            }
             () = changed => {
                 self.apply();
                 self.settle().await;
                 News::Folder
-            }
-            Ok(()) = self.ending.changed() => {
-                self.stop_following();
-                News::Ending(*self.ending.borrow_and_update())
             }
             else => std::future::pending().await,
         }
@@ -272,7 +286,8 @@ impl Session {
     }
 
     /// Removes every pod and ends; returns what is left and why.
-    pub(crate) async fn clean_up(self) -> Result<Vec<String>> {
+    pub(crate) async fn clean_up(mut self) -> Result<Vec<String>> {
+        self.close();
         let left = self.agent.clean_up().await;
         // An operator who waits for a stop gets the answer before the socket goes.
         finish(self.stop_serving, self.operator).await?;
@@ -280,7 +295,8 @@ impl Session {
     }
 
     /// Ends, and leaves the pods as they are.
-    pub(crate) async fn leave(self) -> Result<()> {
+    pub(crate) async fn leave(mut self) -> Result<()> {
+        self.close();
         drop(self.agent);
         finish(self.stop_serving, self.operator).await
     }

@@ -12,3 +12,4 @@ mod pod;
 mod progress;
 mod reboot;
 mod streams;
+mod terminal;

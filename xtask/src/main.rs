@@ -37,7 +37,7 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
-    /// Runs pods from YAML files end to end and shows them (as root)
+    /// Runs pods from YAML files end to end and shows them (builds as you, runs as root: by sudo)
     Demo {
         /// With optimisation
         #[arg(long)]
@@ -45,6 +45,9 @@ enum Task {
         /// Where the picture goes; `demo` in the target folder when not given
         #[arg(long)]
         out: Option<PathBuf>,
+        /// Programs that are built already
+        #[arg(long, hide = true)]
+        built: Option<PathBuf>,
     },
     /// Runs the test tiers (as root, except static and unit)
     Test {
@@ -119,7 +122,7 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
-        Task::Demo { release, out } => demo::outside(release, out),
+        Task::Demo { release, out, built } => demo::outside(release, out, built),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),

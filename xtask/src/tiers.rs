@@ -74,7 +74,7 @@ impl Tier {
                 gantry_tests::go::upstream_plugins()?;
                 kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
             }
-            Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None))),
+            Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)

@@ -32,10 +32,13 @@ pub struct Trouble {
 
 impl Trouble {
     fn is_of_image(&self) -> bool {
-        matches!(
-            self.reason.as_str(),
-            "ErrImagePull" | "ImageInspectError" | "InvalidImageName" | "ErrImageNeverPull"
-        )
+        let others = ["ImageInspectError", "InvalidImageName", "ErrImageNeverPull"];
+        self.is_of_pull() || others.contains(&self.reason.as_str())
+    }
+
+    /// A pull has failed, which is tried again.
+    pub(super) fn is_of_pull(&self) -> bool {
+        ["ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"].contains(&self.reason.as_str())
     }
 }
 

@@ -11,7 +11,7 @@ mod observe;
 mod resources;
 mod sandbox_config;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,17 @@ pub struct NodeConfig {
     pub cluster_domain: String,
 }
 
+/// What the runtime can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Such as `containerd`.
+    pub runtime_name: String,
+    /// The default handler makes mounts read-only with all that is below them.
+    pub recursive_read_only: bool,
+    /// Handlers that make user namespaces; the default one is the empty text.
+    pub user_namespaces: BTreeSet<String>,
+}
+
 /// A CRI runtime.
 #[derive(Debug, Clone)]
 pub struct CriRuntime {
@@ -101,16 +112,17 @@ impl CriRuntime {
         }
     }
 
-    /// Whether the default handler makes recursive read-only mounts: what a kubelet reads from
-    /// Status, too.
+    /// What a kubelet reads from Version and Status, too.
     ///
     /// # Errors
     /// When the runtime does not answer.
-    pub async fn recursive_read_only(&self) -> Result<bool, Error> {
+    pub async fn features(&self) -> Result<Features, Error> {
+        let wrap = |status: Status| Error::Features { source: failure(&status) };
+        let ask = wire::VersionRequest { version: String::new() };
+        let version = self.runtime().version(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
         let ask = wire::StatusRequest { verbose: false };
-        let answer = self.runtime().status(timed(ask, TIMEOUT)).await;
-        let status = answer.map_err(|status| Error::Features { source: failure(&status) })?.into_inner();
-        Ok(recursive_read_only(&status))
+        let status = self.runtime().status(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
     fn runtime(&self) -> RuntimeServiceClient<Channel> {
@@ -334,9 +346,17 @@ fn auth_config(auth: RegistryAuth) -> wire::AuthConfig {
 }
 
 /// A runtime that names no handler says nothing of features, and is not asked for them.
-fn recursive_read_only(status: &wire::StatusResponse) -> bool {
-    let default = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
-    default.and_then(|handler| handler.features.as_ref()).is_some_and(|f| f.recursive_read_only_mounts)
+fn features(status: &wire::StatusResponse) -> Features {
+    let can = |of: fn(&wire::RuntimeHandlerFeatures) -> bool| {
+        let handlers = status.runtime_handlers.iter();
+        let able = handlers.filter(move |handler| handler.features.as_ref().is_some_and(of));
+        able.map(|handler| handler.name.clone()).collect::<BTreeSet<String>>()
+    };
+    Features {
+        runtime_name: String::new(),
+        recursive_read_only: can(|f| f.recursive_read_only_mounts).contains(""),
+        user_namespaces: can(|f| f.user_namespaces),
+    }
 }
 
 fn image_spec(image: &str) -> wire::ImageSpec {

@@ -19,6 +19,7 @@ pub struct FakeVolumes {
 #[derive(Debug, Default)]
 struct State {
     set_up: BTreeSet<PodUid>,
+    times: BTreeMap<PodUid, usize>,
     words: BTreeMap<(PodUid, String, u32), String>,
     files: BTreeMap<(PodUid, String), String>,
     failure: Option<String>,
@@ -42,6 +43,12 @@ impl FakeVolumes {
     /// A file in a volume of the pod.
     pub fn leave(&self, uid: &PodUid, volume: &str, path: &str, text: &str) {
         self.state().files.insert((uid.clone(), format!("{volume}/{path}")), text.to_owned());
+    }
+
+    /// How often they were set up.
+    #[must_use]
+    pub fn times(&self, uid: &PodUid) -> usize {
+        self.state().times.get(uid).copied().unwrap_or(0)
     }
 
     /// Whether the pod has its volumes.
@@ -79,7 +86,9 @@ impl Volumes for FakeVolumes {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
         let result = self.check();
         if result.is_ok() {
-            self.state().set_up.insert(pod.uid.clone());
+            let mut state = self.state();
+            state.set_up.insert(pod.uid.clone());
+            *state.times.entry(pod.uid.clone()).or_default() += 1;
         }
         Box::pin(ready(result))
     }

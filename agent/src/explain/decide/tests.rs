@@ -199,3 +199,27 @@ fn no_sandbox_no_volume() {
         assert!(found.first().unwrap().cause.contains(word), "{word}: {found:?}");
     }
 }
+
+#[test]
+fn a_kill_by_hand_is_not_blamed_on_the_grace_period() {
+    let mut web = running("web");
+    web.state = ContainerState::Terminated(Exit {
+        code: 137,
+        reason: "Error".into(),
+        message: String::new(),
+        started_at: 10,
+        finished_at: 20,
+    });
+    let killing = |at| {
+        let note = Note::container(Kind::Normal, "Killing", "web", "Stopping container web");
+        Event { note, count: 1, first: at, last: at }
+    };
+    // One of an earlier instance says nothing of this one.
+    for (events, asked) in [(vec![], false), (vec![killing(5)], false), (vec![killing(15)], true)] {
+        let mut status = status(vec![web.clone()]);
+        status.events = events.into();
+        let found = only(explained(&pod(), &status, |_| {}));
+        assert_eq!(found.cause.contains("grace period"), asked, "{found:?}");
+        assert_eq!(found.remedy.contains("terminationGracePeriodSeconds"), asked, "{found:?}");
+    }
+}

@@ -223,12 +223,12 @@ impl View<'_> {
     fn trouble(&self, container: &Container, trouble: &Trouble, fresh: bool) -> ContainerState {
         let key = pull_key(self.pod, container);
         let backing_off = self.going_on && !fresh && self.history.pull.blocked(&key, self.now).is_some();
-        if trouble.reason == "ErrImagePull" && backing_off {
+        if trouble.is_of_pull() && backing_off {
             return ContainerState::Waiting {
                 reason: "ImagePullBackOff".to_owned(),
                 message: format!(
-                    "Back-off pulling image {:?}: ErrImagePull: {}",
-                    container.image, trouble.message
+                    "Back-off pulling image {:?}: {}: {}",
+                    container.image, trouble.reason, trouble.message
                 ),
             };
         }

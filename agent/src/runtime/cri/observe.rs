@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::{try_join, try_join_all};
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
 use tonic::transport::Channel;
@@ -22,34 +23,44 @@ pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// static pod of the kubelet's must never be taken for an older version of ours.
 pub(super) const RUN_SOURCE: &str = "io.gantry.run";
 
-/// Lists first, then asks for each one's status: what vanished in between is left out.
+/// Lists first, then asks for each one's status: what vanished in between is left out. All at once
+/// in both steps, because every step of a pod's start waits for it.
 pub(super) async fn pod(
-    mut client: RuntimeServiceClient<Channel>,
+    client: RuntimeServiceClient<Channel>,
     uid: &PodUid,
     node: &NodeConfig,
 ) -> Result<Observed, Status> {
     let label_selector = BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]);
     let filter = wire::PodSandboxFilter { label_selector: label_selector.clone(), ..Default::default() };
     let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
-    let sandboxes = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+    let (mut first, mut second) = (client.clone(), client.clone());
+    let sandboxes = first.list_pod_sandbox(timed(ask, TIMEOUT));
     let filter = wire::ContainerFilter { label_selector, ..Default::default() };
     let ask = wire::ListContainersRequest { filter: Some(filter) };
-    let containers = client.list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+    let (sandboxes, containers) = try_join(sandboxes, second.list_containers(timed(ask, TIMEOUT))).await?;
 
-    let mut observed = Observed::default();
-    for item in sandboxes {
-        let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id.clone(), verbose: false };
-        let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
-        observed.sandboxes.extend(present(answer)?.map(sandbox));
-    }
-    for item in containers {
-        let ask = wire::ContainerStatusRequest { container_id: item.id.clone(), verbose: false };
-        let answer = client.container_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
-        if let Some(status) = present(answer)? {
-            observed.containers.push(instance(status, item.pod_sandbox_id, node));
+    let sandboxes = sandboxes.into_inner().items.into_iter().map(|item| {
+        let mut client = client.clone();
+        async move {
+            let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id, verbose: false };
+            let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await;
+            present(answer.map(|a| a.into_inner().status)).map(|status| status.map(sandbox))
         }
-    }
-    Ok(observed)
+    });
+    let containers = containers.into_inner().containers.into_iter().map(|item| {
+        let mut client = client.clone();
+        async move {
+            let ask = wire::ContainerStatusRequest { container_id: item.id, verbose: false };
+            let answer = client.container_status(timed(ask, TIMEOUT)).await;
+            let status = present(answer.map(|a| a.into_inner().status))?;
+            Ok(status.map(|status| instance(status, item.pod_sandbox_id, node)))
+        }
+    });
+    let (sandboxes, containers) = try_join(try_join_all(sandboxes), try_join_all(containers)).await?;
+    Ok(Observed {
+        sandboxes: sandboxes.into_iter().flatten().collect(),
+        containers: containers.into_iter().flatten().collect(),
+    })
 }
 
 /// Every pod with a sandbox and the kubelet's labels; others are nobody's business here.

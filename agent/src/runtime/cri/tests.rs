@@ -240,7 +240,8 @@ fn what_the_default_handler_can_is_read_from_status() {
         }),
     };
     let of = |runtime_handlers| {
-        recursive_read_only(&wire::StatusResponse { runtime_handlers, ..wire::StatusResponse::default() })
+        let status = wire::StatusResponse { runtime_handlers, ..wire::StatusResponse::default() };
+        features(&status).recursive_read_only
     };
     assert!(of(vec![handler("kata", false), handler("", true)]));
     assert!(!of(vec![handler("kata", true), handler("", false)]));

@@ -78,14 +78,16 @@ impl Runtime for FakeRuntime {
     }
 
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
-        let NewSandbox { pod, attempt, .. } = new;
+        let NewSandbox { pod, attempt, handler, users, .. } = new;
+        let under = if handler.is_empty() { String::new() } else { format!(" under {handler}") };
+        let own = users.map(|users| format!(" as {}", users.first)).unwrap_or_default();
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         let act = move |state: &mut State| {
             if state.sandboxes.iter().any(|s| s.uid == uid && s.view.attempt == attempt) {
                 return Err(failed(format!("sandbox name of attempt {attempt} is reserved")));
             }
             let id = state.id("s");
-            state.log.push(format!("run-sandbox {attempt}"));
+            state.log.push(format!("run-sandbox {attempt}{under}{own}"));
             let created_at = state.wall();
             let view = Sandbox {
                 id: id.clone(),
@@ -271,7 +273,28 @@ impl Runtime for FakeRuntime {
         Box::pin(async move { Ok(ReceiverStream::new(begun.await?).map(|uid| Ok(Some(uid))).boxed()) })
     }
 
-    fn timeline<'a>(&'a self, _of: Subject<'a>) -> Effect<'a, Vec<Span>> {
-        Box::pin(async { Ok(Vec::new()) })
+    fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>> {
+        let latency = self.lock().timeline_latency;
+        Box::pin(async move {
+            tokio::time::sleep(latency).await;
+            let state = self.lock();
+            let made = match of {
+                Subject::Image(_) => None,
+                Subject::Sandbox(id) => {
+                    state.sandboxes.iter().find(|s| s.view.id == id).map(|s| s.view.created_at)
+                }
+                Subject::Container(id) => {
+                    state.containers.iter().find(|c| c.view.id == id).map(|c| c.view.created_at)
+                }
+            };
+            let span = |at| Span {
+                name: "made".to_owned(),
+                container: String::new(),
+                start: at,
+                end: at,
+                detail: String::new(),
+            };
+            Ok(made.map(span).into_iter().collect())
+        })
     }
 }
