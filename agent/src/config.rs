@@ -96,11 +96,10 @@ fn join(problems: &[String]) -> String {
 /// # Errors
 /// When the kubelet must not start with this.
 pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) -> Result<Order, Error> {
-    let given = flag::parse(arguments);
-    if let Ok(given) = &given {
-        given.deprecated.iter().for_each(|line| deprecated(line));
-    }
-    let given = given?;
+    let mut given = Given::default();
+    let read = given.read(arguments);
+    given.deprecated.iter().for_each(|line| deprecated(line));
+    read?;
     if let Some(command) = given.rest.first() {
         return Err(Error::Command(command.clone()));
     }

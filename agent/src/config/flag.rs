@@ -48,22 +48,30 @@ pub enum Error {
 /// At the first argument that is wrong.
 pub fn parse(arguments: &[String]) -> Result<Given, Error> {
     let mut given = Given::default();
-    let mut left = arguments.iter();
-    while let Some(argument) = left.next() {
-        if argument == "--" {
-            given.rest.extend(left.by_ref().cloned());
-        } else if let Some(long) = argument.strip_prefix("--") {
-            given.long(long, argument, &mut left)?;
-        } else if argument.len() > 1 && argument.starts_with('-') {
-            given.letters(&argument[1..], &mut left)?;
-        } else {
-            given.rest.push(argument.clone());
-        }
-    }
-    Ok(given)
+    given.read(arguments).map(|()| given)
 }
 
 impl Given {
+    /// The same; what stands before a wrong argument has been read.
+    ///
+    /// # Errors
+    /// As [`parse`].
+    pub fn read(&mut self, arguments: &[String]) -> Result<(), Error> {
+        let mut left = arguments.iter();
+        while let Some(argument) = left.next() {
+            if argument == "--" {
+                self.rest.extend(left.by_ref().cloned());
+            } else if let Some(long) = argument.strip_prefix("--") {
+                self.long(long, argument, &mut left)?;
+            } else if argument.len() > 1 && argument.starts_with('-') {
+                self.letters(&argument[1..], &mut left)?;
+            } else {
+                self.rest.push(argument.clone());
+            }
+        }
+        Ok(())
+    }
+
     fn long<'a>(
         &mut self,
         text: &str,

@@ -18,6 +18,7 @@ use super::csr::{self, NODES, Signer, Template};
 use super::pair::{Leaf, Pair};
 use super::store::{self, Store};
 use super::{Current, Notice};
+use crate::random;
 
 /// How long one request may wait for its signature.
 const SIGNED_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -78,12 +79,11 @@ pub fn satisfies(leaf: &Leaf, template: &Template) -> bool {
         && template.names.ips.is_subset(&leaf.ips)
 }
 
-/// Between nothing and one.
-fn chance() -> f64 {
-    let mut bytes = [0u8; 4];
-    // Without randomness all nodes ask at once: no more than that.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX)
+/// One that nobody changes any more stays as it is.
+async fn changed(template: &mut watch::Receiver<Option<Template>>) {
+    if template.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 fn until(time: Timestamp) -> Duration {
@@ -96,8 +96,10 @@ impl Rotation {
         let mut told = None;
         loop {
             let Some(template) = self.template.borrow_and_update().clone() else {
-                if self.template.changed().await.is_err() {
-                    return;
+                tokio::select! {
+                    // Both only wait.
+                    () = self.current.closed() => return,
+                    () = changed(&mut self.template) => {}
                 }
                 continue;
             };
@@ -120,7 +122,7 @@ impl Rotation {
             return Timestamp::now();
         }
         match &*self.current.borrow() {
-            Some(pair) if satisfies(pair.leaf(), template) => deadline(pair.leaf(), chance()),
+            Some(pair) if satisfies(pair.leaf(), template) => deadline(pair.leaf(), random::fraction()),
             _ => Timestamp::now(),
         }
     }
@@ -136,7 +138,7 @@ impl Rotation {
             tokio::select! {
                 // All three only wait.
                 () = self.current.closed() => return false,
-                changed = self.template.changed() => return changed.is_ok(),
+                () = changed(&mut self.template) => return true,
                 () = tokio::time::sleep(left.min(LOOK)) => {}
             }
         }
@@ -156,10 +158,10 @@ impl Rotation {
             let text = format!("{:#}", Chain(&problem));
             tracing::warn!(signer = ?self.signer, error = text, "certificate request was not signed; trying again");
             self.warn(told).await;
-            let jitter = pause.mul_f64(chance() * 0.1);
+            let jitter = pause.mul_f64(random::fraction() * 0.1);
             tokio::select! {
                 () = self.current.closed() => return false,
-                changed = self.template.changed() => return changed.is_ok(),
+                () = changed(&mut self.template) => return true,
                 () = tokio::time::sleep(pause + jitter) => {}
             }
             pause = (pause * 2).min(LONGEST_PAUSE);

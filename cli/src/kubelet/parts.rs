@@ -146,7 +146,7 @@ impl Parts<'_> {
         let (admission_in, admission) = watch::channel(None);
         // Told on last: who knows the node may count on its admission.
         let (known_in, known) = watch::channel(None);
-        let rules = wiring::admission(self.config);
+        let rules = wiring::admission(self.config)?;
         let (mut node, names) = (registered.node, self.names.clone());
         tokio::spawn(async move {
             loop {

@@ -32,6 +32,8 @@ pub(super) enum Error {
     Quantity { field: &'static str, value: String },
     #[error("evictionHard {signal}: invalid threshold {value:?}")]
     Threshold { signal: &'static str, value: String },
+    #[error("allowedUnsafeSysctls: {0}")]
+    Sysctls(String),
     #[error("tlsMinVersion {0:?} is not supported: VersionTLS12 or VersionTLS13")]
     Tls(String),
     #[error("cannot reserve {resource:?} resource in {field}")]
@@ -179,12 +181,12 @@ fn threshold(signal: &'static str, value: &str) -> Result<Threshold, Error> {
 }
 
 /// What admission needs beside the Node object.
-pub(super) fn admission(config: &KubeletConfiguration) -> NodeSettings {
+pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, Error> {
     let app_armor = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
-    NodeSettings {
+    Ok(NodeSettings {
         app_armor: app_armor.is_ok_and(|text| text.starts_with('Y')),
-        sysctls: Allowed { unsafe_too: config.allowed_unsafe_sysctls.clone() },
-    }
+        sysctls: Allowed::new(config.allowed_unsafe_sysctls.clone()).map_err(Error::Sysctls)?,
+    })
 }
 
 /// Logs of containers.

@@ -92,7 +92,8 @@ fn the_wiring_gives_each_part_its_settings() {
     );
     assert_eq!((node.status_every, node.report_every, node.lease_seconds), (seconds(3), seconds(70), 20));
     assert_eq!((node.max_images, node.attach_detach, node.local_storage), (9, true, true));
-    assert_eq!(admission(&config).sysctls.unsafe_too, ["net.core.*"]);
+    let allowed = Allowed::new(vec![own("net.core.*")]).unwrap();
+    assert_eq!(admission(&config).unwrap().sysctls, allowed);
     let logs = logs(&config).unwrap();
     assert_eq!((logs.max_size, logs.max_files, logs.workers, logs.interval), (1 << 20, 3, 2, seconds(4)));
     let images = images(&config);
