@@ -108,7 +108,7 @@ fn flags(roots: &Roots, more: &str) -> Result<Vec<String>> {
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\n\
          failSwapOn: false\nstaticPodPath: manifests\npodLogsDir: {}\ncgroupRoot: /{}\n\
          containerRuntimeEndpoint: unix://{}\nfileCheckFrequency: 1s\nauthentication: {{webhook: {{enabled: false}}}}\n\
-         authorization: {{mode: AlwaysAllow}}\nreadOnlyPort: 10255\n{more}",
+         authorization: {{mode: AlwaysAllow}}\nreadOnlyPort: 10255\nmaxOpenFiles: 4096\noomScoreAdj: 5\n{more}",
         at("logs"),
         roots.tag(),
         at("cri.sock"),
@@ -183,6 +183,10 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
         if is_up { Ok(pods) } else { Err(format!("{pods}\n{}", kubelet.log())) }
     })?;
     assert!(running.contains("kubernetes.io/config.source"), "{running}");
+    let own = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", kubelet.child.id()));
+    assert_eq!(own("oom_score_adj")?.trim(), "5");
+    assert!(own("limits")?.lines().any(|line| line.starts_with("Max open files") && line.contains("4096")));
+    TcpStream::connect(("127.0.0.1", 10250)).context("the API's port")?;
     for folder in ["pods", "plugins", "plugins_registry", "pod-resources", "device-plugins", "checkpoints"] {
         assert!(roots.path("kubelet").join(folder).is_dir(), "{folder}");
     }

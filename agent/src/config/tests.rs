@@ -214,6 +214,14 @@ fn what_cannot_be_done_is_refused_by_name_and_eviction_is_told_once() {
 }
 
 #[test]
+fn flags_that_cannot_be_done_are_refused_by_name() {
+    for (flag, _) in refused::FLAGS {
+        let error = refusal(&format!("--{flag}=/x"));
+        assert!(error.contains(&format!("--{flag} is not supported by this kubelet")), "{error}");
+    }
+}
+
+#[test]
 fn every_refused_field_is_refused_and_every_inert_one_is_noted() {
     let kinds: BTreeMap<&str, &str> =
         include_str!("upstream/fields.tsv").lines().filter_map(|line| line.split_once('\t')).collect();
