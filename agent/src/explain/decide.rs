@@ -147,7 +147,7 @@ fn init_before<'a>(facts: &'a Facts<'_>, status: &ContainerStatus) -> Option<&'a
     let before = inits.take_while(|init| init.name != status.name);
     before.into_iter().find(|init| match init.role {
         Role::Sidecar => !init.started,
-        Role::Init | Role::Regular => !init.ready,
+        Role::Init | Role::Regular | Role::Ephemeral => !init.ready,
     })
 }
 
@@ -295,7 +295,7 @@ fn events(facts: &Facts<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
         .events
         .iter()
         .filter(|e| e.note.container == container)
-        .filter(|e| e.note.kind == Kind::Warning && reasons.is_empty() || reasons.contains(&e.note.reason))
+        .filter(|e| e.note.kind == Kind::Warning && reasons.is_empty() || reasons.contains(&&*e.note.reason))
         .collect();
     list.sort_by_key(|event| event.last);
     let surplus = list.len().saturating_sub(EVENTS);

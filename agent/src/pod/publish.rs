@@ -48,6 +48,11 @@ impl Publisher {
         (Self { pod, sender, timeline, spans, journal, events, started_at, turns: 0 }, receiver)
     }
 
+    /// What the status is about is described anew.
+    pub(super) fn describe(&mut self, pod: Arc<Pod>) {
+        self.pod = pod;
+    }
+
     /// An earlier agent took the pod up before this one did.
     pub(super) fn began(&mut self, at: i64) {
         self.started_at = self.started_at.min(at);
@@ -90,7 +95,7 @@ impl Publisher {
 
     /// An event; it is seen with the next status.
     pub(super) fn event(&mut self, note: Note, now_wall: i64) {
-        tracing::debug!(reason = note.reason, container = note.container, message = note.message, "event");
+        tracing::debug!(reason = %note.reason, container = note.container, message = note.message, "event");
         self.journal.add(note, now_wall);
         self.events = self.journal.events().into();
     }

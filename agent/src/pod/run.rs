@@ -27,6 +27,7 @@ use crate::node::NodeInfo;
 use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
 use crate::timeline::Span;
+use crate::users::UserRanges;
 use crate::volumes::Volumes;
 
 /// The outside world, as the workers see it.
@@ -50,6 +51,8 @@ pub struct Deps {
     pub checkpoints: Arc<dyn Checkpoints>,
     /// What pods may learn of their node.
     pub node: Arc<NodeInfo>,
+    /// Ranges of user IDs for pods with a user namespace of their own.
+    pub users: Arc<UserRanges>,
 }
 
 /// How an effect tells what it is about, while it still runs.
@@ -162,6 +165,7 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
         | Action::StopSandbox { .. }
         | Action::RemoveSandbox { .. }
         | Action::TearDownVolumes
+        | Action::RefreshVolumes
         | Action::TearDownCgroup
         | Action::Remember { .. } => None,
     }
@@ -198,7 +202,7 @@ pub(super) async fn detailed(
 async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, Trouble> {
     match action {
         Action::SetUpCgroup => ground::cgroup(task).await,
-        Action::SetUpVolumes => ground::volumes(task).await,
+        Action::SetUpVolumes | Action::RefreshVolumes => ground::volumes(task).await,
         Action::TearDownVolumes => ground::no_volumes(task).await,
         Action::TearDownCgroup => ground::no_cgroup(task).await,
         Action::Remember { marks } => ground::remember(task, marks).await,

@@ -21,10 +21,13 @@ use super::run::{Deps, Finished, Teller, detailed, open_stage, perform};
 use super::spec::Pod;
 use super::status::ConditionKind;
 use super::{Life, Orders};
+use crate::admission::Rejection;
+use crate::agent::Wanted;
 use crate::events::{Kind, Note};
 use crate::runtime::Observed;
 use crate::timeline::Span;
 pub use handle::PodHandle;
+use handle::Senders;
 use turns::Turns;
 
 /// How late a change is seen at most. While something is about to change; otherwise; and the same
@@ -40,8 +43,12 @@ const DOWN_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Worker {
     pod: Arc<Pod>,
+    /// The pod as it is described now.
+    pods: watch::Receiver<Arc<Pod>>,
     deps: Deps,
     orders: watch::Receiver<Orders>,
+    /// Rises when an object that the pod refers to has changed.
+    objects: watch::Receiver<u64>,
     /// Counts the runtime's events about this pod.
     pokes: watch::Receiver<u64>,
     /// Whether the runtime's events arrive.
@@ -74,12 +81,18 @@ impl Worker {
 
     /// The same, with the news whether the runtime's events arrive: they come as pokes of the handle.
     #[must_use]
-    pub fn watched(pod: Pod, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
+    pub fn watched(pod: impl Into<Wanted>, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
+        let Wanted { pod, last, ending: _, refused } = pod.into();
         let pod = Arc::new(pod);
-        let now = deps.clock.mono();
+        let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
         let (orders_in, orders) = watch::channel(Orders::default());
+        let (pods_in, pods) = watch::channel(pod.clone());
         let (pokes_in, pokes) = watch::channel(0);
-        let (observed, history) = (Observed::default(), History::new(now));
+        let (observed, mut history) = (Observed::default(), History::new(now));
+        // Told once: what the API has as ended was told by an agent before.
+        let rejection = refused.clone().filter(|_| last.end.is_none());
+        let taken_up = last.started_at;
+        history.inherit(last, refused, now, wall);
         let first = phase::status(Seen {
             pod: &pod,
             orders: &Orders::default(),
@@ -87,14 +100,22 @@ impl Worker {
             observed: &observed,
             history: &history,
             now,
-            host_ips: &deps.node.ips,
+            node: &deps.node,
         });
-        let seen_at = deps.clock.wall_nanos();
-        let (publisher, status) = Publisher::new(pod.clone(), first, seen_at);
-        let handle = PodHandle::new(pod.clone(), status, orders_in, pokes_in, deps.clock.clone());
+        let (mut publisher, status) = Publisher::new(pod.clone(), first, wall);
+        if taken_up != 0 {
+            publisher.began(taken_up);
+        }
+        if let Some(Rejection { reason, message }) = rejection {
+            publisher.event(Note::pod(Kind::Warning, reason, message), wall);
+        }
+        let senders = Senders { orders: orders_in, pods: pods_in, pokes: pokes_in };
+        let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let (teller, notes) = Teller::new();
         let worker = Self {
             pod,
+            pods,
+            objects: watch::channel(0).1,
             deps,
             orders,
             pokes,
@@ -106,8 +127,8 @@ impl Worker {
             tasks: BTreeMap::new(),
             open: BTreeMap::new(),
             details: JoinSet::new(),
-            turns: Turns::new(seen_at),
-            seen_at,
+            turns: Turns::new(wall),
+            seen_at: wall,
             teller,
             notes,
         };
@@ -140,6 +161,9 @@ impl Worker {
             self.tell_own("agent.predecessors", self.seen_at, admitted);
             self.publisher.mark_once("admitted", admitted);
             self.recall().await;
+            if !self.pod.containers.is_empty() {
+                self.objects = self.deps.api.follow(&self.pod);
+            }
             let recalled = self.deps.clock.wall_nanos();
             self.tell_own("agent.recall", admitted, recalled);
             self.turns.wake(recalled);
@@ -170,7 +194,7 @@ impl Worker {
     /// The log folder remembers attempts that the runtime has forgotten, the checkpoint what the
     /// agent before this one knew of probes.
     async fn recall(&mut self) {
-        for container in self.pod.all_containers() {
+        for container in self.pod.every_container() {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
                 Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
                 Ok(None) => {}
@@ -223,6 +247,7 @@ impl Worker {
         let now = self.deps.clock.mono();
         // What is told now was so before anything new begins.
         let wall = self.deps.clock.wall_nanos();
+        self.take_over();
         self.history.absorb(&self.pod, &observed, now, wall);
         let orders = self.orders.borrow_and_update().clone();
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
@@ -245,11 +270,12 @@ impl Worker {
             observed: &observed,
             history: &self.history,
             now,
-            host_ips: &self.deps.node.ips,
+            node: &self.deps.node,
         });
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
+            self.deps.api.forget(&self.pod.uid);
         }
         self.tell_turn(led_to, status.holds(ConditionKind::Ready), begun);
         let open = self.open.values().cloned().collect();
@@ -265,6 +291,20 @@ impl Worker {
         self.seen = Some((observed, until));
         let rest = until.saturating_sub(now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// The pod may be described anew while it runs: images, ephemeral containers, deadline, labels.
+    fn take_over(&mut self) {
+        if !self.pods.has_changed().unwrap_or(false) {
+            return;
+        }
+        let new = self.pods.borrow_and_update().clone();
+        self.history.redescribe(&self.pod, &new);
+        self.publisher.describe(new.clone());
+        if self.pod.ephemeral_containers != new.ephemeral_containers {
+            self.objects = self.deps.api.follow(&new);
+        }
+        self.pod = new;
     }
 
     /// Nobody can ask for them by the pod's name any more.
@@ -356,6 +396,8 @@ impl Worker {
                 self.history.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
+            Ok(()) = self.pods.changed() => self.pods.mark_changed(),
+            Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {
                 Ok((stage, inner)) => self.publisher.within(&stage, &inner),
                 Err(error) => tracing::error!(%error, "asking for the stages within a stage died"),

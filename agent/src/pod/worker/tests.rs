@@ -6,21 +6,24 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
+use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use crate::pod::status::PodStatus;
 use crate::pod::status::{ContainerState, Phase};
-use crate::pod::tests::{container, deps, pod, restarted};
+use crate::pod::tests::{container, deps, node_info, pod, restarted};
 use crate::probe::fake::FakeProbe;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
 use crate::runtime::{FailureKind, Runtime};
 use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 
+mod described;
 mod hooks;
 mod init;
 mod life;
@@ -56,7 +59,9 @@ pub(super) struct World {
     pub(super) probes: FakeProbe,
     pub(super) volumes: Arc<FakeVolumes>,
     pub(super) cgroups: Arc<FakeCgroups>,
-    checkpoints: Arc<Memory>,
+    pub(super) checkpoints: Arc<Memory>,
+    pub(super) api: Arc<FakeApi>,
+    pub(super) node: NodeInfo,
     workers: JoinSet<()>,
     highest_log: Option<u32>,
 }
@@ -70,6 +75,8 @@ impl World {
             volumes: Arc::default(),
             cgroups: Arc::default(),
             checkpoints: Arc::default(),
+            api: Arc::default(),
+            node: node_info(),
             workers: JoinSet::new(),
             highest_log: None,
         }
@@ -82,13 +89,16 @@ impl World {
             cgroups: self.cgroups.clone(),
             probe_io: Arc::new(self.probes.clone()),
             checkpoints: self.checkpoints.clone(),
+            api: self.api.clone(),
+            node: Arc::new(self.node.clone()),
             ..deps(&self.runtime, logs, self.clock.clone())
         }
     }
 
     /// A new agent takes the pod up.
-    pub(super) fn start(&mut self, pod: Pod) -> PodHandle {
-        let (worker, handle) = Worker::new(pod, self.deps());
+    pub(super) fn start(&mut self, pod: impl Into<Wanted>) -> PodHandle {
+        let (_, silent) = watch::channel(false);
+        let (worker, handle) = Worker::watched(pod, self.deps(), silent);
         self.workers.spawn(run_after(worker, vec![]));
         handle
     }

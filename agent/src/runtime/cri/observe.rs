@@ -11,11 +11,13 @@ use tonic::{Code, Status};
 
 use super::{NodeConfig, TIMEOUT, timed};
 use crate::pod::spec::PodUid;
-use crate::runtime::{Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox};
+use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User};
 
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+pub(super) const HASH: &str = "io.kubernetes.container.hash";
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Marks the pods of `gantry run`. Not the kubelet's `config.source`: on a runtime that both use, a
 /// static pod of the kubelet's must never be taken for an older version of ours.
@@ -126,6 +128,10 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         }),
         wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
     };
+    let hash = status.annotations.get(HASH).cloned().unwrap_or_default();
+    let linux = status.user.and_then(|user| user.linux);
+    let user = linux.map(|of| User { uid: of.uid, gid: of.gid, groups: of.supplemental_groups });
+    let actual = status.resources.and_then(|resources| resources.linux).map(|linux| actual(&linux));
     let (name, attempt) = status.metadata.map_or_else(Default::default, |m| (m.name, m.attempt));
     Instance {
         id: status.id,
@@ -136,6 +142,22 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         created_at: status.created_at,
         log_path: absolute(&status.log_path, node),
         image_id: status.image_ref,
+        hash,
+        user,
+        actual,
+    }
+}
+
+/// By toKubeContainerResources: shares and quota as thousandths of a core.
+fn actual(linux: &wire::LinuxContainerResources) -> Actual {
+    let quota = Some(linux.cpu_quota).filter(|quota| *quota > 0 && linux.cpu_period > 0);
+    let shares = Some(linux.cpu_shares).filter(|shares| *shares >= 2);
+    Actual {
+        cpu_request: shares.map(|shares| shares.saturating_mul(1000).saturating_add(1023) / 1024),
+        cpu_limit: quota
+            .map(|quota| quota.saturating_mul(1000) / linux.cpu_period)
+            .filter(|milli| *milli > 0),
+        memory_limit: Some(linux.memory_limit_in_bytes).filter(|bytes| *bytes > 0),
     }
 }
 
