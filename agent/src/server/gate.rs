@@ -1,0 +1,68 @@
+//! Who gets in: everybody is asked who they are, then whether they may, before anything is looked at.
+//! Owns the order and upstream's texts of refusals; never serves. Called by [`super::serve`].
+
+use http::{HeaderMap, Method, StatusCode};
+use rustls::pki_types::CertificateDer;
+
+use super::answer::{self, Answer};
+use super::authn::{Authenticator, Unauthorized};
+use super::authz::{self, Authorizer};
+use super::review::Access;
+
+/// The door of the read-write port.
+#[derive(Debug)]
+pub(super) struct Gate {
+    node: String,
+    authenticator: Authenticator,
+    authorizer: Authorizer,
+}
+
+impl Gate {
+    pub(super) fn new(node: String, authenticator: Authenticator, authorizer: Authorizer) -> Self {
+        Self { node, authenticator, authorizer }
+    }
+
+    /// Nothing, or the refusal.
+    pub(super) async fn check(
+        &self,
+        method: &Method,
+        path: &str,
+        chain: &[CertificateDer<'_>],
+        headers: &mut HeaderMap,
+    ) -> Result<(), Answer> {
+        let user = match self.authenticator.who(chain, headers).await {
+            Ok(user) => user,
+            Err(Unauthorized(why)) => {
+                if !why.is_empty() {
+                    tracing::warn!(path, why, "unable to authenticate a request");
+                }
+                return Err(answer::text(StatusCode::UNAUTHORIZED, "Unauthorized"));
+            }
+        };
+        let subresources = authz::subresources(path);
+        let verb = authz::verb(method);
+        for subresource in &subresources {
+            let access = Access { node: self.node.clone(), verb, subresource };
+            match self.authorizer.may(&user, &access).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::warn!(user = user.name, path, %error, cause, "authorization error");
+                    let text = format!(
+                        "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
+                        user.name
+                    );
+                    return Err(answer::text(StatusCode::INTERNAL_SERVER_ERROR, text));
+                }
+            }
+        }
+        tracing::debug!(user = user.name, path, "forbidden");
+        let text = format!(
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+            user.name,
+            subresources.join(" ")
+        );
+        Err(answer::text(StatusCode::FORBIDDEN, text))
+    }
+}
