@@ -27,6 +27,7 @@ use self::pki::{Facts, Pki};
 use self::place::Place;
 use self::process::Process;
 use self::runtime::Runtime;
+use crate::cri::Cri;
 use crate::leakcheck;
 use crate::poll::poll;
 use crate::registry::Registry;
@@ -49,16 +50,77 @@ pub struct Options {
     pub outside: Outside,
 }
 
-/// A running cluster; what is left of it on drop is killed with its place.
+/// What stands below any kubelet: folders, network, images and a runtime. Upstream's node suite brings the rest itself.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct Ground {
     // Dropped in this order: who depends on the others goes first.
-    kubelet: Option<Kubelet>,
     runtime: Runtime,
-    control_plane: ControlPlane,
     _registry: Registry,
     network: Network,
     place: Place,
+}
+
+impl Ground {
+    /// Makes all of it and waits until the runtime is ready.
+    ///
+    /// # Errors
+    /// When this is no place for a cluster, a program or an image is not built, or the runtime does not come up.
+    pub fn make(folder: &Path, runtime: runtime::Kind, number: u8, outside: &Outside) -> Result<Self> {
+        let logs = folder.join("log");
+        std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
+        let place = Place::enter(folder)?;
+        let network = Network::make(folder, number, outside)?;
+        let registry = images::serve()?;
+        let runtime = Runtime::start(runtime, folder, &logs)?;
+        Ok(Self { runtime, _registry: registry, network, place })
+    }
+
+    /// The runtime.
+    pub fn runtime(&mut self) -> &mut Runtime {
+        &mut self.runtime
+    }
+
+    /// Ends pods, runtime, mounts and links.
+    ///
+    /// # Errors
+    /// With all that could not be ended.
+    pub fn end(mut self) -> Result<()> {
+        let mut errors = Errors::default();
+        self.finish(&mut errors);
+        errors.result()
+    }
+
+    fn finish(&mut self, errors: &mut Errors) {
+        errors.note("end the runtime", self.runtime.end());
+        errors.note("leave the folders", self.place.leave());
+        errors.note("remove the network", self.network.remove());
+        errors.note("remove the kubelet's cgroups", remove_cgroups());
+    }
+}
+
+/// What went wrong on the way down, which goes on.
+#[derive(Debug, Default)]
+struct Errors(Vec<String>);
+
+impl Errors {
+    fn note(&mut self, what: &str, done: Result<()>) {
+        if let Err(error) = done {
+            self.0.push(format!("{what}: {error:#}"));
+        }
+    }
+
+    fn result(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { bail!("{}", self.0.join("\n")) }
+    }
+}
+
+/// A running cluster; what is left of it on drop is killed with its place.
+#[derive(Debug)]
+pub struct Cluster {
+    // As in Ground.
+    kubelet: Option<Kubelet>,
+    control_plane: ControlPlane,
+    ground: Ground,
     kubectl: Kubectl,
     pki: Pki,
     options: Options,
@@ -68,35 +130,21 @@ impl Cluster {
     /// Starts everything and waits until the node is ready, when there is to be one.
     ///
     /// # Errors
-    /// When this is no place for a cluster, a program is not built, or something does not come up; with the end of the
-    /// log of what did not.
+    /// As [`Ground::make`], or when the control plane or the node does not come up; with the end of the log of what did
+    /// not.
     pub fn start(options: Options) -> Result<Self> {
         let folder = options.folder.as_path();
-        let logs = folder.join("log");
-        std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
-        let place = Place::enter(folder)?;
-        let network = Network::make(folder, options.number, &options.outside)?;
+        let ground = Ground::make(folder, options.runtime, options.number, &options.outside)?;
         let (node_ip, server) = (node_ip(&options), server(&options));
         let facts =
             Facts { server: &server, node: NODE, node_ip: node_ip.into(), service_ip: network::API };
         let pki = Pki::make(folder, &facts)?;
         let kubectl = Kubectl::new(pki.kubeconfig("admin"))?;
-        let registry = images::serve()?;
-        let runtime = Runtime::start(options.runtime, folder, &logs)?;
+        let logs = folder.join("log");
         let folders = Folders { root: folder, logs: &logs };
         let control_plane = ControlPlane::start(&folders, &pki, &node_ip.to_string(), &kubectl)?;
         kubectl.apply(&addons::rights()).context("give rights")?;
-        let mut cluster = Self {
-            kubelet: None,
-            runtime,
-            control_plane,
-            _registry: registry,
-            network,
-            place,
-            kubectl,
-            pki,
-            options,
-        };
+        let mut cluster = Self { kubelet: None, control_plane, ground, kubectl, pki, options };
         if cluster.options.addons {
             cluster.add_addons()?;
         }
@@ -143,7 +191,13 @@ impl Cluster {
 
     /// The runtime.
     pub fn runtime(&mut self) -> &mut Runtime {
-        &mut self.runtime
+        &mut self.ground.runtime
+    }
+
+    /// The runtime's CRI.
+    #[must_use]
+    pub fn cri(&self) -> &Cri {
+        self.ground.runtime.cri()
     }
 
     /// The kubelet.
@@ -220,7 +274,7 @@ impl Cluster {
     /// Then, with the end of its log.
     pub fn check(&mut self) -> Result<()> {
         self.control_plane.check()?;
-        self.runtime.process().check()?;
+        self.ground.runtime.process().check()?;
         self.kubelet.as_mut().map_or(Ok(()), |kubelet| kubelet.process().check())
     }
 
@@ -233,19 +287,11 @@ impl Cluster {
     /// # Errors
     /// With all that could not be ended.
     pub fn end(mut self) -> Result<()> {
-        let mut errors = Vec::new();
-        let mut note = |what: &str, done: Result<()>| {
-            if let Err(error) = done {
-                errors.push(format!("{what}: {error:#}"));
-            }
-        };
-        note("stop the kubelet", self.stop_kubelet());
-        note("end the runtime", self.runtime.end());
-        note("stop the control plane", self.control_plane.stop());
-        note("leave the folders", self.place.leave());
-        note("remove the network", self.network.remove());
-        note("remove the kubelet's cgroups", remove_cgroups());
-        if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
+        let mut errors = Errors::default();
+        errors.note("stop the kubelet", self.stop_kubelet());
+        errors.note("stop the control plane", self.control_plane.stop());
+        self.ground.finish(&mut errors);
+        errors.result()
     }
 }
 

@@ -132,29 +132,36 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     }
 }
 
-/// Everything a cluster is made of; returns the folder of Gantry's own programs.
+/// Everything a cluster is made of; returns the folder of Gantry's own programs, which may have been built before.
 pub(crate) fn prepare(suites: bool) -> Result<PathBuf> {
     use programs::Set;
-    let own = build::build(false)?;
+    let own = match std::env::var_os(place::BIN_DIR) {
+        Some(_) => place::bin_dir()?,
+        None => build::build(false)?,
+    };
     Programs::build()?;
     programs::build(&[Set::ControlPlane, Set::Node, Set::Images, Set::Addons])?;
+    build_images(&own, &[images::Set::Cluster])?;
     if suites {
         programs::build(&[Set::Kubeadm, Set::E2e, Set::E2eNode])?;
+        build_images(&own, &[images::Set::Suites])?;
     }
-    // Gantry's own programs are in images, too; they are found by this variable.
-    let mut command = Command::new(std::env::current_exe().context("find this program")?);
-    command.arg("images-inside").env(place::BIN_DIR, &own);
-    if suites {
-        command.arg("--suites");
-    }
-    sh::run(&mut command)?;
     Ok(own)
 }
 
-/// The half of [`prepare`] that knows where Gantry's programs are.
+/// Gantry's own programs are in images, too, and the harness finds them by a variable: so this is another process.
+pub(crate) fn build_images(own: &Path, sets: &[images::Set]) -> Result<()> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.arg("images-inside").env(place::BIN_DIR, own);
+    if sets.contains(&images::Set::Suites) {
+        command.arg("--suites");
+    }
+    sh::run(&mut command)
+}
+
+/// The other half of [`build_images`].
 pub(crate) fn images(suites: bool) -> Result<()> {
-    images::build(&[images::Set::Cluster])?;
-    if suites { images::build(&[images::Set::Suites]) } else { Ok(()) }
+    images::build(&[if suites { images::Set::Suites } else { images::Set::Cluster }])
 }
 
 fn up(options: &Up) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|cluster|bench|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod cell;
 mod cluster;
+mod conformance;
 mod cpio;
 mod demo;
 mod kernel;
@@ -80,6 +81,11 @@ enum Task {
         #[command(subcommand)]
         task: cluster::Task,
     },
+    /// Upstream's own suites, beside what the upstream kubelet and containerd pass (as root)
+    Conformance(conformance::Wanted),
+    /// A suite's own half, inside its namespaces
+    #[command(hide = true)]
+    ConformanceInside(conformance::Called),
     /// What stays of a cluster on this host while it runs
     #[command(hide = true)]
     ClusterKeep(cluster::Kept),
@@ -139,6 +145,8 @@ fn main() -> ExitCode {
         Task::Build { release } => build::build(release).map(|_| ()),
         Task::Demo { release, out } => demo::outside(release, out),
         Task::Cluster { task } => cluster::run(&task),
+        Task::Conformance(wanted) => conformance::run(&wanted),
+        Task::ConformanceInside(called) => conformance::inside(&called),
         Task::ClusterKeep(kept) => cluster::keep(&kept),
         Task::ClusterInside(asked) => cluster::inside(&asked),
         Task::ImagesInside { suites } => cluster::images(suites),

@@ -71,18 +71,26 @@ impl Kubelet {
     }
 }
 
-/// Gantry is a kubelet by its name.
 fn program(kind: Kind, folder: &Path) -> Result<PathBuf> {
-    if kind == Kind::Upstream {
-        return programs::path("kubelet");
+    Ok(folder_with(kind, folder)?.join("kubelet"))
+}
+
+/// A folder with a program of the name `kubelet`: Gantry is a kubelet by its name.
+///
+/// # Errors
+/// When it is not built.
+pub fn folder_with(kind: Kind, folder: &Path) -> Result<PathBuf> {
+    let (own, program) = match kind {
+        Kind::Upstream => ("bin-upstream", programs::path("kubelet")?),
+        Kind::Gantry => ("bin-gantry", place::bin_dir()?.join("gantry")),
+    };
+    let own = folder.join(own);
+    std::fs::create_dir_all(&own)?;
+    let named = own.join("kubelet");
+    if !named.exists() {
+        std::os::unix::fs::symlink(program, &named).with_context(|| named.display().to_string())?;
     }
-    let named = folder.join("bin/kubelet");
-    std::fs::create_dir_all(folder.join("bin"))?;
-    // Of an earlier start, perhaps to another build.
-    let _ = std::fs::remove_file(&named);
-    std::os::unix::fs::symlink(place::bin_dir()?.join("gantry"), &named)
-        .with_context(|| named.display().to_string())?;
-    Ok(named)
+    Ok(own)
 }
 
 /// Upstream's defaults but for what this machine needs: cgroup v1, swap or not, no CAP_SYS_RESOURCE, a disk that is
