@@ -130,7 +130,7 @@ fn api_server(root: &Path, pki: &Pki, node_ip: &str) -> Result<Recipe> {
         // No ClusterIP need be reachable from here for metrics-server and webhooks of the API server's own.
         "--enable-aggregator-routing".into(),
         flag("service-cluster-ip-range", SERVICES),
-        file("service-account-key-file", "sa.key"),
+        file("service-account-key-file", "sa.pub"),
         file("service-account-signing-key-file", "sa.key"),
         flag("service-account-issuer", "https://kubernetes.default.svc"),
         flag("service-account-jwks-uri", "https://kubernetes.default.svc/openid/v1/jwks"),

@@ -69,8 +69,10 @@ impl Pki {
         own.server(&ca, "kubelet", facts.node, &[facts.node, &node])?;
         own.client(&ca, "apiserver-kubelet-client", "kube-apiserver-kubelet-client", "")?;
         own.client(&front, "front-proxy-client", "front-proxy-client", "")?;
-        // What service accounts' tokens are signed with; the public half is derived from it.
-        secret(&own.pki("sa.key"), &KeyPair::generate()?.serialize_pem())?;
+        // What service accounts' tokens are signed with.
+        let accounts = KeyPair::generate()?;
+        secret(&own.pki("sa.key"), &accounts.serialize_pem())?;
+        std::fs::write(own.pki("sa.pub"), accounts.public_key_pem())?;
         for (file, name, organisation) in users(facts.node) {
             let (certificate, key) = own.client(&ca, file, &name, organisation)?;
             let credentials = format!(
