@@ -27,7 +27,10 @@ fn a_certificate_that_was_dated_back_is_not_asked_for_again_at_once() {
     let now = Timestamp::from_second(1_940).unwrap();
     assert!(deadline(&leaf(), 1.0) < now);
     assert_eq!(halfway(&leaf(), now).as_second(), 1_970);
-    assert!(halfway(&leaf(), leaf().not_before) < deadline(&leaf(), 0.0), "of a whole life the deadline counts");
+    assert!(
+        halfway(&leaf(), leaf().not_before) < deadline(&leaf(), 0.0),
+        "of a whole life the deadline counts"
+    );
 }
 
 #[test]
