@@ -89,6 +89,23 @@ pub fn nginx_page() -> &'static str {
     PAGE
 }
 
+/// Downloads packages and what they depend on, unless they are there, as the closure `name`.
+///
+/// # Errors
+/// As [`fetch`].
+pub(crate) fn fetch_closure(name: &str, packages: &[&str]) -> Result<()> {
+    closure::fetch(name, packages, &folder())
+}
+
+/// A closure that was fetched, as one layer.
+///
+/// # Errors
+/// When it was not fetched.
+pub(crate) fn closure_layer(name: &str) -> Result<Layer> {
+    let scratch = tempfile::Builder::new().prefix("gantry-debian-").tempdir()?;
+    unpacked(&closure::cached(name, &folder())?, scratch.path())
+}
+
 /// GANTRY_CACHE, else /var/cache/gantry, as xtask has it.
 fn folder() -> PathBuf {
     let cache = std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);

@@ -7,16 +7,33 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Where what is built lies: `$GANTRY_CACHE/go/MODULE/NAME`.
-fn place_of(module: &str, package: &str) -> PathBuf {
+/// Where what is built lies, outside of every checkout: `$GANTRY_CACHE/go`.
+pub(crate) fn cache() -> PathBuf {
     let cache = std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);
-    let name = package.rsplit('/').next().unwrap_or(package);
-    cache.join("go").join(module).join(name)
+    cache.join("go")
 }
 
-/// The folder of a module: `tests/go/MODULE`.
-fn folder_of(module: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(module)
+/// `$GANTRY_CACHE/go/MODULE/NAME`.
+fn place_of(module: &str, package: &str) -> PathBuf {
+    let name = package.rsplit('/').next().unwrap_or(package);
+    cache().join(module).join(name)
+}
+
+/// The folder of a module, `tests/go/MODULE` of this checkout: asked at run time, since checkouts may share binaries.
+///
+/// # Errors
+/// When neither cargo nor the current folder tells where the checkout is.
+pub(crate) fn folder_of(module: &str) -> Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let current = std::env::current_dir().context("the current folder")?;
+    let below = |folder: &Path| folder.join("tests/go").join(module);
+    manifest
+        .iter()
+        .chain([&current])
+        .flat_map(|start| start.ancestors())
+        .map(below)
+        .find(|folder| folder.join("go.mod").is_file())
+        .with_context(|| format!("no tests/go/{module} above {}", current.display()))
 }
 
 /// Builds a package of the module `tests/go/MODULE`, static, and returns the program. Go itself sees when nothing has
@@ -25,7 +42,7 @@ fn folder_of(module: &str) -> PathBuf {
 /// # Errors
 /// When Go is not installed, or does not build it: without network, when its modules were never downloaded.
 pub fn build(module: &str, package: &str) -> Result<PathBuf> {
-    let (folder, program) = (folder_of(module), place_of(module, package));
+    let (folder, program) = (folder_of(module)?, place_of(module, package));
     if let Some(parent) = program.parent() {
         std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     }

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::go;
+
 /// How one module's commands are built.
 struct Recipe {
     /// Folder below `tests/go`.
@@ -94,7 +96,6 @@ impl Programs {
 
     fn build_these(recipes: &[Recipe]) -> Result<()> {
         let programs = Self::place();
-        let modules = modules()?;
         for recipe in recipes {
             let to = programs.folder.join(recipe.to);
             std::fs::create_dir_all(&to).with_context(|| format!("make {}", to.display()))?;
@@ -102,7 +103,7 @@ impl Programs {
             let output = format!("{}/", to.display());
             let mut command = Command::new("go");
             command
-                .current_dir(modules.join(recipe.module))
+                .current_dir(go::folder_of(recipe.module)?)
                 .env("CGO_ENABLED", if recipe.cgo { "1" } else { "0" })
                 .args(["build", "-trimpath", "-tags", recipe.tags, "-o", &output])
                 .args(recipe.packages)
@@ -136,9 +137,7 @@ impl Programs {
     }
 
     fn place() -> Self {
-        let cache =
-            std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);
-        Programs { folder: cache.join("go/bin") }
+        Programs { folder: go::cache().join("bin") }
     }
 
     /// One of them.
@@ -154,28 +153,13 @@ impl Programs {
     }
 }
 
-/// `tests/go` of this checkout: asked at run time, since checkouts may share binaries.
-fn modules() -> Result<PathBuf> {
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let current = std::env::current_dir().context("the current folder")?;
-    let below = |folder: &Path| folder.join("tests/go");
-    manifest
-        .iter()
-        .chain([&current])
-        .flat_map(|start| start.ancestors())
-        .map(below)
-        .find(|folder| folder.join("peers/go.mod").is_file())
-        .with_context(|| format!("no tests/go above {}", current.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_command_of_the_peers_is_kept_by_its_module() {
-        let modules = modules().unwrap();
-        let kept = std::fs::read_to_string(modules.join("peers/commands.go")).unwrap();
+        let kept = std::fs::read_to_string(go::folder_of("peers").unwrap().join("commands.go")).unwrap();
         for recipe in RECIPES.iter().filter(|recipe| recipe.module == "peers") {
             for package in recipe.packages {
                 assert!(kept.contains(&format!("_ \"{package}\"")), "{package} is not in commands.go");

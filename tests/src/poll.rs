@@ -11,7 +11,20 @@ const RHYTHM: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When the deadline passes: names what was waited for and the last status.
-pub fn poll<T>(what: &str, deadline: Duration, mut step: impl FnMut() -> Result<T, String>) -> Result<T> {
+pub fn poll<T>(what: &str, deadline: Duration, step: impl FnMut() -> Result<T, String>) -> Result<T> {
+    poll_every(RHYTHM, what, deadline, step)
+}
+
+/// As [`poll`], for a step that is dear: `rhythm` passes between two.
+///
+/// # Errors
+/// As [`poll`].
+pub fn poll_every<T>(
+    rhythm: Duration,
+    what: &str,
+    deadline: Duration,
+    mut step: impl FnMut() -> Result<T, String>,
+) -> Result<T> {
     let end = Instant::now() + deadline;
     loop {
         match step() {
@@ -19,7 +32,7 @@ pub fn poll<T>(what: &str, deadline: Duration, mut step: impl FnMut() -> Result<
             Err(status) if Instant::now() >= end => {
                 bail!("waited {} s for {what}; last seen: {status}", deadline.as_secs())
             }
-            Err(_) => std::thread::sleep(RHYTHM),
+            Err(_) => std::thread::sleep(rhythm),
         }
     }
 }

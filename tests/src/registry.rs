@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ pub struct Registry {
     child: Child,
     addr: SocketAddr,
     folder: TempDir,
+    store: PathBuf,
 }
 
 impl Registry {
@@ -47,9 +48,22 @@ impl Registry {
     /// # Errors
     /// As [`Registry::start`], or when something listens there.
     pub fn start_at(addr: SocketAddr) -> Result<Self> {
+        Self::start_over(addr, None)
+    }
+
+    /// Starts one over images that outlive it.
+    ///
+    /// # Errors
+    /// As [`Registry::start_at`].
+    pub fn start_on(addr: SocketAddr, store: &Path) -> Result<Self> {
+        Self::start_over(addr, Some(store))
+    }
+
+    fn start_over(addr: SocketAddr, store: Option<&Path>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
-        let child = serve(&folder, &folder.path().join("store"), addr, "")?;
-        let mut registry = Registry { child, addr, folder };
+        let store = store.map_or_else(|| folder.path().join("store"), Path::to_owned);
+        let child = serve(&folder, &store, addr, "")?;
+        let mut registry = Registry { child, addr, folder, store };
         registry.await_ready()?;
         Ok(registry)
     }
@@ -101,7 +115,7 @@ impl Registry {
             at("own.pem").display(),
             at("own.key").display()
         );
-        let child = serve(&folder, &self.folder.path().join("store"), addr, &tls)?;
+        let child = serve(&folder, &self.store, addr, &tls)?;
         let mut secured = Secured { child, addr, authority: root.pem(), _folder: folder };
         let answered = poll("the https registry to listen", Duration::from_secs(20), || {
             if let Ok(Some(status)) = secured.child.try_wait() {
@@ -161,7 +175,7 @@ impl Registry {
     fn blob_path(&self, digest: &str) -> Result<PathBuf> {
         let hex = digest.strip_prefix("sha256:").with_context(|| format!("not a sha256 digest: {digest}"))?;
         ensure!(hex.len() == 64, "not a sha256 digest: {digest}");
-        let blobs = self.folder.path().join("store/docker/registry/v2/blobs/sha256");
+        let blobs = self.store.join("docker/registry/v2/blobs/sha256");
         Ok(blobs.join(&hex[..2]).join(hex).join("data"))
     }
 }
@@ -174,7 +188,7 @@ impl Drop for Registry {
     }
 }
 
-fn serve(folder: &TempDir, store: &std::path::Path, addr: SocketAddr, tls: &str) -> Result<Child> {
+fn serve(folder: &TempDir, store: &Path, addr: SocketAddr, tls: &str) -> Result<Child> {
     let config = folder.path().join("config.yml");
     std::fs::write(
         &config,

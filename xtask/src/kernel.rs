@@ -21,6 +21,7 @@ pub(crate) const CRI: [Target; 2] = [("gantry-tests", "cri"), ("gantry-tests", "
 pub(crate) const MODULES_IN: &str = "kernel";
 pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
+pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 
 /// A built test binary.
@@ -60,13 +61,16 @@ pub(crate) fn libtest_args(filter: Option<&str>) -> Vec<String> {
     args
 }
 
-/// A test binary's command line. The netlink tests want a namespace that is not pid 1's.
+/// A test binary's command line. The netlink tests want a namespace that is not pid 1's, a cluster its own `/var/lib`.
 pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     if name == "netlink" {
         let own_network =
             ["unshare", "--mount", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
         words.extend(own_network.map(OsString::from));
+    }
+    if name == "cluster" {
+        words.extend(gantry_tests::cluster::place::INIT.map(OsString::from));
     }
     words.push(path.into());
     words.extend(libtest_args(filter).into_iter().map(OsString::from));

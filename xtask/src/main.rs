@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|bench|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -6,6 +6,8 @@
 mod bench;
 mod build;
 mod cell;
+mod cluster;
+mod conformance;
 mod cpio;
 mod demo;
 mod kernel;
@@ -81,6 +83,28 @@ enum Task {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// A real control plane with one node (as root)
+    Cluster {
+        #[command(subcommand)]
+        task: cluster::Task,
+    },
+    /// Upstream's own suites, beside what the upstream kubelet and containerd pass (as root)
+    Conformance(conformance::Wanted),
+    /// A suite's own half, inside its namespaces
+    #[command(hide = true)]
+    ConformanceInside(conformance::Called),
+    /// What stays of a cluster on this host while it runs
+    #[command(hide = true)]
+    ClusterKeep(cluster::Kept),
+    /// A cluster's own half, inside its namespaces
+    #[command(hide = true)]
+    ClusterInside(cluster::Inside),
+    /// The images' own half, which knows where Gantry's programs are
+    #[command(hide = true)]
+    ImagesInside {
+        #[arg(long)]
+        suites: bool,
+    },
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -127,6 +151,12 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
         Task::Demo { release, out, built } => demo::outside(release, out, built),
+        Task::Cluster { task } => cluster::run(&task),
+        Task::Conformance(wanted) => conformance::run(&wanted),
+        Task::ConformanceInside(called) => conformance::inside(&called),
+        Task::ClusterKeep(kept) => cluster::keep(&kept),
+        Task::ClusterInside(asked) => cluster::inside(&asked),
+        Task::ImagesInside { suites } => cluster::images(suites),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),

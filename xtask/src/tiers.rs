@@ -29,6 +29,8 @@ pub(crate) enum Tier {
     Standalone,
     /// `cargo xtask demo`
     Demo,
+    /// kubectl's everyday work on a real control plane; not among those that CI runs until Gantry's kubelet joins one
+    Cluster,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
 }
@@ -45,6 +47,7 @@ impl Tier {
             Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
+            Tier::Cluster => 300,
             Tier::Peer => 600,
         }
     }
@@ -75,6 +78,7 @@ impl Tier {
                 kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
             }
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
+            Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
@@ -107,7 +111,7 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test reboot -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.

@@ -75,7 +75,7 @@ const BLOCKING: Duration = Duration::from_secs(3600);
 /// # Errors
 /// When the files say nothing usable, or the certificate is refused.
 pub async fn start(settings: Settings, notices: mpsc::Sender<Notice>) -> Result<Identity, Error> {
-    if settings.rotate { rotating(settings, notices) } else { standing(settings).await }
+    if settings.rotate { rotating(&settings, notices) } else { standing(settings).await }
 }
 
 fn template(node: &str) -> Template {
@@ -114,8 +114,8 @@ fn anonymous(access: &Access) -> Access {
     Access { user: User::default(), ..access.clone() }
 }
 
-fn rotating(settings: Settings, notices: mpsc::Sender<Notice>) -> Result<Identity, Error> {
-    let (asking, access) = match needs_bootstrap(&settings) {
+fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identity, Error> {
+    let (asking, access) = match needs_bootstrap(settings) {
         Some(bootstrap) => {
             let asking = kubeconfig::read(bootstrap).map_err(Error::Bootstrap)?;
             let current = Store::open("kubelet-client", &settings.cert_dir, None)?.current_path();

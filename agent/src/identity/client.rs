@@ -112,13 +112,16 @@ pub fn single(access: &Access, current: &Current) -> Result<kube::Client, Error>
 
 type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
+/// Lines, each with how many streams it has.
+type Open = Vec<(Line, Arc<AtomicUsize>)>;
+
 /// Connections to one server. The first with room takes a request; without one a new one is made.
 #[derive(Clone)]
 struct Lines {
     access: Arc<Access>,
     current: Current,
     patient: bool,
-    open: Arc<Mutex<Vec<(Line, Arc<AtomicUsize>)>>>,
+    open: Arc<Mutex<Open>>,
 }
 
 impl std::fmt::Debug for Lines {
@@ -136,7 +139,7 @@ impl Lines {
         Ok(lines)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Line, Arc<AtomicUsize>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

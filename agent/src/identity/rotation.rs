@@ -70,6 +70,12 @@ pub fn deadline(leaf: &Leaf, chance: f64) -> Timestamp {
     leaf.not_before.checked_add(part).unwrap_or(leaf.not_after)
 }
 
+/// Between now and its end.
+fn halfway(leaf: &Leaf, now: Timestamp) -> Timestamp {
+    let half = leaf.not_after.duration_since(now) / 2;
+    now.checked_add(half).unwrap_or(leaf.not_after)
+}
+
 /// Whether a certificate says all that is wanted; it may say more.
 #[must_use]
 pub fn satisfies(leaf: &Leaf, template: &Template) -> bool {
@@ -94,6 +100,9 @@ impl Rotation {
     /// Until nobody looks at the certificate any more.
     pub async fn run(mut self) {
         let mut told = None;
+        // Signers date back, and short-lived certificates seem old at once: half of what is left is
+        // waited for in any case.
+        let mut earliest = Timestamp::UNIX_EPOCH;
         loop {
             let Some(template) = self.template.borrow_and_update().clone() else {
                 tokio::select! {
@@ -103,7 +112,7 @@ impl Rotation {
                 }
                 continue;
             };
-            let due = self.due(&template);
+            let due = self.due(&template, earliest);
             tracing::debug!(signer = ?self.signer, rotate = %due, "certificate rotation deadline determined");
             if !self.rest(due, &mut told).await {
                 return;
@@ -114,15 +123,20 @@ impl Rotation {
             if !self.renew(&template, &mut told).await {
                 return;
             }
+            if let Some(pair) = &*self.current.borrow() {
+                earliest = halfway(pair.leaf(), Timestamp::now());
+            }
         }
     }
 
-    fn due(&mut self, template: &Template) -> Timestamp {
+    fn due(&mut self, template: &Template, earliest: Timestamp) -> Timestamp {
         if std::mem::take(&mut self.force) {
             return Timestamp::now();
         }
         match &*self.current.borrow() {
-            Some(pair) if satisfies(pair.leaf(), template) => deadline(pair.leaf(), random::fraction()),
+            Some(pair) if satisfies(pair.leaf(), template) => {
+                deadline(pair.leaf(), random::fraction()).max(earliest)
+            }
             _ => Timestamp::now(),
         }
     }

@@ -64,7 +64,18 @@ fn go(duration: Duration) -> String {
 mod tests {
     use super::*;
     use crate::runtime::FailureKind;
-    use crate::runtime::fake::{Call, FakeRuntime, Script};
+    use crate::runtime::fake::{Call, FakeRuntime};
+
+    #[tokio::test(start_paused = true)]
+    async fn trap_14_a_runtime_that_does_not_list_its_pods_is_told_and_so_is_the_end_of_it() {
+        let runtime = FakeRuntime::new(&[]);
+        runtime.fail(Call::Observe, 30, FailureKind::TimedOut, "context deadline exceeded");
+        let mut troubles = follow(Arc::new(runtime));
+        let began = Instant::now();
+        troubles.wait_for(|troubles| !troubles.is_empty()).await.unwrap();
+        assert!(began.elapsed() >= THRESHOLD, "{:?}", began.elapsed());
+        troubles.wait_for(Vec::is_empty).await.unwrap();
+    }
 
     #[test]
     fn three_minutes_of_silence_are_told_in_upstreams_words() {

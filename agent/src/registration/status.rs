@@ -24,6 +24,8 @@ use crate::strategic;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(7);
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Of what is nice to know: a runtime or a resolver that hangs must not keep the node from saying so.
+const IMPATIENCE: Duration = Duration::from_secs(2);
 /// Of one update.
 const TRIES: usize = 5;
 /// While a node is not ready for the first time, it is told as soon as it is.
@@ -58,6 +60,8 @@ pub(super) struct Reporter {
     pulse: watch::Receiver<Pulse>,
     /// The answer to the last write.
     answered: Option<Arc<Node>>,
+    /// As the runtime listed them last.
+    images: Option<Vec<StoredImage>>,
     /// When the status was last told, and how much later than the period it is told again.
     told: Option<(Instant, Duration)>,
     born: Instant,
@@ -76,6 +80,7 @@ impl Reporter {
             node,
             pulse,
             answered: None,
+            images: None,
             told: None,
             born: Instant::now(),
             was_ready: false,
@@ -201,12 +206,7 @@ impl Reporter {
     /// Tells the status if there is anything to tell; a few times if need be. Whether that worked.
     async fn update(&mut self) -> bool {
         for tried in 0..TRIES {
-            let name = self.settings.node_name.clone();
-            let result = match timeout(PATIENCE, self.try_update(tried)).await {
-                Ok(result) => result,
-                Err(_) => Err(Error::Silence { name }),
-            };
-            let Err(error) = result else { return true };
+            let Err(error) = self.try_update(tried).await else { return true };
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             tracing::error!(%error, cause, "error updating node status, will retry");
             if tried > 0 {
@@ -222,7 +222,8 @@ impl Reporter {
         let base = match self.newest().filter(|_| tried == 0) {
             Some(node) => node,
             None => {
-                let got = self.nodes().get(&name).await;
+                let got = timeout(PATIENCE, self.nodes().get(&name)).await;
+                let got = got.map_err(|_| Error::Silence { name: name.clone() })?;
                 let mut node =
                     got.map_err(|source| Error::Get { name: name.clone(), source: Box::new(source) })?;
                 node.metadata.managed_fields = None;
@@ -243,8 +244,9 @@ impl Reporter {
             false => period / 2,
         };
         let Some(patch) = difference(&base, &node) else { return Ok(()) };
-        let answer =
-            self.send(&patch).await.map_err(|source| Error::Patch { name, source: Box::new(source) })?;
+        let answer = timeout(PATIENCE, self.send(&patch)).await;
+        let answer = answer.map_err(|_| Error::Silence { name: name.clone() })?;
+        let answer = answer.map_err(|source| Error::Patch { name, source: Box::new(source) })?;
         self.told = Some((Instant::now(), delay));
         // Once, whatever the API's copy says later.
         self.rebooted |= notes.iter().any(|note| note.reason == "Rebooted");
@@ -265,8 +267,8 @@ impl Reporter {
     }
 
     /// The node as it is now, and what is to be told of it once it is known.
-    async fn composed(&self, base: &Node) -> (Node, Vec<NodeNote>) {
-        let images = self.images().await;
+    async fn composed(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
+        self.list_images().await;
         let addresses = self.addresses().await;
         let pulse = self.pulse.borrow().clone();
         let facts = Facts {
@@ -274,7 +276,7 @@ impl Reporter {
             machine: &self.world.machine,
             version: pulse.version.as_ref(),
             health: pulse.health.as_ref(),
-            images: images.as_deref(),
+            images: self.images.as_deref(),
             addresses: addresses.as_deref(),
         };
         let mut node = compose::updated(base, &facts);
@@ -292,14 +294,13 @@ impl Reporter {
         (node, notes)
     }
 
-    async fn images(&self) -> Option<Vec<StoredImage>> {
-        match timeout(PATIENCE, self.world.about.images()).await {
-            Ok(Ok(images)) => Some(images),
+    async fn list_images(&mut self) {
+        match timeout(IMPATIENCE, self.world.about.images()).await {
+            Ok(Ok(images)) => self.images = Some(images),
             Ok(Err(error)) => {
                 tracing::warn!(%error, detail = error.detail(), "the runtime does not list its images");
-                None
             }
-            Err(_) => None,
+            Err(_) => tracing::warn!("the runtime does not list its images: no answer"),
         }
     }
 
@@ -307,14 +308,18 @@ impl Reporter {
     async fn addresses(&self) -> Option<Vec<NodeAddress>> {
         let (settings, addresses) = (self.settings.clone(), self.world.addresses.clone());
         // A resolver may take its time.
-        let found = tokio::task::spawn_blocking(move || addresses_of(&settings, &*addresses)).await;
-        match found {
-            Ok(Ok(found)) => Some(found),
-            Ok(Err(problem)) => {
+        let found = tokio::task::spawn_blocking(move || addresses_of(&settings, &*addresses));
+        match timeout(IMPATIENCE, found).await {
+            Err(_) => {
+                tracing::warn!("the node's addresses are not known yet: the resolver does not answer");
+                None
+            }
+            Ok(Ok(Ok(found))) => Some(found),
+            Ok(Ok(Err(problem))) => {
                 tracing::error!(problem, "failed to set some node status fields");
                 None
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 tracing::error!(%error, "looking for the node's addresses died");
                 None
             }
@@ -327,9 +332,16 @@ impl Reporter {
         if cidrs.is_empty() || cidrs == self.pod_cidr {
             return false;
         }
-        if let Err(error) = self.world.about.set_pod_cidr(&cidrs).await {
-            tracing::error!(%error, detail = error.detail(), "error updating pod CIDR");
-            return false;
+        match timeout(IMPATIENCE, self.world.about.set_pod_cidr(&cidrs)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, detail = error.detail(), "error updating pod CIDR");
+                return false;
+            }
+            Err(_) => {
+                tracing::error!("error updating pod CIDR: no answer");
+                return false;
+            }
         }
         tracing::info!(new = cidrs, old = self.pod_cidr, "updating pod CIDR");
         self.pod_cidr = cidrs;

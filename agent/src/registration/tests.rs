@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -91,6 +92,8 @@ pub(super) fn machine() -> Machine {
 struct FakeAbout {
     health: Arc<Mutex<Option<Health>>>,
     cidrs: Arc<Mutex<Vec<String>>>,
+    /// It takes calls and answers none.
+    hangs: Arc<AtomicBool>,
 }
 
 impl FakeAbout {
@@ -134,7 +137,13 @@ impl About for FakeAbout {
         let down = || Error::Features {
             source: Failure { kind: FailureKind::Unavailable, message: "connection refused".into() },
         };
-        Box::pin(async move { health.ok_or_else(down) })
+        let hangs = self.hangs.load(Ordering::Relaxed);
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            health.ok_or_else(down)
+        })
     }
 
     fn images(&self) -> Effect<'_, Vec<StoredImage>> {
@@ -143,7 +152,13 @@ impl About for FakeAbout {
             tags: vec![format!("{name}:v1")],
             size,
         };
-        Box::pin(async move { Ok(vec![image("small", 1), image("large", 2)]) })
+        let hangs = self.hangs.load(Ordering::Relaxed);
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok(vec![image("small", 1), image("large", 2)])
+        })
     }
 
     fn set_pod_cidr<'a>(&'a self, cidr: &'a str) -> Effect<'a, ()> {
@@ -294,6 +309,17 @@ async fn a_runtime_that_goes_down_makes_the_node_not_ready() {
     bed.server
         .until("event", |server| reasons(server).contains(&"NodeNotReady".to_owned()).then_some(()))
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_hangs_makes_the_node_not_ready_too() {
+    let server = FakeApiServer::default();
+    let bed = begin(&server, settings(), machine(), Some(well()));
+    ready(&bed, "True").await;
+    bed.about.hangs.store(true, Ordering::Relaxed);
+    let node = ready(&bed, "False").await;
+    assert_eq!(condition(&node, "Ready")["message"], "container runtime is down");
+    assert_eq!(node["status"]["images"].as_array().unwrap().len(), 2, "as they were known");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use super::merge::{self, End, merge};
 use super::mirror;
 use super::{Sources, Told};
 use crate::backoff::Backoff;
-use crate::pod::spec::{Origin, PodUid};
+use crate::pod::spec::{self, Origin, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, StopStep};
@@ -31,9 +31,11 @@ const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// After a refusal that will most likely be repeated, unless there is something new to say.
 const REFUSED_WAIT: Duration = Duration::from_secs(60);
-/// When somebody else changed what was told: upstream's syncPeriod. Never sooner, or two writers
-/// would write for ever.
+/// When somebody else changed what was told, it is told again; a few times at once, as a readiness
+/// gate may turn, but in the long run only every syncPeriod of upstream's, or two writers would
+/// write for ever.
 const AGAIN: Duration = Duration::from_secs(10);
+const AT_ONCE: f64 = 5.0;
 /// A pod that the server does not have, but the watch does.
 const LOST_FOR: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,6 +64,14 @@ enum Step {
     Over,
 }
 
+/// All that a decision was made from.
+struct Looked {
+    target: Arc<Pod>,
+    pod: Arc<spec::Pod>,
+    word: Word,
+    until: Option<Instant>,
+}
+
 pub(super) struct Teller {
     shared: Shared,
     handles: watch::Receiver<PodHandle>,
@@ -72,8 +82,12 @@ pub(super) struct Teller {
     backoff: Backoff,
     /// Nothing is sent before.
     not_before: Option<Instant>,
-    /// The word last told, and when.
-    last: Option<(Word, Instant)>,
+    /// The word last told.
+    last: Option<Word>,
+    /// How often the same may be told again now, and since when.
+    again: (f64, Instant),
+    /// What was looked at last, and until when it says all there is to say.
+    looked: Option<Looked>,
     /// The word that was refused.
     refused: Option<Word>,
     born: Instant,
@@ -89,6 +103,8 @@ impl Teller {
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
             not_before: None,
             last: None,
+            again: (AT_ONCE, Instant::now()),
+            looked: None,
             refused: None,
             born: Instant::now(),
         }
@@ -104,9 +120,16 @@ impl Teller {
             let word = status.borrow_and_update().clone();
             seen.mark_unchanged();
             statics.mark_unchanged();
-            let pause = match self.step(&handle, &word) {
+            let step = match self.nothing_new(&handle, &word) {
+                Some(pause) => Step::Rest(pause),
+                None => self.step(&handle, &word),
+            };
+            let pause = match step {
                 Step::Over => break,
-                Step::Rest(pause) => pause,
+                Step::Rest(pause) => {
+                    self.look(&handle, &word, pause);
+                    pause
+                }
                 Step::Patch(pod, patch) => {
                     self.patch(&pod, patch, &word).await;
                     continue;
@@ -127,6 +150,26 @@ impl Teller {
         }
         self.shared.told.send_modify(|told| {
             told.remove(&uid);
+        });
+    }
+
+    /// Every pod's change wakes every teller: how long to rest on when this pod is as it was.
+    fn nothing_new(&self, handle: &PodHandle, word: &Word) -> Option<Option<Duration>> {
+        let looked = self.looked.as_ref()?;
+        let left = looked.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let same = Arc::ptr_eq(&looked.pod, &handle.pod)
+            && self.target(handle).is_some_and(|target| Arc::ptr_eq(&looked.target, &target))
+            && looked.word == *word
+            && left != Some(Duration::ZERO);
+        same.then_some(left)
+    }
+
+    fn look(&mut self, handle: &PodHandle, word: &Word, pause: Option<Duration>) {
+        self.looked = self.target(handle).map(|target| Looked {
+            target,
+            pod: handle.pod.clone(),
+            word: word.clone(),
+            until: pause.map(|pause| Instant::now() + pause),
         });
     }
 
@@ -155,7 +198,12 @@ impl Teller {
         let merged = merge(&base, ours, end, now);
         let full = Pod { status: Some(merged), ..(*base).clone() };
         let difference = difference(&base, &full);
-        self.show(&handle.pod.uid, full, difference.is_some());
+        // A static pod is shown as itself, whatever its image is called.
+        let shown = match self.described(handle) {
+            Some(own) => Pod { status: full.status, ..(*own).clone() },
+            None => full,
+        };
+        self.show(&handle.pod.uid, shown);
         let Some(target) = target else {
             return if handle.is_done() { Step::Over } else { Step::Rest(None) };
         };
@@ -189,9 +237,15 @@ impl Teller {
         if let Some(at) = self.not_before.filter(|at| *at > now) {
             return Some(at - now);
         }
-        let (told, at) = self.last.as_ref()?;
-        let again = *at + AGAIN;
-        (differs && same(told, word) && again > now).then(|| again - now)
+        let repeats = differs && self.last.as_ref().is_some_and(|told| same(told, word));
+        let left = self.left(now);
+        (repeats && left < 1.0).then(|| AGAIN.mul_f64(1.0 - left))
+    }
+
+    /// How often the same may be told again now.
+    fn left(&self, now: Instant) -> f64 {
+        let (left, at) = self.again;
+        (left + now.duration_since(at).as_secs_f64() / AGAIN.as_secs_f64()).min(AT_ONCE)
     }
 
     /// A static pod without an image in the API, as its file says.
@@ -199,10 +253,9 @@ impl Teller {
         self.shared.sources.statics.borrow().as_ref()?.get(&handle.pod.uid).cloned()
     }
 
-    fn show(&self, uid: &PodUid, pod: Pod, differs: bool) {
+    fn show(&self, uid: &PodUid, pod: Pod) {
         self.shared.told.send_if_modified(|told| {
-            let old = told.get(uid);
-            let new = differs || old.is_none_or(|old| **old != pod);
+            let new = told.get(uid).is_none_or(|old| **old != pod);
             if new {
                 told.insert(uid.clone(), Arc::new(pod));
             }
@@ -224,7 +277,11 @@ impl Teller {
         match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => {
                 self.answered = Some(Arc::new(answer));
-                self.last = Some((bare(word), Instant::now()));
+                let (now, word) = (Instant::now(), bare(word));
+                if self.last.as_ref() == Some(&word) {
+                    self.again = (self.left(now) - 1.0, now);
+                }
+                self.last = Some(word);
                 self.worked();
             }
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => self.lose(pod),

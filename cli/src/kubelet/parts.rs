@@ -26,6 +26,7 @@ use gantry_agent::metrics::{Metrics, ProbeMetrics};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::registration::machine::{self, HostAddresses};
+use gantry_agent::registration::stall;
 use gantry_agent::registration::{self, World};
 use gantry_agent::runtime::cri::CriRuntime;
 use gantry_agent::server::client_ca::ClientCa;
@@ -130,7 +131,6 @@ impl Parts<'_> {
             return Ok(node);
         };
         let settings = wiring::registration(self.flags, self.config, &self.name)?;
-        let (_, troubles) = watch::channel(Vec::new());
         let world = World {
             client: clients.lease.clone(),
             lease: clients.lease.clone(),
@@ -139,8 +139,8 @@ impl Parts<'_> {
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
             recorder,
-            troubles,
             clock: self.deps.clock.clone(),
+            troubles: stall::follow(self.deps.runtime.clone()),
         };
         let registered = registration::start(settings, world);
         let (admission_in, admission) = watch::channel(None);

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 /// Needed by packages' installation scripts alone, which are never run here.
-const NOT_NEEDED: [&str; 2] = ["debconf", "cdebconf"];
+const NOT_NEEDED: [&str; 6] =
+    ["debconf", "cdebconf", "passwd", "debianutils", "init-system-helpers", "util-linux-extra"];
 
 /// Downloads a closure, unless its list is there.
 pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> {

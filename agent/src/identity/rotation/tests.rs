@@ -22,6 +22,18 @@ fn the_deadline_lies_between_70_and_90_percent_of_a_life() {
 }
 
 #[test]
+fn a_certificate_that_was_dated_back_is_not_asked_for_again_at_once() {
+    // Signed for a minute, and dated back by more than 15.
+    let now = Timestamp::from_second(1_940).unwrap();
+    assert!(deadline(&leaf(), 1.0) < now);
+    assert_eq!(halfway(&leaf(), now).as_second(), 1_970);
+    assert!(
+        halfway(&leaf(), leaf().not_before) < deadline(&leaf(), 0.0),
+        "of a whole life the deadline counts"
+    );
+}
+
+#[test]
 fn a_certificate_may_say_more_than_is_wanted_but_not_less() {
     let wanted = |node: &str, dns: &[&str], ips: &[&str]| Template {
         node: node.to_owned(),

@@ -1,0 +1,93 @@
+//! One spec's surroundings: a namespace of its own, and the check that nothing of it is left on the node. Owns both;
+//! asserts nothing else. Called by `main` around each spec.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gantry_proto::cri;
+use gantry_tests::cluster::Cluster;
+use gantry_tests::cluster::kubectl::Kubectl;
+use gantry_tests::leakcheck::mounts;
+use gantry_tests::poll::poll;
+use serde_json::Value;
+
+/// How long a pod may take to where a spec wants it: an image is pulled, a machine is shared.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A cluster and a namespace in it.
+#[derive(Debug)]
+pub struct Spec<'a> {
+    cluster: &'a Cluster,
+    pub namespace: String,
+}
+
+impl Spec<'_> {
+    /// Makes the namespace, runs the body, deletes the namespace, looks whether the node is clean.
+    pub fn run(cluster: &Cluster, name: &str, body: fn(&Spec<'_>) -> Result<()>) -> Result<()> {
+        let namespace: String = name.replace('_', "-").chars().take(60).collect();
+        let spec = Spec { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
+        let kubectl = cluster.kubectl();
+        kubectl.run(&["create", "namespace", &spec.namespace])?;
+        // The controllers give a new namespace its account a moment later.
+        let account = ["get", "serviceaccount", "default", "-n", &spec.namespace];
+        kubectl.await_value(&account, "{.metadata.name}", PATIENCE, |name| name == "default")?;
+        let outcome = body(&spec);
+        let told = match outcome {
+            Err(_) => kubectl.run(&["describe", "pods", "-n", &spec.namespace]).unwrap_or_default(),
+            Ok(()) => String::new(),
+        };
+        let deleted = kubectl.run(&["delete", "namespace", &spec.namespace, "--timeout=120s"]).map(drop);
+        outcome.with_context(|| told)?;
+        deleted?;
+        spec.is_clean()
+    }
+
+    /// kubectl in the namespace.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.cluster.kubectl().run(&[args, &["-n", &self.namespace]].concat())
+    }
+
+    /// The administrator's kubectl, for what is not in the namespace.
+    pub fn any(&self) -> &Kubectl {
+        self.cluster.kubectl()
+    }
+
+    /// Applies an object in the namespace.
+    pub fn apply(&self, mut object: Value) -> Result<()> {
+        object["metadata"]["namespace"] = Value::String(self.namespace.clone());
+        self.cluster.kubectl().apply(&object).map(drop)
+    }
+
+    /// Waits for a value by JSONPath.
+    pub fn await_value(&self, what: &[&str], path: &str, wanted: &str) -> Result<String> {
+        let args = [&["get"], what, &["-n", &self.namespace]].concat();
+        self.cluster.kubectl().await_value(&args, path, PATIENCE, |value| value == wanted)
+    }
+
+    /// No sandbox of the namespace, and no mount of a pod that is no more.
+    fn is_clean(&self) -> Result<()> {
+        let kubectl = self.cluster.kubectl();
+        poll("the node to be clean of the namespace", PATIENCE, || {
+            let text = |error: anyhow::Error| format!("{error:#}");
+            let answer = self.cluster.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default());
+            let sandboxes = answer.map_err(|status| status.to_string())?.items;
+            let own = |sandbox: &&cri::PodSandbox| {
+                sandbox.metadata.as_ref().is_some_and(|meta| meta.namespace == self.namespace)
+            };
+            if let Some(sandbox) = sandboxes.iter().find(own) {
+                return Err(format!("sandbox {}", sandbox.id));
+            }
+            let uids = kubectl.value(&["get", "pods", "-A"], "{.items[*].metadata.uid}").map_err(text)?;
+            let all = mounts().map_err(text)?;
+            let below = |point: &std::path::Path| -> Option<String> {
+                let rest = point.strip_prefix("/var/lib/kubelet/pods").ok()?;
+                Some(rest.components().next()?.as_os_str().to_string_lossy().into_owned())
+            };
+            let stray = all.iter().filter_map(|mount| below(&mount.point)).find(|uid| !uids.contains(uid.as_str()));
+            match stray {
+                Some(uid) => Err(format!("a mount of the pod {uid}, which is no more")),
+                None => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! A real control plane with one node: etcd, API server, controller manager and scheduler of Kubernetes 1.36, a runtime,
+//! and a kubelet, Gantry's or upstream's. Owns their order, start and end; what they are started with is in the files
+//! beside. Never runs in the host's own namespaces. Called by `cargo xtask cluster` and the tier cluster.
+
+mod addons;
+mod control_plane;
+pub mod images;
+pub mod kubectl;
+pub mod kubelet;
+pub mod network;
+mod pki;
+pub mod place;
+pub mod process;
+pub mod programs;
+pub mod runtime;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use self::control_plane::{API_PORT, ControlPlane, Folders};
+use self::kubectl::Kubectl;
+use self::kubelet::Kubelet;
+use self::network::{Network, Outside};
+use self::pki::{Facts, Pki};
+use self::place::Place;
+use self::process::Process;
+use self::runtime::Runtime;
+use crate::cri::Cri;
+use crate::leakcheck;
+use crate::poll::poll;
+use crate::registry::Registry;
+
+/// The node's name.
+pub const NODE: &str = "gantry-node";
+
+/// What a cluster is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Everything is below it: sockets of its own, logs, pids, disks. Empty, or of an earlier cluster that ended.
+    pub folder: PathBuf,
+    pub runtime: runtime::Kind,
+    /// None leaves the node unjoined.
+    pub kubelet: Option<kubelet::Kind>,
+    /// kube-proxy, CoreDNS and metrics-server.
+    pub addons: bool,
+    /// Chooses the node's address among clusters on one machine.
+    pub number: u8,
+    pub outside: Outside,
+}
+
+/// What stands below any kubelet: folders, network, images and a runtime. Upstream's node suite brings the rest itself.
+#[derive(Debug)]
+pub struct Ground {
+    // Dropped in this order: who depends on the others goes first.
+    runtime: Runtime,
+    _registry: Registry,
+    network: Network,
+    place: Place,
+}
+
+impl Ground {
+    /// Makes all of it and waits until the runtime is ready.
+    ///
+    /// # Errors
+    /// When this is no place for a cluster, a program or an image is not built, or the runtime does not come up.
+    pub fn make(folder: &Path, runtime: runtime::Kind, number: u8, outside: &Outside) -> Result<Self> {
+        let logs = folder.join("log");
+        std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
+        let place = Place::enter(folder)?;
+        let network = Network::make(folder, number, outside)?;
+        let registry = images::serve()?;
+        let runtime = Runtime::start(runtime, folder, &logs)?;
+        Ok(Self { runtime, _registry: registry, network, place })
+    }
+
+    /// The runtime.
+    pub fn runtime(&mut self) -> &mut Runtime {
+        &mut self.runtime
+    }
+
+    /// Ends pods, runtime, mounts and links.
+    ///
+    /// # Errors
+    /// With all that could not be ended.
+    pub fn end(mut self) -> Result<()> {
+        let mut errors = Errors::default();
+        self.finish(&mut errors);
+        errors.result()
+    }
+
+    fn finish(&mut self, errors: &mut Errors) {
+        errors.note("end the runtime", self.runtime.end());
+        errors.note("leave the folders", self.place.leave());
+        errors.note("remove the network", self.network.remove());
+        errors.note("remove the kubelet's cgroups", remove_cgroups());
+    }
+}
+
+/// What went wrong on the way down, which goes on.
+#[derive(Debug, Default)]
+struct Errors(Vec<String>);
+
+impl Errors {
+    fn note(&mut self, what: &str, done: Result<()>) {
+        if let Err(error) = done {
+            self.0.push(format!("{what}: {error:#}"));
+        }
+    }
+
+    fn result(self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { bail!("{}", self.0.join("\n")) }
+    }
+}
+
+/// A running cluster; what is left of it on drop is killed with its place.
+#[derive(Debug)]
+pub struct Cluster {
+    // As in Ground.
+    kubelet: Option<Kubelet>,
+    control_plane: ControlPlane,
+    ground: Ground,
+    kubectl: Kubectl,
+    pki: Pki,
+    options: Options,
+}
+
+impl Cluster {
+    /// Starts everything and waits until the node is ready, when there is to be one.
+    ///
+    /// # Errors
+    /// As [`Ground::make`], or when the control plane or the node does not come up; with the end of the log of what did
+    /// not.
+    pub fn start(options: Options) -> Result<Self> {
+        let folder = options.folder.as_path();
+        let ground = Ground::make(folder, options.runtime, options.number, &options.outside)?;
+        let (node_ip, server) = (node_ip(&options), server(&options));
+        let facts =
+            Facts { server: &server, node: NODE, node_ip: node_ip.into(), service_ip: network::API };
+        let pki = Pki::make(folder, &facts)?;
+        let kubectl = Kubectl::new(pki.kubeconfig("admin"))?;
+        let logs = folder.join("log");
+        let folders = Folders { root: folder, logs: &logs };
+        let control_plane = ControlPlane::start(&folders, &pki, &node_ip.to_string(), &kubectl)?;
+        kubectl.apply(&addons::rights()).context("give rights")?;
+        let mut cluster = Self { kubelet: None, control_plane, ground, kubectl, pki, options };
+        if cluster.options.addons {
+            cluster.add_addons()?;
+        }
+        if let Some(kind) = cluster.options.kubelet {
+            cluster.start_kubelet(kind)?;
+            cluster.await_ready()?;
+        }
+        Ok(cluster)
+    }
+
+    fn add_addons(&self) -> Result<()> {
+        let server = server(&self.options);
+        for (name, objects) in
+            [("kube-proxy", addons::proxy(&server)), ("CoreDNS", addons::dns()), ("metrics-server", addons::metrics())]
+        {
+            self.kubectl.apply(&objects).with_context(|| format!("add {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// kubectl as its administrator.
+    #[must_use]
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// A kubeconfig: of `admin`, `node`, `bootstrap`, `controller-manager` or `scheduler`.
+    #[must_use]
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.pki.kubeconfig(user)
+    }
+
+    /// The folder with everything in it.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.options.folder
+    }
+
+    /// Every request that anyone made: a line of JSON each.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        control_plane::audit_log(&self.options.folder)
+    }
+
+    /// The runtime.
+    pub fn runtime(&mut self) -> &mut Runtime {
+        &mut self.ground.runtime
+    }
+
+    /// The runtime's CRI.
+    #[must_use]
+    pub fn cri(&self) -> &Cri {
+        self.ground.runtime.cri()
+    }
+
+    /// The kubelet.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kubelet(&mut self) -> Result<&mut Kubelet> {
+        self.kubelet.as_mut().context("the cluster has no kubelet")
+    }
+
+    /// A process of the control plane by its name, to be killed and started again.
+    ///
+    /// # Errors
+    /// When it has no such process.
+    pub fn control_plane(&mut self, name: &str) -> Result<&mut Process> {
+        self.control_plane.process(name)
+    }
+
+    /// Stops the kubelet, as an operator does before an upgrade: its pods run on.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn stop_kubelet(&mut self) -> Result<()> {
+        match self.kubelet.take() {
+            Some(mut kubelet) => kubelet.process().stop().map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a kubelet on the same folders and socket as the one before.
+    ///
+    /// # Errors
+    /// When one runs, or it cannot be started.
+    pub fn start_kubelet(&mut self, kind: kubelet::Kind) -> Result<()> {
+        if self.kubelet.is_some() {
+            bail!("a kubelet runs already");
+        }
+        let logs = self.options.folder.join("log");
+        let facts = kubelet::Facts {
+            folder: &self.options.folder,
+            logs: &logs,
+            node: NODE,
+            node_ip: &node_ip(&self.options).to_string(),
+            runtime: self.options.runtime,
+        };
+        self.kubelet = Some(Kubelet::start(kind, &facts, &self.pki)?);
+        Ok(())
+    }
+
+    /// Waits until the node is ready, and with addons until they are, too.
+    ///
+    /// # Errors
+    /// After two minutes, or when something has ended by itself.
+    pub fn await_ready(&mut self) -> Result<()> {
+        let path = r#"{.status.conditions[?(@.type=="Ready")].status}"#;
+        let ready = self.kubectl.await_value(&["get", "node", NODE], path, WAIT, |value| value == "True");
+        self.check()?;
+        ready.with_context(|| self.kubelet_log())?;
+        if self.options.addons {
+            let rollouts = [["rollout", "status", "daemonset/kube-proxy"], ["rollout", "status", "deployment"]];
+            for args in rollouts {
+                let waited = self.kubectl.run(&[&args[..], &["-n", "kube-system", "--timeout=180s"]].concat());
+                waited.with_context(|| self.kubelet_log())?;
+            }
+            let args = ["wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s"];
+            self.kubectl.run(&args)?;
+        }
+        Ok(())
+    }
+
+    /// Fails when a program has ended by itself.
+    ///
+    /// # Errors
+    /// Then, with the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        self.control_plane.check()?;
+        self.ground.runtime.process().check()?;
+        self.kubelet.as_mut().map_or(Ok(()), |kubelet| kubelet.process().check())
+    }
+
+    fn kubelet_log(&self) -> String {
+        crate::node::tail(&self.options.folder.join("log/kubelet.log"))
+    }
+
+    /// Ends everything: pods, programs, mounts, links. Its folder stays, with logs and disks.
+    ///
+    /// # Errors
+    /// With all that could not be ended.
+    pub fn end(mut self) -> Result<()> {
+        let mut errors = Errors::default();
+        errors.note("stop the kubelet", self.stop_kubelet());
+        errors.note("stop the control plane", self.control_plane.stop());
+        self.ground.finish(&mut errors);
+        errors.result()
+    }
+}
+
+const WAIT: Duration = Duration::from_secs(120);
+
+fn node_ip(options: &Options) -> std::net::Ipv4Addr {
+    network::addresses(options.number).0
+}
+
+/// The API server's address, from the node and from outside.
+fn server(options: &Options) -> String {
+    format!("https://{}:{API_PORT}", node_ip(options))
+}
+
+/// The kubelet keeps `/kubepods` and its classes beyond its own end.
+fn remove_cgroups() -> Result<()> {
+    poll("the cgroups to be empty", Duration::from_secs(10), || {
+        leakcheck::remove_node_cgroups("kubepods").map_err(|error| format!("{error:#}"))
+    })
+}

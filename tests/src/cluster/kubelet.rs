@@ -1,0 +1,124 @@
+//! The node's kubelet, upstream's or Gantry's, with one configuration for both. Owns the process and that file; never
+//! talks to the API. Called by `cluster`; tests swap one for the other under running pods.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::network::DNS;
+use super::pki::Pki;
+use super::process::{Process, Recipe};
+use super::programs;
+use super::runtime;
+use crate::place;
+
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Upstream,
+    Gantry,
+}
+
+/// What a kubelet is started with.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) logs: &'a Path,
+    pub(super) node: &'a str,
+    pub(super) node_ip: &'a str,
+    pub(super) runtime: runtime::Kind,
+}
+
+/// A started one.
+#[derive(Debug)]
+pub struct Kubelet {
+    kind: Kind,
+    process: Process,
+}
+
+impl Kubelet {
+    /// Writes its configuration and starts it.
+    pub(super) fn start(kind: Kind, facts: &Facts<'_>, pki: &Pki) -> Result<Self> {
+        std::fs::create_dir_all(facts.folder.join("manifests"))?;
+        let path = facts.folder.join("kubelet.yaml");
+        std::fs::write(&path, serde_json::to_vec_pretty(&configuration(facts, pki))?)?;
+        let flag = |name: &str, value: &Path| {
+            let mut flag = std::ffi::OsString::from(format!("--{name}="));
+            flag.push(value);
+            flag
+        };
+        let args = [
+            flag("config", &path),
+            flag("kubeconfig", &pki.kubeconfig("node")),
+            flag("hostname-override", Path::new(facts.node)),
+            flag("node-ip", Path::new(facts.node_ip)),
+            "--v=2".into(),
+        ];
+        let process = Process::start(Recipe::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
+        Ok(Self { kind, process })
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its process, to be killed and started again.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+fn program(kind: Kind, folder: &Path) -> Result<PathBuf> {
+    Ok(folder_with(kind, folder)?.join("kubelet"))
+}
+
+/// A folder with a program of the name `kubelet`: Gantry is a kubelet by its name.
+///
+/// # Errors
+/// When it is not built.
+pub fn folder_with(kind: Kind, folder: &Path) -> Result<PathBuf> {
+    let (own, program) = match kind {
+        Kind::Upstream => ("bin-upstream", programs::path("kubelet")?),
+        Kind::Gantry => ("bin-gantry", place::bin_dir()?.join("gantry")),
+    };
+    let own = folder.join(own);
+    std::fs::create_dir_all(&own)?;
+    let named = own.join("kubelet");
+    if !named.exists() {
+        std::os::unix::fs::symlink(program, &named).with_context(|| named.display().to_string())?;
+    }
+    Ok(own)
+}
+
+/// Upstream's defaults but for what this machine needs: cgroup v1, swap or not, no CAP_SYS_RESOURCE, a disk that is
+/// shared with builds.
+fn configuration(facts: &Facts<'_>, pki: &Pki) -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": { "x509": { "clientCAFile": pki.pki("ca.crt") } },
+        "tlsCertFile": pki.pki("kubelet.crt"),
+        "tlsPrivateKeyFile": pki.pki("kubelet.key"),
+        "cgroupDriver": "cgroupfs",
+        "clusterDNS": [DNS],
+        "clusterDomain": "cluster.local",
+        "containerRuntimeEndpoint": format!("unix://{}", facts.runtime.socket().display()),
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+            "imagefs.available": "1%",
+            "imagefs.inodesFree": "1%",
+        },
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "imageGCHighThresholdPercent": 99,
+        "imageGCLowThresholdPercent": 98,
+        "oomScoreAdj": 0,
+        "resolvConf": facts.folder.join("resolv.conf"),
+        "staticPodPath": facts.folder.join("manifests"),
+    })
+}

@@ -1,0 +1,139 @@
+//! `cargo xtask conformance node|e2e`: upstream's own suites on a kubelet and a runtime, in a place of their own. Owns the
+//! order: build, place, run, table; how a suite is called and what its report says is in the files beside. Called by
+//! `main`.
+//!
+//! Without an argument it runs the list of `tests/suites.toml`. A spec that passes on the peer (upstream kubelet and
+//! containerd: `tests/suites/peer-*.txt`) and fails, is skipped or is missing here is a failure.
+
+mod call;
+mod report;
+mod suites;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use gantry_tests::cluster::{images, place, programs};
+use gantry_tests::place::BIN_DIR;
+
+pub(crate) use self::call::{Called, inside};
+use self::report::{Outcome, Table};
+use self::suites::Suite;
+use crate::cell::Cell;
+use crate::cluster::{self, KubeletName, RuntimeName};
+use crate::sh;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// e2e_node.test: it brings its own API server and starts the kubelet itself
+    Node,
+    /// e2e.test: on a whole cluster
+    E2e,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Wanted {
+    #[arg(value_enum)]
+    suite: Name,
+    /// Every spec of [NodeConformance] that may run beside others, instead of the list
+    #[arg(long)]
+    all: bool,
+    /// Only specs whose text this regular expression finds; may be given again
+    #[arg(long, conflicts_with = "all")]
+    focus: Vec<String>,
+    /// What runs the containers
+    #[arg(long, value_enum, default_value = "containerd")]
+    runtime: RuntimeName,
+    /// What makes the node
+    #[arg(long, value_enum, default_value = "gantry")]
+    kubelet: KubeletName,
+    /// How many specs at once, instead of what suites.toml says
+    #[arg(long)]
+    procs: Option<usize>,
+    /// Where table, report and logs go; `conformance` in the target folder when not given
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// Builds, runs the suite in a place of its own, writes the table.
+pub(crate) fn run(wanted: &Wanted) -> Result<()> {
+    sh::require_root("a suite")?;
+    let suites = suites::read(&sh::root().join("tests/suites.toml"))?;
+    let suite = suites.get(wanted.suite);
+    let folder = out(wanted)?;
+    let own = prepare(wanted.suite)?;
+    let choice = choose(wanted, suite);
+    let called = Called {
+        suite: wanted.suite,
+        out: folder.clone(),
+        runtime: wanted.runtime,
+        kubelet: wanted.kubelet,
+        procs: wanted.procs.unwrap_or(suite.processes),
+        flags: suite.flags.clone(),
+    };
+    choice.write(&folder)?;
+    let cell = Cell::new()?;
+    let [unshare, init @ ..] = place::INIT;
+    let mut command = cell.command(Path::new(unshare))?;
+    command.args(init).arg(std::env::current_exe().context("find this program")?).arg("conformance-inside");
+    command.args(called.words()).env(BIN_DIR, own);
+    let ran = sh::run(&mut command);
+    if let Err(error) = cell.close() {
+        // The table is what was asked for; what the suite leaves is told beside it.
+        println!("{error:#}");
+    }
+    let table = table(wanted, suite, &folder).map_err(|error| match &ran {
+        Err(first) => anyhow::anyhow!("{first:#}; {error:#}"),
+        Ok(()) => error,
+    })?;
+    let text = table.markdown();
+    std::fs::write(folder.join("table.md"), &text)?;
+    println!("{text}\n{}", folder.join("table.md").display());
+    if table.is_green() { Ok(()) } else { bail!("not green") }
+}
+
+fn prepare(suite: Name) -> Result<PathBuf> {
+    let own = cluster::prepare(false)?;
+    let set = if suite == Name::Node { programs::Set::E2eNode } else { programs::Set::E2e };
+    programs::build(&[set])?;
+    cluster::build_images(&own, &[images::Set::Suites])?;
+    Ok(own)
+}
+
+fn out(wanted: &Wanted) -> Result<PathBuf> {
+    let folder = wanted.out.clone().unwrap_or_else(|| sh::target_dir().join("conformance"));
+    let name = match wanted.suite {
+        Name::Node => "node",
+        Name::E2e => "e2e",
+    };
+    let folder = std::path::absolute(&folder)?.join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("clear {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn choose(wanted: &Wanted, suite: &Suite) -> suites::Choice {
+    if wanted.all {
+        suite.everything()
+    } else if wanted.focus.is_empty() {
+        suite.listed()
+    } else {
+        suites::Choice { focus: wanted.focus.clone(), skip: suite.skip.clone() }
+    }
+}
+
+/// With `--focus` nobody can say what is missing: then the report alone counts.
+fn table(wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<Table> {
+    let peer = report::peer(&sh::root().join(&suite.peer))?;
+    let specs = report::read(&folder.join("report.json"))?;
+    let expected: Vec<&str> = if wanted.all {
+        peer.iter().filter(|spec| spec.outcome == Outcome::Passed).map(|spec| spec.name.as_str()).collect()
+    } else if wanted.focus.is_empty() {
+        suite.specs().collect()
+    } else {
+        Vec::new()
+    };
+    Ok(Table::new(specs, &peer, &expected))
+}

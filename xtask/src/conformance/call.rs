@@ -1,0 +1,187 @@
+//! A suite's call, inside its place: what it needs around it, and its command line. Owns both; never reads the report.
+//! Called by `main`'s hidden command, for `conformance`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use gantry_tests::cluster::network::Outside;
+use gantry_tests::cluster::{Cluster, Ground, Options, kubelet, programs, runtime};
+use gantry_tests::place::bin_dir;
+use serde_json::json;
+
+use super::Name;
+use super::suites::Choice;
+use crate::cluster::{KubeletName, RuntimeName};
+
+/// As the outer half has it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Called {
+    #[arg(value_enum)]
+    pub(super) suite: Name,
+    #[arg(long)]
+    pub(super) out: PathBuf,
+    #[arg(long, value_enum)]
+    pub(super) runtime: RuntimeName,
+    #[arg(long, value_enum)]
+    pub(super) kubelet: KubeletName,
+    #[arg(long)]
+    pub(super) procs: usize,
+    /// Of the suite itself
+    #[arg(last = true)]
+    pub(super) flags: Vec<String>,
+}
+
+impl Called {
+    pub(super) fn words(&self) -> Vec<OsString> {
+        use clap::ValueEnum;
+        let name = |value: Option<clap::builder::PossibleValue>| -> OsString {
+            value.map(|value| value.get_name().to_owned()).unwrap_or_default().into()
+        };
+        let mut words = vec![name(self.suite.to_possible_value()), "--out".into(), self.out.clone().into()];
+        words.extend(["--runtime".into(), name(self.runtime.to_possible_value())]);
+        words.extend(["--kubelet".into(), name(self.kubelet.to_possible_value())]);
+        words.extend(["--procs".into(), self.procs.to_string().into(), "--".into()]);
+        words.extend(self.flags.iter().map(OsString::from));
+        words
+    }
+}
+
+/// Makes what the suite needs, runs it, takes it away. That specs failed is no error here: the report says so.
+pub(crate) fn inside(called: &Called) -> Result<()> {
+    // On a disk of its own name: sockets below it have 107 bytes at most.
+    let folder = tempfile::Builder::new().prefix("gc-").tempdir()?;
+    let ran = match called.suite {
+        Name::Node => node(called, folder.path()),
+        Name::E2e => e2e(called, folder.path()),
+    };
+    let kept = keep_logs(&folder.path().join("log"), &called.out);
+    ran.and(kept)
+}
+
+fn node(called: &Called, folder: &Path) -> Result<()> {
+    // The suite's own API server is reached on loopback, and takes the port that a cluster's has.
+    let ground = Ground::make(folder, called.runtime.into(), 0, &Outside::Closed)?;
+    let ran = node_specs(called, folder);
+    let ended = ground.end();
+    ran.and(ended)
+}
+
+fn node_specs(called: &Called, folder: &Path) -> Result<()> {
+    without_systemd(folder)?;
+    let kind: runtime::Kind = called.runtime.into();
+    let programs = kubelet::folder_with(called.kubelet.kind().unwrap_or(kubelet::Kind::Upstream), folder)?;
+    let config = folder.join("kubelet-config.json");
+    std::fs::write(&config, serde_json::to_vec_pretty(&node_configuration())?)?;
+    let process = match kind {
+        runtime::Kind::Containerd => "containerd",
+        runtime::Kind::Gantry => "gantry",
+    };
+    let own = [
+        format!("--k8s-bin-dir={}", programs.display()),
+        format!("--container-runtime-endpoint=unix://{}", kind.socket().display()),
+        format!("--container-runtime-process-name={process}"),
+        format!("--kubelet-config-file={}", config.display()),
+        format!("--report-dir={}", called.out.display()),
+        "--prepull-images=false".to_owned(),
+    ];
+    ginkgo(called, folder, "e2e_node.test", &own)
+}
+
+/// The suite's own defaults but for what this machine needs, as in a cluster.
+fn node_configuration() -> serde_json::Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": "/",
+        "evictionHard": { "memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%" },
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "fileCheckFrequency": "10s",
+        "oomScoreAdj": 0,
+        "podCIDR": "10.100.0.0/24",
+        "serializeImagePulls": false,
+        "volumeStatsAggPeriod": "10s",
+    })
+}
+
+/// The suite starts the kubelet as a unit when it finds this program, even where no systemd runs.
+fn without_systemd(folder: &Path) -> Result<()> {
+    let program = Path::new("/usr/bin/systemd-run");
+    if !program.exists() {
+        return Ok(());
+    }
+    let nothing = folder.join("no-program");
+    std::fs::write(&nothing, "")?;
+    rustix::mount::mount_bind(&nothing, program).context("hide systemd-run")
+}
+
+fn e2e(called: &Called, folder: &Path) -> Result<()> {
+    let cluster = Cluster::start(Options {
+        folder: folder.to_owned(),
+        runtime: called.runtime.into(),
+        kubelet: called.kubelet.kind(),
+        addons: true,
+        number: 0,
+        outside: Outside::Closed,
+    })?;
+    let own = [
+        format!("--kubeconfig={}", cluster.kubeconfig("admin").display()),
+        format!("--kubectl-path={}", programs::path("kubectl")?.display()),
+        format!("--report-dir={}", called.out.display()),
+        "--provider=local".to_owned(),
+        "--num-nodes=1".to_owned(),
+        "--minStartupPods=0".to_owned(),
+        "--allowed-not-ready-nodes=0".to_owned(),
+        "--dns-domain=cluster.local".to_owned(),
+    ];
+    let ran = ginkgo(called, folder, "e2e.test", &own);
+    // What the node asked of the API server is a result, too.
+    let audit = std::fs::copy(cluster.audit_log(), called.out.join("audit.log")).context("keep the audit log");
+    let ended = cluster.end();
+    ran.and(audit.map(drop)).and(ended)
+}
+
+fn ginkgo(called: &Called, folder: &Path, program: &str, own: &[String]) -> Result<()> {
+    let choice = Choice::read(&called.out)?;
+    // Ginkgo runs a program in the program's own folder, and this one writes there.
+    let here = folder.join("run");
+    std::fs::create_dir_all(&here)?;
+    let linked = here.join(program);
+    std::os::unix::fs::symlink(programs::path(program)?, &linked)?;
+    let mut command = Command::new(programs::path("ginkgo")?);
+    command
+        .arg(format!("--procs={}", called.procs))
+        .args(["--timeout=24h", "--no-color", "--keep-going", "--json-report=report.json"])
+        .arg(format!("--output-dir={}", called.out.display()));
+    for (flag, list) in [("--focus", &choice.focus), ("--skip", &choice.skip)] {
+        command.args(list.iter().map(|one| format!("{flag}={one}")));
+    }
+    command.arg(&linked).arg("--").args(own).args(&called.flags).current_dir(&here);
+    let log = called.out.join("suite.log");
+    let output = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+    println!("{program} runs; what it says is in {}", log.display());
+    let status = command
+        .env("HOME", folder)
+        .env(gantry_tests::place::BIN_DIR, bin_dir()?)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .status()
+        .context("start ginkgo")?;
+    println!("{program}: {status}");
+    Ok(())
+}
+
+fn keep_logs(from: &Path, to: &Path) -> Result<()> {
+    let to = to.join("log");
+    std::fs::create_dir_all(&to)?;
+    for entry in std::fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
