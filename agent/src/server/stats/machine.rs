@@ -92,7 +92,8 @@ impl Machine {
         self.file(controller, path, name)?.trim().parse().ok()
     }
 
-    fn is_unified(&self) -> bool {
+    /// Whether cgroup v2 holds the controllers.
+    pub(in crate::server) fn is_unified(&self) -> bool {
         matches!(self.hierarchies, Hierarchies::Unified(_))
     }
 
