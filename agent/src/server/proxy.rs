@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -54,6 +54,12 @@ enum Error {
 pub(super) fn is_web_socket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     is_upgrade(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether the WebSocket is to carry SPDY.
+pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|protocol| protocol.trim().starts_with("SPDY/3.1+"))
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {
