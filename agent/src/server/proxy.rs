@@ -160,6 +160,10 @@ where
     let (a_in, a_out) = tokio::io::split(a);
     let (b_in, b_out) = tokio::io::split(b);
     let quiet = async {
+        // As upstream: nothing is no timeout.
+        if idle.is_zero() {
+            return std::future::pending().await;
+        }
         loop {
             let last = *seen.borrow_and_update();
             tokio::time::sleep_until(last + idle).await;
@@ -270,6 +274,15 @@ mod tests {
         coupled.await.unwrap();
         assert_eq!(begun.elapsed().as_secs(), 150);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_timeout_an_idle_stream_stays() {
+        let ((mut client, a), (mut runtime, b)) = (tokio::io::duplex(64), tokio::io::duplex(64));
+        tokio::spawn(couple(a, b, Duration::ZERO));
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(runtime.read_u8().await.unwrap(), b'x');
     }
 
     #[tokio::test]
