@@ -321,6 +321,7 @@ fn commands_and_ports_are_reached_with_a_certificate_only() -> Result<()> {
     );
     let (_, cadvisor) = api.get("metrics/cadvisor")?;
     ensure!(cadvisor.contains("container_cpu_usage_seconds_total{container=\"shell\""), "{cadvisor}");
+    ensure!(cadvisor.contains("machine_cpu_cores{"), "{cadvisor}");
     let (_, running) = api.get("runningpods/")?;
     ensure!(running.contains("\"name\":\"shell\""), "{running}");
     api.server.end();

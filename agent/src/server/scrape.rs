@@ -163,13 +163,20 @@ pub(super) async fn resource(inner: &Inner) -> Answer {
 
 /// Containers by cAdvisor's names.
 pub(super) async fn cadvisor(inner: &Inner) -> Answer {
-    let mut text = Text::new();
-    let machine = inner.sources.stats.machine();
-    cadvisor::machine(machine, &mut text);
+    let machine = inner.sources.stats.machine().clone();
     let found = summary(inner, Depth::All).await;
     let pods = inner.sources.pods.pods();
-    cadvisor::containers(found.as_ref(), &pods, machine, &mut text);
-    said(text)
+    // Some files for each container: not for a thread that others wait for.
+    let written = tokio::task::spawn_blocking(move || {
+        let mut text = Text::new();
+        cadvisor::machine(&machine, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, &machine, &mut text);
+        text
+    });
+    match written.await {
+        Ok(text) => said(text),
+        Err(error) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 /// Probes.
