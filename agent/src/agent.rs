@@ -1,20 +1,47 @@
 //! The wiring: pods in, one worker each, handles out; one ear at the runtime's events for all. Owns
 //! the workers' tasks; never looks into a pod. Called by `gantry run`.
 
+mod fit;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admission::{self, Node, Rejection};
 use crate::orphans;
-use crate::pod::Life;
+use crate::pod::last::Last;
 use crate::pod::predecessor;
 use crate::pod::run::Deps;
-use crate::pod::spec::Pod;
-use crate::pod::status::PodStatus;
+use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::pod::status::{Phase, PodStatus};
 use crate::pod::worker::{PodHandle, Worker};
+use crate::pod::{Life, Verdict};
 use crate::watcher::{self, Pods};
+pub use fit::follow;
+
+/// Of pods that nobody has described.
+const ORPHANS_GRACE: Duration = Duration::from_secs(1);
+
+/// A pod that should be there, and what is known of it besides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What should run.
+    pub pod: Pod,
+    /// What the API's last status said.
+    pub last: Last,
+    /// It was deleted: the grace that its end has.
+    pub ending: Option<Duration>,
+    /// It asks for what this node does not do.
+    pub refused: Option<Rejection>,
+}
+
+impl From<Pod> for Wanted {
+    fn from(pod: Pod) -> Self {
+        Self { pod, last: Last::default(), ending: None, refused: None }
+    }
+}
 
 /// A running agent. Dropping it leaves the pods as they are: a new one adopts them.
 #[derive(Debug)]
@@ -23,6 +50,8 @@ pub struct Agent {
     /// Whether the runtime tells what changes.
     told: watch::Receiver<bool>,
     workers: JoinSet<()>,
+    /// What pods must fit; they all do without one.
+    node: Option<watch::Receiver<Option<Arc<Node>>>>,
     deps: Deps,
 }
 
@@ -34,7 +63,7 @@ impl Agent {
         let (told_in, told) = watch::channel(false);
         let mut workers = JoinSet::new();
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in));
-        let mut agent = Self { pods: pods_in, told, workers, deps };
+        let mut agent = Self { pods: pods_in, told, workers, node: None, deps };
         agent.apply(pods);
         agent
     }
@@ -43,29 +72,114 @@ impl Agent {
     /// that are missing are ended and forgotten, the others left alone. A new one of the same name as
     /// one that ends waits for it.
     pub fn apply(&mut self, wanted: Vec<Pod>) {
+        self.take(wanted.into_iter().map(Wanted::from).collect(), true);
+    }
+
+    /// From now on new pods must fit this node.
+    pub fn admit_by(&mut self, node: watch::Receiver<Option<Arc<Node>>>) {
+        self.node = Some(node);
+    }
+
+    /// The same as [`Agent::apply`] for pods of an API server. Pods that are known are described anew;
+    /// what was deleted is ended, and asking again only shortens. Unless the set is `complete`, because
+    /// not all sources have told theirs, none is ended for missing in it (trap 1).
+    pub fn take(&mut self, mut wanted: Vec<Wanted>, complete: bool) {
         // Reaps what has ended meanwhile.
         while self.workers.try_join_next().is_some() {}
         let old = self.pods();
         let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
-        for handle in &handles {
-            if wanted.iter().all(|pod| pod.uid != handle.pod.uid) {
+        for handle in handles.iter().filter(|_| complete) {
+            if wanted.iter().all(|wanted| wanted.pod.uid != handle.pod.uid) {
                 handle.kill(None, "no longer wanted");
                 handle.remove();
             }
         }
-        for pod in wanted {
+        // As upstream: who came first is admitted first, over a restart of the agent, too.
+        wanted.sort_by_key(|wanted| wanted.pod.created_at);
+        for wanted in wanted {
+            let uid = &wanted.pod.uid;
             // One that was told to go and comes back, the very same, is a pod of its own.
-            if handles.iter().any(|handle| handle.pod.uid == pod.uid && !handle.is_leaving()) {
+            match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
+                Some(handle) => renew(handle, wanted),
+                None => {
+                    let handle = self.begin(wanted, &handles);
+                    handles.push(handle);
+                }
+            }
+        }
+        self.pods.send_replace(handles.into());
+    }
+
+    /// Takes up a pod that is not known yet.
+    fn begin(&mut self, mut wanted: Wanted, others: &[PodHandle]) -> PodHandle {
+        let mut displaced = Vec::new();
+        match self.admit(&wanted, others) {
+            Ok(uids) => displaced = uids,
+            Err(rejection) => {
+                tracing::warn!(pod = wanted.pod.full_name(), %rejection, "a pod is not admitted");
+                wanted.refused.get_or_insert(rejection);
+            }
+        }
+        let (pod, ending) = (wanted.pod.clone(), wanted.ending);
+        let (worker, handle) = Worker::watched(wanted, self.deps.clone(), self.told.clone());
+        if let Some(grace) = ending {
+            handle.kill(Some(grace), "deleted");
+        }
+        if pod.origin == Origin::Api {
+            // Whatever its name: it is another pod than that of another UID (trap 2).
+            let victims = others.iter().filter(|other| displaced.contains(&other.pod.uid)).cloned();
+            self.workers.spawn(predecessor::run_behind(worker, victims.collect()));
+        } else {
+            let same_name =
+                |other: &&PodHandle| other.pod.name == pod.name && other.pod.namespace == pod.namespace;
+            let ending: Vec<PodHandle> = others.iter().filter(same_name).cloned().collect();
+            self.workers.spawn(predecessor::run_after(worker, ending));
+        }
+        handle
+    }
+
+    /// Whether the pod may run beside the others. One that an agent has taken up before, that ends
+    /// or has ended is not asked: what runs is never rejected.
+    fn admit(&self, wanted: &Wanted, others: &[PodHandle]) -> Result<Vec<PodUid>, Rejection> {
+        let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
+            return Ok(Vec::new());
+        };
+        let known = wanted.last.started_at != 0 || wanted.last.end.is_some();
+        if known || wanted.ending.is_some() || wanted.refused.is_some() {
+            return Ok(Vec::new());
+        }
+        let active: Vec<&PodHandle> = others.iter().filter(|other| is_active(other)).collect();
+        let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
+        let victims = admission::admit(&wanted.pod, &pods, &node)?;
+        let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
+        for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
+            other.evict(preempted(), None);
+        }
+        Ok(victims)
+    }
+
+    /// Ends the pods that the runtime has and nobody wants, as upstream with a second's grace. For
+    /// when all sources have told all of theirs (trap 1), and no other agent uses the runtime.
+    ///
+    /// # Errors
+    /// When the runtime does not answer; nothing was ended then.
+    pub async fn end_unwanted(&mut self) -> Result<(), String> {
+        let known = self.deps.runtime.pods().await.map_err(|error| error.detail())?;
+        let mut handles = self.pods().to_vec();
+        for known in known {
+            if handles.iter().any(|handle| handle.pod.uid == known.uid && !handle.is_done()) {
                 continue;
             }
-            let same_name =
-                |handle: &&PodHandle| handle.pod.name == pod.name && handle.pod.namespace == pod.namespace;
-            let ending: Vec<PodHandle> = handles.iter().filter(same_name).cloned().collect();
+            let pod = predecessor::shell(known);
+            tracing::info!(pod = pod.full_name(), uid = %pod.uid, "nobody wants it: ending it");
             let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
-            self.workers.spawn(predecessor::run_after(worker, ending));
+            handle.kill(Some(ORPHANS_GRACE), "orphaned");
+            handle.remove();
+            self.workers.spawn(worker.run());
             handles.push(handle);
         }
         self.pods.send_replace(handles.into());
+        Ok(())
     }
 
     /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
@@ -135,6 +249,29 @@ impl Agent {
         }
         self.workers.shutdown().await;
         failures
+    }
+}
+
+/// A pod that is known is described anew, or was deleted.
+fn renew(handle: &mut PodHandle, wanted: Wanted) {
+    *handle = handle.update(Arc::new(wanted.pod));
+    if let Some(grace) = wanted.ending {
+        handle.kill(Some(grace), "deleted");
+    }
+}
+
+/// It uses what it was admitted for, or will.
+fn is_active(handle: &PodHandle) -> bool {
+    let status = handle.status.borrow();
+    !status.is_over() && !matches!(status.phase, Phase::Succeeded | Phase::Failed)
+}
+
+/// In upstream's words.
+fn preempted() -> Verdict {
+    Verdict {
+        reason: "Preempting".to_owned(),
+        message: "Preempted in order to admit critical pod".to_owned(),
+        disrupted: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
     }
 }
 

@@ -1,16 +1,26 @@
-//! What the agent asks of the place where pods come from: the ConfigMaps and Secrets that they
-//! refer to. Owns the trait and its errors; never a pod. Called by [`crate::pod::configure`] and
-//! [`crate::volumes`].
+//! What the agent asks of the place where pods come from: the objects that they refer to. Owns the
+//! trait and its errors; never a pod. Called by [`crate::pod::configure`] and [`crate::volumes`].
+//!
+//! ```text
+//! Api ── files    the documents beside the pods of `gantry run`
+//!     ── cluster  the API server
+//!     ── fake     tests
+//! ```
 
+pub mod cluster;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod files;
+pub mod references;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+
+use crate::pod::spec::{Pod, PodUid};
 
 /// A ConfigMap's content. No key is in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,6 +47,88 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Which token of a service account is asked for. Two that are equal may share one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenOf {
+    /// Of the pod and its service account.
+    pub namespace: String,
+    /// Of the service account.
+    pub service_account: String,
+    /// The pod that it ends with.
+    pub pod: String,
+    /// The pod's.
+    pub uid: PodUid,
+    /// Whom it is for; the API server itself when empty.
+    pub audiences: Vec<String>,
+    /// Wanted life, in seconds; the API server may give another.
+    pub seconds: i64,
+}
+
+/// A claim and what it is bound to, as far as a node wants to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Of the PersistentVolume; empty when it is not bound.
+    pub volume: String,
+    /// `Bound`, or not yet.
+    pub bound: bool,
+    /// A block device instead of a folder.
+    pub block: bool,
+    /// It was asked to go: no new pod may use it.
+    pub deleted: bool,
+    /// Of the claim: a volume that is bound to another of this name is none of its.
+    pub uid: String,
+}
+
+/// Where a PersistentVolume of this node is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PersistentSource {
+    /// A path of the node, with the type that it must have.
+    HostPath {
+        /// Absolute.
+        path: String,
+        /// As in HostPathVolumeSource.type; may be empty.
+        kind: String,
+    },
+    /// A folder or a disk of this node.
+    Local {
+        /// Absolute.
+        path: String,
+    },
+    /// A kind that this node does not mount, by the API's name of its field.
+    Other(String),
+}
+
+/// A PersistentVolume, as far as a node wants to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersistentVolume {
+    /// Its kind.
+    pub source: PersistentSource,
+    /// UID of the claim that it is bound to; may be empty.
+    pub claim_uid: String,
+}
+
+/// A Service, as far as environment variables tell of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// `None` or empty for those that have no variables.
+    pub cluster_ip: String,
+    /// In order.
+    pub ports: Vec<ServicePort>,
+}
+
+/// One port of a [`Service`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    /// May be empty.
+    pub name: String,
+    /// Of the Service.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
 /// What asking for an object comes to; none when there is no such object.
 pub type Answer<'a, T> = BoxFuture<'a, Result<Option<Arc<T>>, Error>>;
 
@@ -46,15 +138,36 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap>;
     /// By namespace and name.
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret>;
+    /// A token that is good for a while yet.
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>>;
+    /// By namespace and name.
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim>;
+    /// By name.
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume>;
+    /// All of a namespace. Fails until they are known.
+    fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>>;
+    /// The handler of a RuntimeClass.
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> Answer<'a, String>;
+    /// From now on the objects that the pod refers to are kept at hand. The number that comes back
+    /// rises when one of them changes, or a token is due: volumes are then to be set up again. Once for
+    /// each pod; again when its references change.
+    fn follow(&self, pod: &Pod) -> watch::Receiver<u64>;
+    /// The pod is gone: its objects need not be kept, its tokens are forgotten.
+    fn forget(&self, uid: &PodUid);
 }
 
 /// An object could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("read {kind} {namespace}/{name}: {message}")]
-#[expect(missing_docs, reason = "the message says it")]
+#[error("{message}")]
 pub struct Error {
-    pub kind: &'static str,
-    pub namespace: String,
-    pub name: String,
+    /// In the words that the pod's owner reads; names the object.
     pub message: String,
+}
+
+impl Error {
+    /// For an object by kind, namespace and name.
+    #[must_use]
+    pub fn reading(kind: &str, namespace: &str, name: &str, why: &str) -> Self {
+        Self { message: format!("read {kind} {namespace}/{name}: {why}") }
+    }
 }

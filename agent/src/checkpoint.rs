@@ -125,6 +125,7 @@ impl CheckpointDir {
         let word = match origin {
             Origin::Run => RUN,
             Origin::Static => STATIC,
+            Origin::Api => API,
         };
         replace(&self.claims, uid, uid.as_str(), word.as_bytes()).await
     }
@@ -139,8 +140,13 @@ impl CheckpointDir {
             let name = entry.file_name();
             let Some(uid) = name.to_str().and_then(PodUid::parse) else { continue };
             // Of another version: nothing is ended on the word of a file we do not understand.
-            let of_folder = fs::read(entry.path()).await? == STATIC.as_bytes();
-            found.insert(uid, if of_folder { Origin::Static } else { Origin::Run });
+            let word = fs::read(entry.path()).await?;
+            let origin = match word.as_slice() {
+                word if word == STATIC.as_bytes() => Origin::Static,
+                word if word == API.as_bytes() => Origin::Api,
+                _ => Origin::Run,
+            };
+            found.insert(uid, origin);
         }
         Ok(found)
     }
@@ -148,6 +154,7 @@ impl CheckpointDir {
 
 const RUN: &str = "run";
 const STATIC: &str = "static";
+const API: &str = "api";
 
 /// Readers see the old content or the new. No pod has a name that begins with a dot.
 async fn replace(folder: &Path, uid: &PodUid, name: &str, content: &[u8]) -> std::io::Result<()> {

@@ -10,6 +10,8 @@ use crate::pod::spec::{DnsPolicy, Pod};
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+/// Of one domain.
+const MAX_SEARCH: usize = 253;
 
 /// What a resolv.conf says, and what the runtime writes into each pod's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,13 +58,45 @@ pub fn beyond_loopback(node: &DnsConfig, resolved: DnsConfig) -> DnsConfig {
     }
 }
 
-/// What the pod gets. There is no cluster resolver yet: ClusterFirst is the node's, as the kubelet
-/// falls back to with the event MissingClusterDNS.
+/// Where the resolvers of a node's pods come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// Of pods with a network of their own.
+    pub pods: DnsConfig,
+    /// The node's, for pods on its network.
+    pub host: DnsConfig,
+    /// Addresses of the cluster's name servers; none without a cluster.
+    pub cluster: Vec<String>,
+    /// Of services; may be empty.
+    pub cluster_domain: String,
+}
+
+/// What the pod gets, and what is to be told of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Formed {
+    /// For its sandbox.
+    pub config: DnsConfig,
+    /// Messages of DNSConfigForming: what did not fit.
+    pub omitted: Vec<String>,
+    /// It wants the cluster's resolver, and there is none: MissingClusterDNS.
+    pub missing: bool,
+}
+
+/// By dnsPolicy and dnsConfig. Without a cluster's resolver ClusterFirst is the node's.
 #[must_use]
-pub fn of_pod(pod: &Pod, node: &DnsConfig) -> DnsConfig {
+pub fn of_pod(pod: &Pod, node: &Resolver) -> Formed {
+    let on_host = pod.namespaces.host_network;
+    let of_cluster = match pod.dns.policy {
+        DnsPolicy::ClusterFirstWithHostNet => true,
+        DnsPolicy::ClusterFirst => !on_host,
+        DnsPolicy::Default | DnsPolicy::None => false,
+    };
+    let of_node = if on_host { &node.host } else { &node.pods };
+    let missing = of_cluster && node.cluster.is_empty();
     let mut config = match pod.dns.policy {
         DnsPolicy::None => DnsConfig::default(),
-        DnsPolicy::Default | DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet => node.clone(),
+        _ if of_cluster && !missing => of_cluster_first(pod, node, of_node),
+        _ => of_node.clone(),
     };
     add_new(&mut config.servers, &pod.dns.nameservers);
     add_new(&mut config.searches, &pod.dns.searches);
@@ -73,8 +107,18 @@ pub fn of_pod(pod: &Pod, node: &DnsConfig) -> DnsConfig {
             Some(value) => format!("{name}:{value}"),
         });
     }
-    fit(&mut config);
-    config
+    let omitted = fit(&mut config);
+    Formed { config, omitted, missing }
+}
+
+fn of_cluster_first(pod: &Pod, node: &Resolver, of_node: &DnsConfig) -> DnsConfig {
+    let domain = &node.cluster_domain;
+    let mut searches = Vec::new();
+    if !domain.is_empty() {
+        searches = vec![format!("{}.svc.{domain}", pod.namespace), format!("svc.{domain}"), domain.clone()];
+    }
+    add_new(&mut searches, &of_node.searches);
+    DnsConfig { servers: node.cluster.clone(), searches, options: vec!["ndots:5".to_owned()] }
 }
 
 fn add_new(list: &mut Vec<String>, more: &[String]) {
@@ -85,13 +129,29 @@ fn add_new(list: &mut Vec<String>, more: &[String]) {
     }
 }
 
-/// What is beyond the limits is left out, as the kubelet does with the event DNSConfigForming.
-fn fit(config: &mut DnsConfig) {
-    config.servers.truncate(MAX_SERVERS);
+/// What is beyond the limits is left out; the events' messages.
+fn fit(config: &mut DnsConfig) -> Vec<String> {
+    let mut told = Vec::new();
+    if config.servers.len() > MAX_SERVERS {
+        config.servers.truncate(MAX_SERVERS);
+        told.push(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+            config.servers.join(" ")
+        ));
+    }
+    let before = config.searches.clone();
     config.searches.truncate(MAX_SEARCHES);
+    config.searches.retain(|search| search.len() <= MAX_SEARCH);
     while config.searches.join(" ").len() > MAX_SEARCH_CHARS {
         config.searches.pop();
     }
+    if config.searches != before {
+        told.push(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+            config.searches.join(" ")
+        ));
+    }
+    told
 }
 
 #[cfg(test)]
@@ -109,7 +169,51 @@ mod tests {
             searches: owned(&["b", "c"]),
             options: options.iter().map(|(n, v)| ((*n).to_owned(), v.map(str::to_owned))).collect(),
         };
-        of_pod(&Pod { dns, ..pod() }, &node)
+        of_pod(&Pod { dns, ..pod() }, &Resolver { pods: node, ..Resolver::default() }).config
+    }
+
+    #[test]
+    fn cluster_first_is_the_clusters_resolver_before_the_nodes_domains() {
+        let of = |policy, on_host, cluster: &[&str]| {
+            let node = Resolver {
+                pods: parse_resolv_conf("nameserver 10.0.0.1\nsearch a cluster.local\noptions edns0\n"),
+                host: parse_resolv_conf("nameserver 127.0.0.53\n"),
+                cluster: cluster.iter().map(|ip| (*ip).to_owned()).collect(),
+                cluster_domain: "cluster.local".into(),
+            };
+            let mut pod = Pod { dns: Dns { policy, ..Dns::default() }, ..pod() };
+            pod.namespaces.host_network = on_host;
+            of_pod(&pod, &node)
+        };
+        let first = of(DnsPolicy::ClusterFirst, false, &["10.96.0.10"]).config;
+        assert_eq!(first.servers, ["10.96.0.10"]);
+        assert_eq!(first.searches, ["default.svc.cluster.local", "svc.cluster.local", "cluster.local", "a"]);
+        assert_eq!(first.options, ["ndots:5"]);
+        let on_host = of(DnsPolicy::ClusterFirst, true, &["10.96.0.10"]);
+        assert_eq!((on_host.config.servers, on_host.missing), (vec!["127.0.0.53".to_owned()], false));
+        let with = of(DnsPolicy::ClusterFirstWithHostNet, true, &["10.96.0.10"]).config;
+        assert_eq!(with.servers, ["10.96.0.10"]);
+        let without = of(DnsPolicy::ClusterFirst, false, &[]);
+        assert_eq!((without.config.servers, without.missing), (vec!["10.0.0.1".to_owned()], true));
+        assert!(!of(DnsPolicy::Default, false, &[]).missing);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let mut config = DnsConfig {
+            servers: ["1", "2", "3", "4"].map(str::to_owned).into(),
+            searches: vec!["a".into(), "x".repeat(254), "b".into()],
+            options: vec![],
+        };
+        let told = fit(&mut config);
+        assert_eq!((config.servers.len(), config.searches.len()), (3, 2));
+        assert_eq!(
+            told,
+            [
+                "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 1 2 3",
+                "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: a b"
+            ]
+        );
     }
 
     #[test]

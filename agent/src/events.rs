@@ -2,6 +2,10 @@
 //! counted, floods combined the way upstream's event recorder does it. Pure: owns the list and the
 //! rules; never sends it anywhere. Filled by the pod's worker, read through its status.
 
+pub mod sink;
+
+use std::borrow::Cow;
+
 /// How loud an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -28,7 +32,7 @@ pub struct Note {
     /// How loud.
     pub kind: Kind,
     /// As upstream: Pulling, Created, BackOff …
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The container it is about; the pod itself when empty.
     pub container: String,
     /// For people.
@@ -38,15 +42,26 @@ pub struct Note {
 impl Note {
     /// About the pod.
     #[must_use]
-    pub fn pod(kind: Kind, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, reason, container: String::new(), message: message.into() }
+    pub fn pod(kind: Kind, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into(), container: String::new(), message: message.into() }
     }
 
     /// About one of its containers.
     #[must_use]
     pub fn container(kind: Kind, reason: &'static str, name: &str, message: impl Into<String>) -> Self {
-        Self { kind, reason, container: name.to_owned(), message: message.into() }
+        Self { kind, reason: reason.into(), container: name.to_owned(), message: message.into() }
     }
+}
+
+/// Something to be told of the node itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeNote {
+    /// How loud.
+    pub kind: Kind,
+    /// As upstream: Starting, NodeReady …
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
 }
 
 /// One line of the list.
@@ -68,7 +83,7 @@ const MOST: usize = 64;
 /// one by one, more are combined.
 const SIMILAR: usize = 10;
 const SIMILAR_WITHIN: u64 = 600 * 1_000_000_000;
-const COMBINED: &str = "(combined from similar events): ";
+pub(crate) const COMBINED: &str = "(combined from similar events): ";
 
 /// The events of one pod.
 #[derive(Debug, Clone, Default)]
@@ -91,8 +106,8 @@ impl Journal {
             return;
         }
         let alike = |event: &&mut Event| {
-            (event.note.kind, event.note.reason, &event.note.container)
-                == (note.kind, note.reason, &note.container)
+            (event.note.kind, &event.note.reason, &event.note.container)
+                == (note.kind, &note.reason, &note.container)
                 && event.last.abs_diff(now) <= SIMILAR_WITHIN
         };
         let (mut combined, singles): (Vec<_>, Vec<_>) =

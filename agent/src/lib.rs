@@ -6,14 +6,22 @@
 //! the agent asks of a runtime), [`agent`] (the wiring), [`operator`] (the socket of
 //! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
+pub mod admission;
 pub mod agent;
 pub mod api;
+pub mod backoff;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod clock;
+pub mod config;
 pub mod dns;
 pub mod events;
 pub mod explain;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_apiserver;
+pub mod healthz;
+pub mod housekeeping;
+pub mod identity;
 pub mod logs;
 pub mod manifest;
 pub mod metrics;
@@ -23,10 +31,19 @@ pub mod orphans;
 pub mod pod;
 pub mod ports;
 pub mod probe;
+pub mod random;
+pub mod reflect;
+pub mod registration;
 pub mod root;
 pub mod runtime;
 pub mod server;
+pub mod source;
 pub mod static_pods;
+pub mod status;
+pub mod strategic;
+pub mod sync;
 pub mod timeline;
+pub mod users;
+pub mod version;
 pub mod volumes;
 mod watcher;

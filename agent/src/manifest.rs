@@ -2,6 +2,7 @@
 //! bytes to [`Pod`]; never starts anything, and refuses what it would not honour. Called by
 //! `gantry run` and by [`crate::static_pods`].
 
+pub mod api;
 mod container;
 mod env;
 pub mod expand;
@@ -11,6 +12,7 @@ pub mod names;
 mod network;
 mod object;
 mod parse;
+mod placement;
 mod pod;
 mod probe;
 pub mod quantity;
@@ -27,12 +29,14 @@ use serde_json::Value;
 
 use crate::api::files::Files;
 use crate::pod::spec::Pod;
+use crate::pod::spec::volume::{Projection, VolumeSource};
 
 pub(crate) use env::subscript;
 pub use field::FieldError;
 pub(crate) use network::cut as hostname_of;
 use parse::Kind;
 pub(crate) use pod::fnv1a_128;
+pub(crate) use security::SAFE_SYSCTLS;
 
 /// As the kubelet takes of a file.
 const MAX_BYTES: u64 = 10 << 20;
@@ -101,6 +105,18 @@ pub enum Error {
         /// Which field and why.
         #[source]
         source: FieldError,
+    },
+    /// A pod of a file wants what only a cluster has.
+    #[error("{}: pod {pod}: volume {volume:?} is a {what}, which only an API server has: remove it", path.display())]
+    NeedsCluster {
+        /// As given.
+        path: PathBuf,
+        /// namespace/name.
+        pod: String,
+        /// Its name.
+        volume: String,
+        /// Such as `persistentVolumeClaim`.
+        what: &'static str,
     },
     /// Two documents describe one object.
     #[error("{}: {kind} {name} is already described in {}", path.display(), first.display())]
@@ -178,6 +194,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
                 Object::Pod { pod, .. } => {
                     let others = loaded.pods.iter().zip(&owners);
                     beside(&pod, path, others)?;
+                    without_cluster(&pod, path)?;
                     loaded.pods.push(*pod);
                     owners.push(path.clone());
                 }
@@ -191,6 +208,28 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
         }
     }
     Ok(loaded)
+}
+
+/// No volume of it needs an API server.
+fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
+    for volume in &pod.volumes {
+        let what = match &volume.source {
+            VolumeSource::Claim { .. } => "persistentVolumeClaim",
+            VolumeSource::Projected { sources, .. }
+                if sources.iter().any(|source| matches!(source, Projection::Token(_))) =>
+            {
+                "serviceAccountToken"
+            }
+            VolumeSource::Projected { .. }
+            | VolumeSource::EmptyDir { .. }
+            | VolumeSource::HostPath { .. } => {
+                continue;
+            }
+        };
+        let (path, pod, volume) = (path.to_owned(), pod.full_name(), volume.name.clone());
+        return Err(Error::NeedsCluster { path, pod, volume, what });
+    }
+    Ok(())
 }
 
 /// Neither the UID nor a port of the node that another pod has.
@@ -255,7 +294,7 @@ fn read_document(at: &Place<'_>, value: Value, depth: usize, objects: &mut Vec<O
         Kind::Pod => {
             let described: k8s_openapi::api::core::v1::Pod = parse::typed(&value).map_err(wrap)?;
             let uid_given = described.metadata.uid.is_some();
-            Object::Pod { pod: Box::new(pod::pod(described).map_err(wrap)?), uid_given }
+            Object::Pod { pod: Box::new(pod::pod(described, field::Source::File).map_err(wrap)?), uid_given }
         }
         Kind::ConfigMap => {
             Object::ConfigMap(parse::typed(&value).and_then(object::config_map).map_err(wrap)?)
@@ -283,6 +322,12 @@ fn secret_of(value: &Value) -> Result<object::Named<crate::api::Secret>, FieldEr
         other => other,
     });
     typed.and_then(object::secret)
+}
+
+/// The first pod of a text in its own words; none when it is not to be read as one.
+pub(crate) fn described(text: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
+    let first = parse::documents(text).ok()?.into_iter().next()?;
+    parse::typed(&first).ok()
 }
 
 /// The file's text.

@@ -1,10 +1,12 @@
 //! What the agent must know of its machine. Owns reading it once at start; never watches
 //! it. Called by the command line, which hands it to the runtime client.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::dns::{self, DnsConfig, parse_resolv_conf};
+use crate::dns::{self, DnsConfig, Resolver, parse_resolv_conf};
 use crate::runtime::cri::NodeConfig;
 
 /// Of services; only names of pods with a subdomain show it here.
@@ -15,7 +17,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// What pods may learn of their node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Lower case.
     pub name: String,
@@ -29,6 +31,14 @@ pub struct NodeInfo {
     pub memory: i64,
     /// Bytes of the file system of the root folder.
     pub ephemeral: i64,
+    /// The runtime's, as its Version says it; empty until it is asked.
+    pub runtime_name: String,
+    /// Whether the runtime makes recursive read-only mounts.
+    pub recursive_read_only: bool,
+    /// Handlers of the runtime that make user namespaces; the default one is the empty text.
+    pub user_namespaces: BTreeSet<String>,
+    /// Where pods' resolvers come from, to tell what is missing.
+    pub resolver: Arc<Resolver>,
 }
 
 /// What could not be read.
@@ -59,29 +69,48 @@ pub enum Error {
     },
 }
 
-/// This machine's facts, with pod logs below `pod_logs_dir`.
+/// What a kubelet is told instead of finding it out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The node's name, in lower case.
+    pub name: Option<String>,
+    /// What pods' resolvers are made of; nothing is in an empty path.
+    pub resolv_conf: Option<PathBuf>,
+    /// Of services.
+    pub cluster_domain: Option<String>,
+    /// Name servers of the cluster.
+    pub cluster_dns: Vec<String>,
+}
+
+/// This machine's facts, with pod logs below `pod_logs_dir`; a resolver's configuration that is named
+/// is taken as it is, and an empty name is none at all.
 ///
 /// # Errors
 /// When /proc/meminfo or /etc/resolv.conf cannot be read; a machine without the latter has
 /// no resolver, and so have its pods.
-pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
+pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> {
     let path = Path::new("/proc/meminfo");
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let host_dns = resolv_conf(Path::new(RESOLV_CONF))?;
-    let dns = dns::beyond_loopback(&host_dns, resolv_conf(Path::new(RESOLVED))?);
+    let host = resolv_conf(given.resolv_conf.as_deref().unwrap_or(Path::new(RESOLV_CONF)))?;
+    let pods = match given.resolv_conf {
+        Some(_) => host.clone(),
+        None => dns::beyond_loopback(&host, resolv_conf(Path::new(RESOLVED))?),
+    };
+    let cluster_domain = given.cluster_domain.clone().unwrap_or_else(|| CLUSTER_DOMAIN.to_owned());
+    let resolver =
+        Resolver { pods, host, cluster: given.cluster_dns.clone(), cluster_domain: cluster_domain.clone() };
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,
         memory_capacity,
-        dns,
-        host_dns,
+        resolver: Arc::new(resolver),
         cgroup_v2,
         swap: counts_swap(cgroup_v2),
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
-        cluster_domain: CLUSTER_DOMAIN.to_owned(),
+        cluster_domain,
     })
 }
 
@@ -127,6 +156,7 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
         cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory,
         ephemeral,
+        ..NodeInfo::default()
     })
 }
 

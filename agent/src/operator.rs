@@ -42,21 +42,24 @@ pub struct Sources {
     pub clock: Arc<dyn Clock>,
     /// The runtime, whose calls are passed on.
     pub runtime: Option<Channel>,
-    /// Told when somebody asks the agent to end.
+    /// Told when somebody asks the agent to end; whoever adds pods answers with [`Ending::Closed`].
     pub ending: watch::Sender<Ending>,
 }
 
 /// Whether the agent was asked to end.
 ///
 /// ```text
-/// Not ──Shutdown──► Begun ──every pod is gone──► Over
+/// Not ──Shutdown──► Begun ──who adds pods──► Closed ──every pod is gone──► Over
+///  └──────── the agent ends by itself ────────▲
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// It goes on.
     Not,
-    /// Its pods are being stopped and removed: no new ones.
+    /// It was; whoever adds pods has not heard of it yet.
     Begun,
+    /// No pod is added any more, and those that are there are stopped and removed.
+    Closed,
     /// Its pods are gone.
     Over,
 }
@@ -165,8 +168,19 @@ impl Operator for Service {
         request: Request<wire::ShutdownRequest>,
     ) -> Result<Response<wire::ShutdownResponse>, Status> {
         let grace = grace_of(request.into_inner().grace_seconds)?;
-        // Before the pods are looked at: whoever adds one later sees it.
-        self.sources.ending.send_replace(Ending::Begun);
+        let begin = |ending: &mut Ending| {
+            let first = *ending == Ending::Not;
+            if first {
+                *ending = Ending::Begun;
+            }
+            first
+        };
+        self.sources.ending.send_if_modified(begin);
+        // Only now are the pods looked at: one that was just being added is among them.
+        let closed = |ending: &Ending| matches!(ending, Ending::Closed | Ending::Over);
+        if self.sources.ending.subscribe().wait_for(closed).await.is_err() {
+            return Err(Status::unavailable("the agent has ended"));
+        }
         let pods = self.pods();
         for handle in pods.iter() {
             handle.kill(grace, "the agent is being shut down");

@@ -94,7 +94,16 @@ mod tests {
                 deps.checkpoints.claim(&pod.uid, &Origin::Run).await.unwrap();
             }
         }
-        runtime.run_sandbox(NewSandbox { pod: &running, attempt: 0, cgroup_parent: "" }).await.unwrap();
+        runtime
+            .run_sandbox(NewSandbox {
+                pod: &running,
+                attempt: 0,
+                cgroup_parent: "",
+                handler: "",
+                users: None,
+            })
+            .await
+            .unwrap();
         runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
         let kept = sweep(&deps, std::slice::from_ref(&wanted.uid)).await;
         assert_eq!(kept, ["orphans are kept: list pods: down"]);

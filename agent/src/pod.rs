@@ -7,6 +7,7 @@
 pub mod configure;
 pub mod downward;
 pub mod history;
+pub mod last;
 pub mod phase;
 pub mod plan;
 pub mod predecessor;
@@ -30,9 +31,10 @@ use std::time::Duration;
 ///                   ▼
 ///               Stopping{deadline, step} ──▶ Stopped ──remove──▶ Gone
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Life {
     /// Nothing is known yet: nothing is done but observing.
+    #[default]
     Waiting,
     /// Images, sandbox and containers are being brought up.
     Starting,
@@ -71,6 +73,19 @@ pub struct Orders {
     pub kill: Option<Kill>,
     /// Forget it once it is stopped.
     pub remove: bool,
+    /// It is Failed for this, whatever its containers come to; the first reason stays.
+    pub verdict: Option<Verdict>,
+}
+
+/// Why a pod is Failed, other than by its containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Of its status.
+    pub reason: String,
+    /// Of its status.
+    pub message: String,
+    /// It made room for others: what its condition DisruptionTarget says.
+    pub disrupted: Option<String>,
 }
 
 /// A request to end a pod.

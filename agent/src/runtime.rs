@@ -2,6 +2,7 @@
 //! observed through it, and its errors; never names a protobuf type (only
 //! [`cri`] does). Called by the pod workers.
 
+pub mod about;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod cri;
@@ -131,6 +132,19 @@ pub struct NewSandbox<'a> {
     pub attempt: u32,
     /// The pod's cgroup; the runtime chooses when empty.
     pub cgroup_parent: &'a str,
+    /// Of the pod's RuntimeClass; the runtime's default when empty.
+    pub handler: &'a str,
+    /// The pod's user IDs on the node, when they are its own.
+    pub users: Option<Users>,
+}
+
+/// A range of the node's user and group IDs: what is 0 inside is `first` outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Users {
+    /// On the node.
+    pub first: u32,
+    /// How many.
+    pub length: u32,
 }
 
 /// What a container is started with, after everything it refers to was looked up.
@@ -189,6 +203,10 @@ pub struct NewContainer<'a> {
     pub sandbox_attempt: u32,
     /// The pod's cgroup, as the sandbox was given it.
     pub cgroup_parent: &'a str,
+    /// As the sandbox was given them.
+    pub users: Option<Users>,
+    /// The ID of the container whose processes it is to see; empty for none.
+    pub target: &'a str,
     /// What it is started with.
     pub setup: &'a Setup,
     /// The image's ID, so that a tag that moved meanwhile changes nothing.
@@ -251,6 +269,32 @@ pub struct Instance {
     pub created_at: i64,
     /// Full path of its log; empty when the runtime does not say.
     pub log_path: String,
+    /// What it was made from, as [`Container::hash`]; empty when it was not noted.
+    pub hash: String,
+    /// When the runtime says so.
+    pub user: Option<User>,
+    /// When the runtime says so.
+    pub actual: Option<Actual>,
+}
+
+/// Whom a container's first process runs as.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in LinuxContainerUser")]
+pub struct User {
+    pub uid: i64,
+    pub gid: i64,
+    pub groups: Vec<i64>,
+}
+
+/// What the runtime holds a container to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Actual {
+    /// Thousandths of a core.
+    pub cpu_request: Option<i64>,
+    /// Thousandths of a core.
+    pub cpu_limit: Option<i64>,
+    /// Bytes.
+    pub memory_limit: Option<i64>,
 }
 
 /// ```text

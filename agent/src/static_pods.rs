@@ -5,6 +5,7 @@
 //! read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
 
 pub mod choice;
+mod describe;
 mod folder;
 mod rules;
 

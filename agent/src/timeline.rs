@@ -26,6 +26,17 @@ pub struct Span {
     pub detail: String,
 }
 
+impl Span {
+    /// `sandbox`, `[web] image`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.container.as_str() {
+            "" => self.name.clone(),
+            container => format!("[{container}] {}", self.name),
+        }
+    }
+}
+
 /// The stage of a runtime's own list, as its verbose `info["timeline"]` has it.
 #[derive(Deserialize)]
 struct RuntimeSpan {
@@ -78,19 +89,16 @@ impl Timeline {
         self.spans.insert(at, span);
     }
 
-    /// Adds a span and those of the runtime's `inner` stages that lie within it, named
-    /// below it. Older stages belong to an earlier pull or start and are left out.
-    pub fn add_with(&mut self, span: Span, inner: &[Span]) {
+    /// Adds those of the runtime's stages `inner` that lie within `span`, named below it. Older ones
+    /// belong to an earlier pull or start and are left out.
+    pub fn add_within(&mut self, span: &Span, inner: &[Span]) {
         let within = inner.iter().filter(|s| s.start >= span.start && s.start <= span.end.max(span.start));
-        let nested: Vec<Span> = within
-            .map(|s| Span {
-                name: format!("{}.{}", span.name, s.name),
-                container: span.container.clone(),
-                ..s.clone()
-            })
-            .collect();
-        self.add(span);
-        nested.into_iter().for_each(|s| self.add(s));
+        let nested = within.map(|s| Span {
+            name: format!("{}.{}", span.name, s.name),
+            container: span.container.clone(),
+            ..s.clone()
+        });
+        nested.for_each(|s| self.add(s));
     }
 
     /// A moment rather than a stage.
@@ -132,7 +140,8 @@ mod tests {
         let inner = parse_runtime_spans(
             r#"[{"name":"old","start":5,"end":8},{"name":"cni.bridge","start":20,"end":30,"detail":"10.0.0.2"}]"#,
         );
-        timeline.add_with(span("sandbox", 10, 50), &inner);
+        timeline.add(span("sandbox", 10, 50));
+        timeline.add_within(&span("sandbox", 10, 50), &inner);
         timeline.mark("seen", 1);
         let names: Vec<&str> = timeline.spans().iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["seen", "sandbox", "sandbox.cni.bridge", "ready"]);

@@ -2,6 +2,7 @@
 //! its end. Owns the trait; never decides when. Called by [`crate::pod::run`].
 
 mod atomic;
+mod claim;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 #[cfg(any(test, feature = "testing"))]
@@ -9,6 +10,7 @@ pub mod fake;
 pub mod host;
 mod host_path;
 mod hosts_file;
+mod left_file;
 mod mounts;
 mod ownership;
 mod payload;
@@ -38,6 +40,13 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         container: &'a str,
         attempt: u32,
     ) -> BoxFuture<'a, Result<Option<String>, Error>>;
+    /// The text of a file that a container of the pod has left in one of its emptyDirs.
+    fn left_file<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<String, Error>>;
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;

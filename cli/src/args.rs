@@ -230,7 +230,30 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) registry: Vec<String>,
     #[command(flatten)]
-    pub(crate) flags: RuntimeFlags,
+    pub(crate) flags: DoctorFlags,
+}
+
+/// Those of the runtime's flags that name what is checked.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorFlags {
+    /// Images, layers, records of sandboxes and containers.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/gantry")]
+    pub(crate) root: PathBuf,
+    /// Sockets, locks and what need not survive a reboot.
+    #[arg(long, value_name = "DIR", default_value = "/run/gantry")]
+    pub(crate) state: PathBuf,
+    /// Network configurations; the first by name is used.
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    pub(crate) cni_conf_dir: PathBuf,
+    /// Network plugins that are not built in.
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    pub(crate) cni_bin_dir: PathBuf,
+    /// Run the programs of that folder even for plugins that are built in.
+    #[arg(long)]
+    pub(crate) cni_external: bool,
+    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) programs_dir: Option<PathBuf>,
 }
 
 /// Which pod of which agent.
@@ -427,6 +450,8 @@ mod tests {
         assert!(parse(&["gantry", "runtime", "--socket", "tcp://x"]).is_err());
         assert!(parse(&["gantry", "run", "a", "--container-runtime-endpoint", "/x"]).is_err());
         assert!(parse(&["gantry", "run"]).is_err());
+        assert!(parse(&["gantry", "doctor", "--netns-dir", "/x"]).is_err(), "a flag that counts for nothing");
+        assert!(parse(&["gantry", "doctor", "--cni-conf-dir", "/x"]).is_ok());
         assert!(parse(&["gantry", "stop", "web", "--grace", "-1"]).is_err());
         let Command::Runtime(args) =
             parse(&["gantry", "runtime", "--socket", "unix:///a/b"]).unwrap().command

@@ -41,6 +41,30 @@ pub(crate) fn footer(lines: Vec<String>) {
     }
 }
 
+/// These lines, each with its end, as they fit on the terminal on stderr: what wrapped or scrolled
+/// away could not be drawn over.
+pub(crate) fn fit(lines: Vec<String>) -> Vec<String> {
+    match rustix::termios::tcgetwinsize(io::stderr()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+            cut(lines, usize::from(size.ws_col), usize::from(size.ws_row))
+        }
+        _ => lines,
+    }
+}
+
+fn cut(lines: Vec<String>, columns: usize, rows: usize) -> Vec<String> {
+    // The cursor stands on a line of its own below them.
+    let shown = lines.into_iter().take(rows.saturating_sub(1));
+    shown
+        .map(|line| match line.trim_end_matches('\n') {
+            text if text.chars().count() > columns => {
+                text.chars().take(columns).chain(std::iter::once('\n')).collect()
+            }
+            _ => line,
+        })
+        .collect()
+}
+
 /// Whole lines, above the footer.
 fn above<T>(write: impl FnOnce() -> T) -> T {
     let shown = FOOTER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,6 +160,13 @@ mod tests {
         let ages: Vec<String> =
             [0, 119, 120, 125, 3599, 3 * 3600 + 720, 30_000, 180_000, 900_000].map(age).into();
         assert_eq!(ages, ["0s", "119s", "2m", "2m5s", "59m", "3h12m", "8h", "2d2h", "10d"]);
+    }
+
+    #[test]
+    fn what_is_drawn_over_neither_wraps_nor_scrolls() {
+        let lines = || vec!["abcd\n".to_owned(), "abcde\n".to_owned(), "x\n".to_owned()];
+        assert_eq!(cut(lines(), 4, 10), ["abcd\n", "abcd\n", "x\n"]);
+        assert_eq!(cut(lines(), 80, 3), ["abcd\n", "abcde\n"]);
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn show(progress: &Progress, image: &str, live: bool, drawn: usize) -> usize {
         output::say(&progress.line(image));
         return 0;
     }
-    let lines = progress.draw(image);
+    let lines = output::fit(progress.draw(image));
     output::say_part(&format!("{}{}", output::erase(drawn), lines.join("")));
     lines.len()
 }

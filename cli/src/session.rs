@@ -11,20 +11,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
+use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{CriRuntime, NodeConfig};
+use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
+use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
-use gantry_agent::static_pods::{self, CHECK_EVERY};
+use gantry_agent::users::UserRanges;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
 use tokio::sync::{oneshot, watch};
@@ -50,6 +53,11 @@ pub(crate) fn may_run(command: &str) -> bool {
     user.is_root()
 }
 
+/// A folder, looked at as often as a kubelet does.
+pub(crate) fn checked(folder: Option<PathBuf>) -> Option<(PathBuf, Duration)> {
+    folder.map(|folder| (folder, static_pods::CHECK_EVERY))
+}
+
 /// Where an agent keeps things, and what its pods get.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -60,24 +68,49 @@ pub(crate) struct Setup {
     pub(crate) cgroup_root: String,
     /// RuntimeDefault for pods that name no profile.
     pub(crate) seccomp_default: bool,
+    /// Read where it says nothing.
+    pub(crate) given: node::Given,
+}
+
+/// What pods are run with.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) deps: Deps,
+    /// To be held to the end.
+    pub(crate) root: Root,
+    /// For what is asked of it beside pods.
+    pub(crate) runtime: CriRuntime,
 }
 
 impl Setup {
-    /// What pods are run with.
+    /// What pods are run with, when all they refer to is in `objects`.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default } = self;
+        let Made { deps, root, runtime: _ } = self.make(channel, Arc::new(objects)).await?;
+        Ok((deps, root))
+    }
+
+    /// The same, with objects from anywhere.
+    pub(crate) async fn make(self, channel: Channel, api: Arc<dyn Api>) -> Result<Made> {
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given } = self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
             seccomp_default,
-            ..node::facts(pod_logs_dir.clone())?
+            ..node::facts(pod_logs_dir.clone(), &given)?
         };
-        let node = Arc::new(node::info(&root_dir)?);
-        let api = Arc::new(objects);
+        let mut info = node::info(&root_dir)?;
+        if let Some(name) = given.name {
+            info.name = name;
+        }
+        info.cluster_domain.clone_from(&facts.cluster_domain);
+        let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
-        let recursive_read_only = runtime.recursive_read_only().await?;
+        let Features { runtime_name, recursive_read_only, user_namespaces } = runtime.features().await?;
+        let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
+        let node =
+            Arc::new(NodeInfo { runtime_name, recursive_read_only, user_namespaces, resolver, ..info });
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
@@ -86,10 +119,11 @@ impl Setup {
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
+            users: Arc::new(users),
             node,
-            runtime: Arc::new(runtime),
+            runtime: Arc::new(runtime.clone()),
         };
-        Ok((deps, root))
+        Ok(Made { deps, root, runtime })
     }
 }
 
@@ -113,15 +147,17 @@ pub(crate) struct Session {
     /// Pods whose manifests went while no agent was here are still to be ended.
     unsettled: bool,
     ending: watch::Receiver<Ending>,
+    /// To say that no pod is added any more.
+    closed: watch::Sender<Ending>,
     operator: JoinHandle<Result<(), socket::Error>>,
     stop_serving: oneshot::Sender<()>,
 }
 
 impl Session {
-    /// Starts the pods, or takes them up.
+    /// Starts the pods, or takes them up; a folder is looked at that often, and when it changes.
     pub(crate) async fn start(
         pods: Vec<Pod>,
-        folder: Option<PathBuf>,
+        folder: Option<(PathBuf, Duration)>,
         deps: Deps,
         runtime: Channel,
         socket: Socket,
@@ -129,7 +165,7 @@ impl Session {
         let (node, clock) = (deps.node.clone(), deps.clock.clone());
         // Its task ends when nobody listens any more.
         let folder = match folder {
-            Some(folder) => Some(static_pods::follow(folder, node.name.clone(), CHECK_EVERY).await.0),
+            Some((folder, every)) => Some(static_pods::follow(folder, node.name.clone(), every).await.0),
             None => None,
         };
         let first: Vec<PodUid> = folder
@@ -145,6 +181,7 @@ impl Session {
         let agent = Agent::start(Vec::new(), deps);
         let (ending_in, ending) = watch::channel(Ending::Not);
         let pods_seen = agent.watch_pods();
+        let closed = ending_in.clone();
         let sources = Sources { pods: pods_seen, node, clock, runtime: Some(runtime), ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
@@ -154,6 +191,7 @@ impl Session {
             told: BTreeSet::new(),
             unsettled: true,
             ending,
+            closed,
             operator: tokio::spawn(socket.serve(sources, async {
                 // Dropped or sent: either way it is time.
                 let _ = stopped.await;
@@ -179,6 +217,18 @@ impl Session {
         self.folder = None;
     }
 
+    /// The same, and those who asked for the end may look which pods there are.
+    fn close(&mut self) {
+        self.stop_following();
+        self.closed.send_if_modified(|ending| {
+            let open = matches!(ending, Ending::Not | Ending::Begun);
+            if open {
+                *ending = Ending::Closed;
+            }
+            open
+        });
+    }
+
     /// The next thing that happened. Cancel-safe: a change stays marked until it was handled.
     pub(crate) async fn next(&mut self) -> News {
         let folder = self.folder.as_mut();
@@ -193,15 +243,17 @@ impl Session {
             }
         };
         tokio::select! {
+            // The end goes before a change of the folder: after it was heard of, no pod is added.
+            biased;
             // Both are watch::Receiver::changed.
+            Ok(()) = self.ending.changed() => {
+                self.close();
+                News::Ending(*self.ending.borrow_and_update())
+            }
             () = changed => {
                 self.apply();
                 self.settle().await;
                 News::Folder
-            }
-            Ok(()) = self.ending.changed() => {
-                self.stop_following();
-                News::Ending(*self.ending.borrow_and_update())
             }
             else => std::future::pending().await,
         }
@@ -234,7 +286,8 @@ impl Session {
     }
 
     /// Removes every pod and ends; returns what is left and why.
-    pub(crate) async fn clean_up(self) -> Result<Vec<String>> {
+    pub(crate) async fn clean_up(mut self) -> Result<Vec<String>> {
+        self.close();
         let left = self.agent.clean_up().await;
         // An operator who waits for a stop gets the answer before the socket goes.
         finish(self.stop_serving, self.operator).await?;
@@ -242,7 +295,8 @@ impl Session {
     }
 
     /// Ends, and leaves the pods as they are.
-    pub(crate) async fn leave(self) -> Result<()> {
+    pub(crate) async fn leave(mut self) -> Result<()> {
+        self.close();
         drop(self.agent);
         finish(self.stop_serving, self.operator).await
     }

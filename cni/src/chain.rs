@@ -202,20 +202,6 @@ pub fn status(list: &Conflist, dirs: &Dirs) -> Result<(), Error> {
     })
 }
 
-/// The versions of the specification that each plugin of the list speaks, by its type.
-///
-/// # Errors
-/// When the configuration is wrong, or a program does not answer.
-pub fn versions(list: &Conflist, dirs: &Dirs) -> Result<Vec<(String, Vec<String>)>, Error> {
-    parse(list, None, dirs)?
-        .iter()
-        .map(|plugin| match plugin.versions() {
-            Ok(versions) => Ok((plugin.name().into(), versions)),
-            Err(source) => Err(config_error(list, plugin.name(), source)),
-        })
-        .collect()
-}
-
 /// Removes what a network keeps on the host when no sandbox uses it: its bridges, if no lease and no port is left.
 /// Says whether there was any. For one-off runs, which leave nothing behind.
 ///

@@ -122,13 +122,6 @@ struct ErrorAnswer {
     details: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct VersionAnswer {
-    #[serde(default)]
-    supported_versions: Vec<String>,
-}
-
 /// A plugin's program and the configuration that it is called with.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
@@ -187,13 +180,6 @@ impl Program {
     pub(crate) fn gc(&self, valid: &[request::ValidAttachment]) -> Result<(), Error> {
         let conf = request::with(&self.conf, request::valid_attachments(valid));
         self.run(Verb::Gc, None, &conf).map(drop)
-    }
-
-    /// The versions of the specification that it speaks.
-    pub(crate) fn versions(&self) -> Result<Vec<String>, Error> {
-        let version = self.conf.get("cniVersion").cloned().unwrap_or_default();
-        let (bytes, stderr) = self.run(Verb::Version, None, &serde_json::json!({ "cniVersion": version }))?;
-        self.decode::<VersionAnswer>(&bytes, stderr).map(|answer| answer.supported_versions)
     }
 
     fn after(&self, previous: Option<&CniResult>) -> Value {

@@ -12,12 +12,13 @@
 //! - `request`: what one call of one plugin is about;
 //! - [`result`]: what a plugin answers (CNI 1.1.0 wire types);
 //! - `exec`: programs of plugins that are not built in; [`serve`]: ours as such programs;
-//! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `wire` does); `veth`: what both need;
+//! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `wire` does); `attachment`,
+//!   `veth`: what both need;
 //! - `ipam`: who hands out addresses; `host_local`: from ranges (`config` and `alloc` decide, `store` keeps the leases);
 //! - `portmap`, `masquerade`: ports of the host, and addresses outside; `nft`: how the kernel is told;
 //! - `loopback`: brings `lo` up;
 //! - [`netns`]: making, entering and removing network namespaces;
-//! - `netlink`, `sysctl`: the two other kernel interfaces in use.
+//! - `netlink`, `sysctl`: the two other kernel interfaces in use; `socket`: what `netlink` and `nft` speak over.
 
 pub mod chain;
 pub mod result;
@@ -26,6 +27,7 @@ pub mod serve;
 mod exec;
 mod request;
 
+mod attachment;
 mod bridge;
 mod host_local;
 mod ipam;
@@ -39,6 +41,7 @@ pub mod netns;
 
 mod netlink;
 mod nft;
+mod socket;
 mod sysctl;
 
 pub use chain::Error;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::nft::{self, Change, Edit, Fixed, Found, Hook, Layout, Match, Netfilter, Owner, Rule, Verdict};
+use crate::nft::{self, Change, Edit, Fixed, Hook, Layout, Match, Netfilter, Owner, Rule, Verdict};
 use crate::request::{Home, Target, ValidAttachment};
 
 const PODS: &str = "pods";
@@ -17,8 +17,8 @@ const PODS: &str = "pods";
 pub(crate) enum Error {
     #[error("cannot change table inet gantry-masquerade of nftables")]
     Kernel(#[source] nft::Error),
-    #[error("table inet gantry-masquerade of nftables has {found} rules of the pod, not {expected}")]
-    Missing { found: usize, expected: usize },
+    #[error("table inet gantry-masquerade of nftables is not as it was")]
+    Check(#[source] nft::Error),
 }
 
 impl From<Edit<std::convert::Infallible>> for Error {
@@ -63,21 +63,13 @@ pub(crate) fn alone(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-fn is_of(found: &Found, owner: &Owner) -> bool {
-    found.comment.starts_with(&owner.prefix())
-}
-
-fn owner(target: Target<'_>) -> Owner {
-    Owner::of(target)
-}
-
 /// Masquerades what these addresses, with the prefix length of their subnet, send beyond it.
 pub(crate) fn add(target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
-    let owner = owner(target);
+    let owner = Owner::of(target);
     let comment = format!("{} {}", owner.prefix(), target.pod());
     let mut netfilter = Netfilter::open().map_err(Error::Kernel)?;
     Ok(netfilter.edit(&layout(), |found| {
-        let remove = found.iter().filter(|found| is_of(found, &owner)).cloned().collect();
+        let remove = found.iter().filter(|found| owner.has(found)).cloned().collect();
         let add = addresses.iter().map(|address| (PODS, rule(*address), comment.clone())).collect();
         Ok(Change { remove, add })
     })?)
@@ -85,56 +77,21 @@ pub(crate) fn add(target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> 
 
 /// Takes an attachment's rules away, if it has any.
 pub(crate) fn del(target: Target<'_>) -> Result<(), Error> {
-    let owner = owner(target);
-    remove(|found| is_of(found, &owner))
+    let owner = Owner::of(target);
+    nft::remove(&layout(), |found| owner.has(found)).map_err(Error::Kernel)
 }
 
 /// Takes away the rules of a network whose attachment is none of these.
 pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
-    let garbage = garbage(network, home, valid);
-    remove(|found| garbage(found))
+    nft::remove(&layout(), nft::garbage(network, home, valid)).map_err(Error::Kernel)
 }
 
-/// Which rules of a network belong to no valid attachment.
-pub(crate) fn garbage(
-    network: &str,
-    home: Home<'_>,
-    valid: &[ValidAttachment],
-) -> impl Fn(&Found) -> bool + use<> {
-    let of_network = Owner::network_prefix(network, home);
-    let valid: Vec<String> = valid
-        .iter()
-        .map(|valid| Owner::new(network, home, &valid.container_id, &valid.ifname).prefix())
-        .collect();
-    move |found| {
-        found.comment.starts_with(&of_network)
-            && !valid.iter().any(|prefix| found.comment.starts_with(prefix))
-    }
-}
-
-fn remove(is_garbage: impl Fn(&Found) -> bool) -> Result<(), Error> {
-    let gone = Netfilter::open().map_err(Edit::Kernel).and_then(|mut netfilter| {
-        netfilter.edit(&layout(), |found| {
-            let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
-            Ok(Change { remove, add: Vec::new() })
-        })
-    });
-    match gone {
-        Err(Edit::Kernel(error)) if error.is_unsupported() => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// Whether each address has its rule.
+/// Whether each address has its rule, and the rules are called.
 pub(crate) fn check(target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
-    let owner = owner(target);
-    let found =
-        Netfilter::open().and_then(|mut netfilter| netfilter.found(&layout())).map_err(Error::Kernel)?;
-    let found = found.iter().filter(|found| is_of(found, &owner)).count();
-    if found == addresses.len() {
-        return Ok(());
-    }
-    Err(Error::Missing { found, expected: addresses.len() })
+    let rules: Vec<_> = addresses.iter().map(|address| (PODS, rule(*address))).collect();
+    Netfilter::open()
+        .and_then(|mut netfilter| netfilter.check(&layout(), &Owner::of(target), &rules))
+        .map_err(Error::Check)
 }
 
 #[cfg(test)]

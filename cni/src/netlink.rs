@@ -1,7 +1,6 @@
-//! A blocking `NETLINK_ROUTE` socket: one request, its answers, the kernel's verdict.
+//! Links, addresses and routes over `NETLINK_ROUTE`: one request, its answers, the kernel's verdict.
 //!
-//! Owns the socket and the sequence numbers; a socket stays bound to the network namespace of the thread that opened
-//! it. Never decides what to ask for: `link`, `addr` and `route` build the messages, the plugins choose them.
+//! Owns the conversation, `socket` the descriptor. Never decides what to ask for: `link`, `addr` and `route` build the messages, the plugins choose them.
 //! See `netlink(7)` and `rtnetlink(7)`.
 
 mod addr;
@@ -18,12 +17,10 @@ use netlink_packet_core::{
     NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::NETLINK_ROUTE;
 
-/// `recv(2)`: return the datagram's true length, so that a cut one is noticed.
-const MSG_TRUNC: i32 = 0x20;
-/// The kernel builds dumps in buffers of at most 32 KiB (`netlink_dump` in `af_netlink.c`).
-const BUFFER: usize = 64 * 1024;
+use crate::socket::{self, Socket};
+
 /// `NLMSGERR_ATTR_MSG` of `linux/netlink.h`: the kernel's own words.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Length of the request's header, which an error repeats before its attributes.
@@ -37,14 +34,8 @@ const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 /// Why a request brought no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot open a netlink socket")]
-    Open(#[source] io::Error),
-    #[error("cannot send a netlink request")]
-    Send(#[source] io::Error),
-    #[error("cannot receive a netlink answer")]
-    Receive(#[source] io::Error),
-    #[error("a netlink answer of {length} bytes was cut")]
-    Cut { length: usize },
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
     #[error("cannot decode a netlink answer")]
     Decode(#[source] DecodeError),
     #[error("the kernel's list changed {DUMP_TRIES} times while it was read")]
@@ -74,19 +65,12 @@ impl Error {
 /// A socket to the kernel's routing and link tables.
 pub(crate) struct Netlink {
     socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
 }
 
 impl Netlink {
     /// Opens a socket in the calling thread's network namespace.
     pub(crate) fn open() -> Result<Netlink, Error> {
-        let mut socket = Socket::new(NETLINK_ROUTE).map_err(Error::Open)?;
-        socket.bind_auto().map_err(Error::Open)?;
-        socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
-        socket.set_cap_ack(true).map_err(Error::Open)?;
-        socket.set_ext_ack(true).map_err(Error::Open)?;
-        Ok(Netlink { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
+        Ok(Netlink { socket: Socket::open(NETLINK_ROUTE)? })
     }
 
     /// Asks for one change, or for one thing: the answer is what came before the acknowledgement.
@@ -95,16 +79,16 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
-        self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
-        let (answers, _) = self.receive()?;
+        let sequence = self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
+        let (answers, _) = self.receive(sequence)?;
         Ok(answers)
     }
 
     /// Asks for a whole table.
     fn dump(&mut self, message: &RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, Error> {
         for _ in 0..DUMP_TRIES {
-            self.send(message.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
-            let (answers, consistent) = self.receive()?;
+            let sequence = self.send(message.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            let (answers, consistent) = self.receive(sequence)?;
             if consistent {
                 return Ok(answers);
             }
@@ -112,30 +96,30 @@ impl Netlink {
         Err(Error::Interrupted)
     }
 
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<(), Error> {
-        self.sequence = self.sequence.wrapping_add(1);
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> Result<u32, Error> {
+        let sequence = self.socket.next();
         let mut header = NetlinkHeader::default();
         header.flags = flags;
-        header.sequence_number = self.sequence;
+        header.sequence_number = sequence;
         let mut packet = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
         packet.serialize(&mut bytes);
-        self.socket.send(&bytes, 0).map(drop).map_err(Error::Send)
+        self.socket.send(&bytes)?;
+        Ok(sequence)
     }
 
-    /// Reads up to the verdict on the last request; the flag is false for a dump that something changed under.
-    fn receive(&mut self) -> Result<(Vec<RouteNetlinkMessage>, bool), Error> {
+    /// Reads up to the verdict on the request of this number; the flag is false for a dump that something changed under.
+    fn receive(&mut self, sequence: u32) -> Result<(Vec<RouteNetlinkMessage>, bool), Error> {
         let mut answers = Vec::new();
         let mut consistent = true;
         loop {
-            self.fill()?;
-            let mut rest = self.buffer.as_slice();
+            let mut rest = self.socket.receive()?;
             while !rest.is_empty() {
                 let packet =
                     NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(Error::Decode)?;
                 rest = rest.get(aligned(packet.header.length)..).unwrap_or_default();
-                if packet.header.sequence_number != self.sequence {
+                if packet.header.sequence_number != sequence {
                     continue;
                 }
                 consistent &= packet.header.flags & NLM_F_DUMP_INTR == 0;
@@ -153,18 +137,6 @@ impl Netlink {
                     NetlinkPayload::Overrun(_) => return Err(Error::Overrun),
                     _ => {}
                 }
-            }
-        }
-    }
-
-    fn fill(&mut self) -> Result<(), Error> {
-        loop {
-            self.buffer.clear();
-            match self.socket.recv(&mut self.buffer, MSG_TRUNC) {
-                Ok(length) if length > self.buffer.len() => return Err(Error::Cut { length }),
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::Receive(error)),
             }
         }
     }

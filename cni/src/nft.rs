@@ -1,6 +1,6 @@
-//! nf_tables and conntrack over a blocking `NETLINK_NETFILTER` socket.
+//! nf_tables and conntrack over `NETLINK_NETFILTER`.
 //!
-//! Owns the socket, the framing of messages and the transaction: read the table, decide, write under the generation that
+//! Owns the framing of messages and the transaction: read the table, decide, write under the generation that
 //! was read, and start anew when somebody else was faster. So nothing needs a lock, and no other user of nf_tables is
 //! ever overwritten. Never decides what the rules are: `masquerade` and `portmap` do. Messages are encoded here instead
 //! of by a crate: docs/adr/0010-own-nf-tables-messages.md. See `linux/netfilter/nf_tables.h`.
@@ -13,11 +13,13 @@ mod table;
 
 pub(crate) use expr::{Match, Rule, Verdict};
 pub(crate) use message::Hook;
-pub(crate) use table::{Change, Edit, Fixed, Found, Layout, Owner};
+pub(crate) use table::{Change, Edit, Fixed, Found, Layout, Owner, garbage, remove};
 
 use std::io;
 
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::socket::{self, Socket};
 
 /// Lengths of `struct nlmsghdr` and `struct nfgenmsg`.
 const HEADER: usize = 16;
@@ -25,15 +27,13 @@ const FAMILY_HEADER: usize = 4;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
+const NLMSG_OVERRUN: u16 = 4;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
-/// `recv(2)`: return the datagram's true length, so that a cut one is noticed.
-const MSG_TRUNC: i32 = 0x20;
-const BUFFER: usize = 64 * 1024;
 /// How often a dump is taken again when the kernel says that something changed while it ran.
 const DUMP_TRIES: u32 = 20;
 
@@ -44,16 +44,14 @@ const INET: u8 = 1;
 /// Why the kernel's tables could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot open a netfilter socket")]
-    Open(#[source] io::Error),
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
     #[error("the kernel has no nf_tables")]
     Absent(#[source] io::Error),
-    #[error("cannot send a netfilter request")]
-    Send(#[source] io::Error),
-    #[error("cannot receive a netfilter answer")]
-    Receive(#[source] io::Error),
-    #[error("a netfilter answer of {length} bytes was cut")]
-    Cut { length: usize },
+    #[error("the kernel's answer {what} is broken")]
+    Broken { what: &'static str },
+    #[error("the kernel lost messages of its answer {what}")]
+    Overrun { what: &'static str },
     #[error("the kernel refused {what}{}", hint(.source))]
     Refused {
         what: &'static str,
@@ -62,6 +60,10 @@ pub(crate) enum Error {
     },
     #[error("the kernel's rules changed {tries} times while they were read or written")]
     Restless { tries: u32 },
+    #[error("chain {chain} has {found} rules {whose}, not {expected}")]
+    Count { chain: &'static str, whose: &'static str, found: usize, expected: usize },
+    #[error("a rule {whose} in chain {chain} says something else")]
+    Changed { chain: &'static str, whose: &'static str },
 }
 
 /// What an errno means here that its own text does not tell.
@@ -83,7 +85,7 @@ impl Error {
         const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
         match self {
             Error::Absent(_) => true,
-            Error::Open(source) => source.raw_os_error() == Some(EPROTONOSUPPORT),
+            Error::Socket(socket::Error::Open(source)) => source.raw_os_error() == Some(EPROTONOSUPPORT),
             _ => false,
         }
     }
@@ -104,17 +106,11 @@ pub(crate) struct Answer {
 /// A socket to the kernel's packet filter, of the calling thread's network namespace.
 pub(crate) struct Netfilter {
     socket: Socket,
-    sequence: u32,
-    buffer: Vec<u8>,
 }
 
 impl Netfilter {
     pub(crate) fn open() -> Result<Netfilter, Error> {
-        let mut socket = Socket::new(NETLINK_NETFILTER).map_err(Error::Open)?;
-        socket.bind_auto().map_err(Error::Open)?;
-        socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Open)?;
-        socket.set_cap_ack(true).map_err(Error::Open)?;
-        Ok(Netfilter { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
+        Ok(Netfilter { socket: Socket::open(NETLINK_NETFILTER)? })
     }
 
     /// Asks for a whole list.
@@ -128,10 +124,10 @@ impl Netfilter {
         for _ in 0..DUMP_TRIES {
             let mut bytes = Vec::new();
             let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_DUMP, family, 0, attributes);
-            self.send(&bytes)?;
-            let (answers, consistent) = self.receive(what, sequence)?;
-            if consistent {
-                return Ok(answers);
+            self.socket.send(&bytes)?;
+            let answers = self.receive(what, sequence)?;
+            if answers.consistent {
+                return Ok(answers.list);
             }
         }
         Err(Error::Restless { tries: DUMP_TRIES })
@@ -147,8 +143,8 @@ impl Netfilter {
     ) -> Result<Vec<Answer>, Error> {
         let mut bytes = Vec::new();
         let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_ACK, family, 0, attributes);
-        self.send(&bytes)?;
-        self.receive(what, sequence).map(|(answers, _)| answers)
+        self.socket.send(&bytes)?;
+        self.receive(what, sequence).map(|answers| answers.list)
     }
 
     /// Appends a message to a datagram and returns its sequence number.
@@ -161,62 +157,64 @@ impl Netfilter {
         resource: u16,
         attributes: &[u8],
     ) -> u32 {
-        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.socket.next();
         let length = u32::try_from(HEADER + FAMILY_HEADER + attributes.len()).unwrap_or(u32::MAX);
         bytes.extend_from_slice(&length.to_ne_bytes());
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&flags.to_ne_bytes());
-        bytes.extend_from_slice(&self.sequence.to_ne_bytes());
+        bytes.extend_from_slice(&sequence.to_ne_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&[family, 0]);
         bytes.extend_from_slice(&resource.to_be_bytes());
         // Attributes are padded to multiples of four bytes already.
         bytes.extend_from_slice(attributes);
-        self.sequence
+        sequence
     }
 
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.socket.send(bytes, 0).map(drop).map_err(Error::Send)
+    /// Reads up to the verdict on the message of this number, or to the first refusal of any.
+    fn receive(&mut self, what: &'static str, sequence: u32) -> Result<Answers, Error> {
+        let mut answers = Answers { what, sequence, list: Vec::new(), consistent: true };
+        while !answers.take(self.socket.receive()?)? {}
+        Ok(answers)
     }
+}
 
-    /// Reads up to the verdict on the message of this number, or to the first refusal of any; the flag is false for a
-    /// dump that something changed under.
-    fn receive(&mut self, what: &'static str, sequence: u32) -> Result<(Vec<Answer>, bool), Error> {
-        let refused = |errno: i32| Error::Refused { what, source: io::Error::from_raw_os_error(errno) };
-        let mut answers = Vec::new();
-        let mut consistent = true;
-        loop {
-            self.fill()?;
-            let mut rest = self.buffer.as_slice();
-            while let Some(message) = Message::first(rest) {
-                rest = rest.get(message.aligned..).unwrap_or_default();
-                consistent &= message.flags & NLM_F_DUMP_INTR == 0;
-                match message.kind {
-                    NLMSG_ERROR | NLMSG_DONE => match message.code() {
-                        0 if message.sequence == sequence => return Ok((answers, consistent)),
-                        0 => {}
-                        code => return Err(refused(code.saturating_abs())),
-                    },
-                    kind if message.sequence == sequence => {
-                        let body = message.payload.get(FAMILY_HEADER..).unwrap_or_default().to_vec();
-                        answers.push(Answer { kind, body });
+/// What the kernel has said so far to a message.
+struct Answers {
+    what: &'static str,
+    sequence: u32,
+    list: Vec<Answer>,
+    /// False for a dump that something changed under.
+    consistent: bool,
+}
+
+impl Answers {
+    /// Takes a datagram in; true once the verdict was in it. One that cannot be read to its end is an error: the verdict
+    /// may have been there, and no other one would come.
+    fn take(&mut self, mut rest: &[u8]) -> Result<bool, Error> {
+        let what = self.what;
+        while !rest.is_empty() {
+            let message = Message::first(rest).ok_or(Error::Broken { what })?;
+            rest = rest.get(message.aligned..).unwrap_or_default();
+            self.consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+            match message.kind {
+                NLMSG_ERROR | NLMSG_DONE => match message.code().ok_or(Error::Broken { what })? {
+                    0 if message.sequence == self.sequence => return Ok(true),
+                    0 => {}
+                    code => {
+                        let source = io::Error::from_raw_os_error(code.saturating_abs());
+                        return Err(Error::Refused { what, source });
                     }
-                    _ => {}
+                },
+                NLMSG_OVERRUN => return Err(Error::Overrun { what }),
+                kind if message.sequence == self.sequence => {
+                    let body = message.payload.get(FAMILY_HEADER..).unwrap_or_default().to_vec();
+                    self.list.push(Answer { kind, body });
                 }
+                _ => {}
             }
         }
-    }
-
-    fn fill(&mut self) -> Result<(), Error> {
-        loop {
-            self.buffer.clear();
-            match self.socket.recv(&mut self.buffer, MSG_TRUNC) {
-                Ok(length) if length > self.buffer.len() => return Err(Error::Cut { length }),
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::Receive(error)),
-            }
-        }
+        Ok(false)
     }
 }
 
@@ -244,8 +242,8 @@ impl<'a> Message<'a> {
     }
 
     /// The verdict of an error message or of a dump's end: 0 or a negative errno.
-    fn code(&self) -> i32 {
-        self.payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code))
+    fn code(&self) -> Option<i32> {
+        self.payload.first_chunk().map(|code| i32::from_ne_bytes(*code))
     }
 }
 

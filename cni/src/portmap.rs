@@ -18,7 +18,7 @@ use ipnet::IpNet;
 
 use crate::masquerade;
 use crate::netlink::{self, Netlink};
-use crate::nft::{self, Change, Edit, Found, Netfilter, Owner, conntrack};
+use crate::nft::{self, Change, Edit, Netfilter, Owner, conntrack};
 use crate::request::{Home, Target, ValidAttachment};
 use crate::result::CniResult;
 use crate::sysctl;
@@ -45,8 +45,8 @@ pub(crate) enum Error {
     },
     #[error("cannot let 127.0.0.1 reach the pod")]
     Localnet(#[source] sysctl::Error),
-    #[error("table inet gantry-hostports of nftables has {found} rules of the pod, not {expected}")]
-    Missing { found: usize, expected: usize },
+    #[error("table inet gantry-hostports of nftables is not as it was")]
+    Check(#[source] nft::Error),
 }
 
 impl From<Edit<Error>> for Error {
@@ -56,10 +56,6 @@ impl From<Edit<Error>> for Error {
             Edit::Refused(error) => error,
         }
     }
-}
-
-fn owner(target: Target<'_>) -> Owner {
-    Owner::of(target)
 }
 
 /// The pod's first address of each family: that is where its ports are.
@@ -74,14 +70,13 @@ pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> 
     if config.mappings.is_empty() {
         return Ok(());
     }
-    let owner = owner(target);
+    let owner = Owner::of(target);
     let addresses = addresses(target, previous);
     let rules: Vec<_> = addresses.iter().flat_map(|address| plan::rules(config, *address)).collect();
     refuse_listeners(config, target, &addresses)?;
     let mut netfilter = Netfilter::open().map_err(Error::Kernel)?;
     netfilter.edit(&plan::layout(), |found| {
-        let (own, others): (Vec<_>, Vec<_>) =
-            found.iter().cloned().partition(|found| found.comment.starts_with(&owner.prefix()));
+        let (own, others): (Vec<_>, Vec<_>) = found.iter().cloned().partition(|found| owner.has(found));
         if let Some((port, taken_by)) = rules.iter().find_map(|rule| plan::conflict(rule, &others)) {
             return Err(Error::Taken { port, owner: taken_by, pod: target.pod() });
         }
@@ -141,8 +136,8 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
 
 /// Takes the pod's ports back, if it has any; ports that the configuration does not name, too.
 pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
-    let owner = owner(target);
-    remove(|found| found.comment.starts_with(&owner.prefix()))?;
+    let owner = Owner::of(target);
+    nft::remove(&plan::layout(), |found| owner.has(found)).map_err(Error::Kernel)?;
     // The addresses are not known any more, and do not matter: ports do.
     forget_flows(config, &[masquerade::alone(config::ANY_V4), masquerade::alone(config::ANY_V6)]);
     Ok(())
@@ -150,38 +145,27 @@ pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
 
 /// Takes back the ports of a network's attachments that are none of these.
 pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
-    let garbage = masquerade::garbage(network, home, valid);
-    remove(|found| garbage(found))
+    nft::remove(&plan::layout(), nft::garbage(network, home, valid)).map_err(Error::Kernel)
 }
 
-fn remove(is_garbage: impl Fn(&Found) -> bool) -> Result<(), Error> {
-    let gone = Netfilter::open().map_err(Edit::<Error>::Kernel).and_then(|mut netfilter| {
-        netfilter.edit(&plan::layout(), |found| {
-            let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
-            Ok(Change { remove, add: Vec::new() })
-        })
-    });
-    match gone {
-        Err(Edit::Kernel(error)) if error.is_unsupported() => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// Whether every mapping has its rules.
+/// Whether every mapping has its rules, and the rules are called.
 pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
-    let owner = owner(target);
-    let expected = addresses(target, result).iter().map(|address| plan::rules(config, *address).len()).sum();
-    let found = kernel_rules()?.iter().filter(|found| found.comment.starts_with(&owner.prefix())).count();
-    if found == expected { Ok(()) } else { Err(Error::Missing { found, expected }) }
+    let rules: Vec<_> = addresses(target, result)
+        .iter()
+        .flat_map(|address| plan::rules(config, *address))
+        .map(plan::Planned::in_chain)
+        .collect();
+    if rules.is_empty() {
+        return Ok(());
+    }
+    Netfilter::open()
+        .and_then(|mut netfilter| netfilter.check(&plan::layout(), &Owner::of(target), &rules))
+        .map_err(Error::Check)
 }
 
 /// Whether the kernel has what ports need.
 pub(crate) fn status() -> Result<(), Error> {
-    kernel_rules().map(drop)
-}
-
-fn kernel_rules() -> Result<Vec<Found>, Error> {
-    Netfilter::open().and_then(|mut netfilter| netfilter.found(&plan::layout())).map_err(Error::Kernel)
+    Netfilter::open().and_then(|mut netfilter| netfilter.status(&plan::layout())).map_err(Error::Kernel)
 }
 
 impl Mapping {

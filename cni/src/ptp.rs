@@ -13,17 +13,14 @@ mod plan;
 pub(crate) use config::{Config, ConfigError};
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 
 use ipnet::IpNet;
 
+use crate::attachment::{self, Beside, Pair};
 use crate::bridge;
-use crate::chain::timed;
 use crate::host_local::{Allocation, ip_config};
-use crate::ipam::{self, Ipam};
-use crate::masquerade::{self, alone};
-use crate::netlink::{self, Netlink, NewAddress, VethPair};
-use crate::netns;
+use crate::masquerade::alone;
+use crate::netlink::{self, Netlink, NewAddress};
 use crate::request::{Home, Target, ValidAttachment};
 use crate::result::{CniResult, Route};
 use crate::sysctl;
@@ -32,29 +29,16 @@ use crate::veth::{self, Dress, interface};
 /// Why a pod is not connected, or still is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot allocate an address")]
-    Allocate(#[source] ipam::Error),
-    #[error("plugin {kind} gave no address")]
-    NoAddress { kind: String },
+    #[error(transparent)]
+    Shared(#[from] attachment::Error),
     #[error("plugin {kind} gave {address} without a gateway, which is what leads to the host")]
     NoGateway { kind: String, address: IpNet },
-    #[error("cannot release the addresses")]
-    Release(#[source] ipam::Error),
     #[error("cannot plan the routes")]
     Plan(#[source] bridge::PlanError),
     #[error("cannot let the host forward packets")]
     Forwarding(#[source] sysctl::Error),
     #[error("cannot open a netlink socket on the host")]
     Netlink(#[source] netlink::Error),
-    #[error("cannot enter the pod's network namespace")]
-    Netns(#[source] netns::Error),
-    #[error("cannot make veth pair {host_name} and {ifname}")]
-    MakePair {
-        host_name: String,
-        ifname: String,
-        #[source]
-        source: netlink::Error,
-    },
     #[error("cannot wire the pod up")]
     Pod(#[source] veth::Error),
     #[error("cannot set {name} up on the host")]
@@ -62,22 +46,6 @@ pub(crate) enum Error {
         name: String,
         #[source]
         source: netlink::Error,
-    },
-    #[error("cannot masquerade the pod")]
-    Masquerade(#[source] masquerade::Error),
-    #[error("cannot stop masquerading the pod")]
-    Unmasquerade(#[source] masquerade::Error),
-    #[error("cannot remove the pod's link")]
-    Remove(#[source] veth::Error),
-    #[error("the pod's link is not as it was")]
-    Changed(#[source] veth::Error),
-    #[error(transparent)]
-    Ipam(ipam::Error),
-    #[error("attachment failed ({primary}), and so did undoing it")]
-    Undo {
-        primary: String,
-        #[source]
-        source: Box<Error>,
     },
 }
 
@@ -87,30 +55,16 @@ pub(crate) fn add(
     target: Target<'_>,
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
-    let ipam = &config.ipam;
-    let allocated = timed(on_plugin, ipam.kind(), |_| ipam.add(target));
-    let attached = allocated.map_err(Error::Allocate).and_then(|found| attach(config, target, found));
-    attached.map_err(|primary| match (&primary, ipam) {
-        // It undid itself, and what is leased to this interface is another ADD's.
-        (Error::Allocate(_), Ipam::HostLocal(_)) => primary,
-        _ => with_undo(primary, ipam.del(target).map_err(Error::Release)),
-    })
+    beside(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
 }
 
-/// The error to report when undoing may have failed as well.
-fn with_undo(primary: Error, undo: Result<(), Error>) -> Error {
-    match undo {
-        Ok(()) => primary,
-        Err(undo) => Error::Undo { primary: crate::chain::explain(&primary), source: Box::new(undo) },
-    }
+fn beside(config: &Config) -> Beside<'_> {
+    Beside { ipam: Some(&config.ipam), masquerade: config.ip_masq }
 }
 
 fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result<CniResult, Error> {
     let Allocation { leases, routes, dns } = allocation;
     let kind = || config.ipam.kind().to_owned();
-    if leases.is_empty() {
-        return Err(Error::NoAddress { kind: kind() });
-    }
     let ends: Vec<(IpNet, IpAddr)> = leases
         .iter()
         .map(|lease| {
@@ -125,12 +79,10 @@ fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result
     let host_name = veth::host_name(target.container_id, target.ifname);
     let mac = veth::pod_mac(&leases, veth::random_mac().map_err(Error::Pod)?);
     let mut host = Netlink::open().map_err(Error::Netlink)?;
-    make_pair(config, target, &mut host, &host_name, mac)?;
-    let raised = raise(config, target, &mut host, &host_name, &ends, resolved);
-    let host_mac = raised.map_err(|error| {
-        let undo = veth::unlink(&mut host, &host_name).map(drop).map_err(Error::Remove);
-        with_undo(error, undo)
-    })?;
+    let pair = Pair { host_name: &host_name, bridge_index: None, mac, mtu: config.mtu };
+    attachment::make_pair(&mut host, target, &pair)?;
+    let host_mac = raise(config, target, &mut host, &host_name, &ends, resolved)
+        .map_err(|error| attachment::undo_pair(&mut host, &host_name, error))?;
     Ok(CniResult {
         interfaces: vec![
             interface(&host_name, &host_mac, None),
@@ -140,29 +92,6 @@ fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result
         routes,
         dns: if config.dns.is_empty() { dns } else { config.dns.clone() },
         ..CniResult::default()
-    })
-}
-
-fn make_pair(
-    config: &Config,
-    target: Target<'_>,
-    host: &mut Netlink,
-    host_name: &str,
-    mac: [u8; 6],
-) -> Result<(), Error> {
-    let netns = netns::open(target.netns).map_err(Error::Netns)?;
-    let pair = VethPair {
-        host_name,
-        bridge_index: None,
-        peer_name: target.ifname,
-        peer_mac: mac,
-        peer_netns: netns.as_fd(),
-        mtu: config.mtu,
-    };
-    host.add_veth(&pair).map_err(|source| Error::MakePair {
-        host_name: host_name.into(),
-        ifname: target.ifname.into(),
-        source,
     })
 }
 
@@ -195,41 +124,26 @@ fn raise(
         }
         host.add_route(link.index, &plan::route_to(address.addr()), None).map_err(failed)?;
     }
-    if config.ip_masq {
-        masquerade::add(target, &addresses).map_err(Error::Masquerade)?;
-    }
+    beside(config).masquerade(target, &addresses)?;
     Ok(link.mac)
 }
 
-/// Detaches a pod; what is gone already is fine. The lease goes last: an address in use must not be given again.
+/// Detaches a pod.
 pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
-    veth::remove(target).map_err(Error::Remove)?;
-    if config.ip_masq {
-        masquerade::del(target).map_err(Error::Unmasquerade)?;
-    }
-    config.ipam.del(target).map_err(Error::Release)
+    Ok(beside(config).del(target)?)
 }
 
-/// Whether lease, links, addresses, routes and rules are as ADD left them.
+/// Whether everything is as ADD left it.
 pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
-    config.ipam.check(target, result).map_err(Error::Ipam)?;
-    veth::check(target, result, None).map_err(Error::Changed)?;
-    if config.ip_masq {
-        let addresses: Vec<IpNet> = result.addresses_of(target.ifname).map(|ip| ip.address).collect();
-        masquerade::check(target, &addresses).map_err(Error::Masquerade)?;
-    }
-    Ok(())
+    Ok(beside(config).check(target, result, None)?)
 }
 
-/// Removes rules and leases of attachments that are none of these.
+/// Removes what belongs to attachments that are none of these.
 pub(crate) fn gc(
     config: &Config,
     network: &str,
     home: Home<'_>,
     valid: &[ValidAttachment],
 ) -> Result<(), Error> {
-    if config.ip_masq {
-        masquerade::gc(network, home, valid).map_err(Error::Unmasquerade)?;
-    }
-    config.ipam.gc(valid).map_err(Error::Release)
+    Ok(beside(config).gc(network, home, valid)?)
 }

@@ -1,7 +1,8 @@
 //! `/proc/sys/net` of the calling thread's network namespace.
 //!
 //! Owns nothing; never guesses which namespace is meant: these files show that of the thread which opens them. Called
-//! by the bridge, on the host for forwarding and inside a pod's namespace for IPv6.
+//! by `bridge`, `ptp` and `portmap` on the host, for forwarding and for ports of 127.0.0.1, and by `veth` for IPv6, on
+//! the host and inside a pod's namespace.
 
 use std::io;
 use std::path::{Path, PathBuf};

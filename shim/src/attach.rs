@@ -51,7 +51,7 @@ impl Attached {
 /// Attaches to a container.
 ///
 /// # Errors
-/// When it does not run, or was made with a terminal and the request says otherwise.
+/// When it does not run, or its monitor does not answer.
 pub(crate) async fn attach(
     node: &Node,
     container: &Arc<Container>,

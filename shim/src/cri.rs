@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::LookupError;
+use crate::timeline::unix_nanos;
 use crate::{attach, container, exec, sandbox, streaming};
 
 /// Both services on one node.
@@ -142,7 +143,7 @@ impl RuntimeService for Service {
     ) -> Answer<cri::PodSandboxStatusResponse> {
         let request = request.into_inner();
         let sandbox = self.node.store.sandbox(&request.pod_sandbox_id).map_err(Error::from)?;
-        Ok(Response::new(show::sandbox_status(&sandbox, request.verbose)))
+        Ok(Response::new(show::sandbox_status(&self.node.store, &sandbox, unix_nanos(), request.verbose)))
     }
 
     async fn list_pod_sandbox(

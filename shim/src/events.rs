@@ -24,7 +24,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const RECONNECT_AT_MOST: Duration = Duration::from_secs(30);
 
 /// How long a monitor may take from an end to its report: it drains the output for two seconds.
-const REPORT: Duration = Duration::from_secs(3);
+pub(crate) const REPORT: Duration = Duration::from_secs(3);
 
 /// Runs as long as the runtime: `node` holds a sender itself.
 pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Event>) {
@@ -143,28 +143,35 @@ pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
     }
 }
 
-/// Follows a container by its pidfd alone, and records its end.
-pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pidfd: Arc<OwnedFd>) {
-    match pidfd.try_clone().and_then(sys::poll::watch) {
-        Ok(watched) => {
+/// Follows a container by its pidfd alone, none when it has ended already, and records its end.
+pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pidfd: Option<Arc<OwnedFd>>) {
+    match pidfd.as_ref().map(|pidfd| pidfd.try_clone().and_then(sys::poll::watch)) {
+        Some(Ok(watched)) => {
             // Readable once the process has ended; an error of the wait itself is no other answer.
             let _ = watched.readable().await;
         }
-        Err(error) => tracing::warn!(container = container.id, "wait for its end: {error}"),
+        Some(Err(error)) => tracing::warn!(container = container.id, "wait for its end: {error}"),
+        None => {}
     }
     // A monitor that can be heard knows better.
     if tokio::time::timeout(REPORT, container.ended()).await.is_ok() {
         return;
     }
-    let exit = last_words(&container, Some(&pidfd)).await;
+    let exit = last_words(&container, pidfd.as_deref()).await;
     end(&node, &container, &exit);
 }
 
-async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
-    match ExitRecord::read(&container.folder) {
-        Ok(Some(exit)) => return exit,
-        Ok(None) => {}
-        Err(error) => tracing::warn!(container = container.id, "{}", crate::error::chain(&error)),
+/// What the monitor has written of a container's end.
+pub(crate) fn recorded(container: &Container) -> Option<ExitRecord> {
+    ExitRecord::read(&container.folder).unwrap_or_else(|error| {
+        tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+        None
+    })
+}
+
+pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
+    if let Some(exit) = recorded(container) {
+        return exit;
     }
     let exit = match pidfd {
         Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unseen(unix_nanos())),

@@ -90,17 +90,16 @@ pub(crate) fn announce(node: &Node, kind: Kind, id: &str, sandbox: &str) {
     if !node.feed.has_clients() {
         return;
     }
-    let status = node.store.sandbox(sandbox).ok();
-    let containers = node.store.containers_of(sandbox);
+    let at = unix_nanos();
+    let sandbox = node.store.sandbox(sandbox).ok();
+    let pod = sandbox.map(|sandbox| show::sandbox_status(&node.store, &sandbox, at, false));
+    let pod = pod.unwrap_or_default();
     node.feed.send(cri::ContainerEventResponse {
         container_id: id.to_owned(),
         container_event_type: kind.into(),
-        created_at: unix_nanos(),
-        pod_sandbox_status: status.and_then(|sandbox| show::sandbox_status(&sandbox, false).status),
-        containers_statuses: containers
-            .iter()
-            .filter_map(|container| show::container_status(container, false).status)
-            .collect(),
+        created_at: at,
+        pod_sandbox_status: pod.status,
+        containers_statuses: pod.containers_statuses,
     });
 }
 

@@ -33,6 +33,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use crate::usage::Usage;
 pub use auth::{Auth, AuthError};
 pub use digest::{Digest, DigestError};
 pub use ingest::IngestError;
@@ -42,7 +43,6 @@ pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
-pub use usage::Usage;
 
 use crate::timeline::{Recorder, Span};
 use crate::unpack::UnpackError;

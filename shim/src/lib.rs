@@ -52,3 +52,5 @@ mod store;
 pub mod streaming;
 #[cfg(feature = "runtime")]
 pub mod timeline;
+#[cfg(feature = "runtime")]
+mod usage;

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags};
 use serde::de::DeserializeOwned;
@@ -35,6 +35,9 @@ const LEFTOVERS: Duration = Duration::from_secs(10);
 
 /// Between attempts to undo a sandbox.
 const AGAIN: Duration = Duration::from_secs(30);
+
+/// How often an exit record is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 
 const SIGKILL: i32 = 9;
 
@@ -77,13 +80,13 @@ async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
         Ok(_) => events::monitor_gone(node, sandbox).await,
         Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
             tracing::error!("listing the sandbox as not ready: {error}");
-            hold_without_monitor(&node, &sandbox, SandboxState::NotReady);
+            hold_without_monitor(&node, &sandbox, SandboxState::NotReady).await;
         }
         Err(error) => {
             tracing::error!(sandbox = sandbox.id, "serving without its monitor: {}", chain(&error));
             let pause = sandbox.record().pause.is_some_and(|pause| open(pause).is_ok());
             let state = if complete && pause { SandboxState::Ready } else { SandboxState::NotReady };
-            hold_without_monitor(&node, &sandbox, state);
+            hold_without_monitor(&node, &sandbox, state).await;
             if state == SandboxState::Ready {
                 tokio::spawn(events::connection_lost(node, sandbox));
             }
@@ -241,9 +244,10 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
             container.set_state(ContainerState::Running(Arc::new(pidfd)));
         }
     }
-    settle(node, sandbox);
-    follow_unheld(node, sandbox, |id| welcome.running.iter().any(|running| running.id == id));
-    Ok(welcome.running.iter().any(|running| running.id == sandbox.id))
+    let is_held = |id: &str| welcome.running.iter().any(|running| running.id == id);
+    settle(node, sandbox, is_held).await;
+    follow_unheld(node, sandbox, is_held);
+    Ok(is_held(&sandbox.id))
 }
 
 /// The monitor speaks a protocol of the future, after a downgrade say, or does not answer. To leave the
@@ -251,17 +255,18 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
 /// along (runtime-traps 7.3). So it is listed, runs on, and can be stopped, by signals and cgroups alone.
 /// The monitor goes on writing logs and exit records. Ready is a pod whose monitor may answer yet: a slow
 /// disk is no reason to have it killed.
-fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, state: SandboxState) {
+async fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, state: SandboxState) {
     sandbox.set_state(state);
     for container in node.store.containers_of(&sandbox.id) {
         let Some(started) = container.record().started else { continue };
         if let (ContainerState::Created, Ok(pidfd)) = (container.state(), open(started.process)) {
             let pidfd = Arc::new(pidfd);
             container.set_state(ContainerState::Running(pidfd.clone()));
-            tokio::spawn(events::end_by_itself(node.clone(), container, pidfd));
+            tokio::spawn(events::end_by_itself(node.clone(), container, Some(pidfd)));
         }
     }
-    settle(node, sandbox);
+    // Whatever has ended, the monitor may not have said its last word of it.
+    settle(node, sandbox, |_| true).await;
 }
 
 /// Containers that ended while nobody listened: the monitor, which tells each end once, holds them no
@@ -271,23 +276,35 @@ fn follow_unheld(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> 
         if let ContainerState::Running(pidfd) = container.state()
             && !is_held(&container.id)
         {
-            tokio::spawn(events::end_by_itself(node.clone(), container, pidfd));
+            tokio::spawn(events::end_by_itself(node.clone(), container, Some(pidfd)));
         }
     }
 }
 
-/// Containers that had started and that the monitor holds no more ended between the record scan and
-/// its answer: their exit is on disk by now.
-fn settle(node: &Arc<Node>, sandbox: &Sandbox) {
+/// Containers that had started and whose process is gone. Of one that the monitor holds no more the exit
+/// is on disk. One that it holds is drained of its output first, two seconds at most, and its exit is
+/// waited for: nobody shall see it as never started, and its code is not unknown. An end that comes later
+/// still, from a monitor that hangs, say, or over the connection because the disk is full, is followed.
+async fn settle(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
+    let deadline = Instant::now() + events::REPORT;
     for container in node.store.containers_of(&sandbox.id) {
         if !matches!(container.state(), ContainerState::Created) || container.record().started.is_none() {
             continue;
         }
-        let exit = ExitRecord::read(&container.folder)
-            .ok()
-            .flatten()
-            .unwrap_or_else(|| ExitRecord::unseen(unix_nanos()));
-        events::end(node, &container, &exit);
+        let held = is_held(&container.id);
+        let mut exit = events::recorded(&container);
+        while held && exit.is_none() && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            exit = events::recorded(&container);
+        }
+        match exit {
+            Some(exit) => events::end(node, &container, &exit),
+            None if held => drop(tokio::spawn(events::end_by_itself(node.clone(), container, None))),
+            None => {
+                let exit = events::last_words(&container, None).await;
+                events::end(node, &container, &exit);
+            }
+        }
     }
 }
 

@@ -38,23 +38,86 @@ pub enum Error {
     Signal(String),
 }
 
+/// Field of every call that names an image.
+pub(crate) const IMAGE_HANDLER: &str = "image.runtime_handler";
+
+/// The one handler is the default one, which has no name.
+///
+/// # Errors
+/// Any name.
+pub(crate) fn handler(field: &'static str, name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        field,
+        value: name.to_owned(),
+        expected: "this runtime has the default handler only; leave it empty",
+    })
+}
+
 /// Refuses `field` when the caller set it.
 fn unsupported(set: bool, field: &'static str) -> Result<(), Error> {
     if set { Err(Error::Unsupported { field }) } else { Ok(()) }
 }
 
-/// CRI's mode of a namespace that pods share unless told otherwise.
-fn shared(mode: i32, field: &'static str) -> Result<NamespaceMode, Error> {
-    match cri::NamespaceMode::try_from(mode) {
-        Ok(cri::NamespaceMode::Pod) => Ok(NamespaceMode::Sandbox),
-        Ok(cri::NamespaceMode::Node) => Ok(NamespaceMode::Host),
-        _ => Err(Error::Unsupported { field }),
+/// The namespaces of a pod or container, each in a mode that this runtime has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Namespaces {
+    net: NamespaceMode,
+    pid: NamespaceMode,
+    ipc: NamespaceMode,
+}
+
+impl Namespaces {
+    fn new(options: &cri::NamespaceOption) -> Result<Self, Error> {
+        let shared = |mode: i32, field| match cri::NamespaceMode::try_from(mode) {
+            Ok(cri::NamespaceMode::Pod) => Ok(NamespaceMode::Sandbox),
+            Ok(cri::NamespaceMode::Node) => Ok(NamespaceMode::Host),
+            _ => Err(Error::Unsupported { field }),
+        };
+        if let Some(users) = &options.userns_options {
+            let mapped = !users.uids.is_empty() || !users.gids.is_empty();
+            let own = users.mode != i32::from(cri::NamespaceMode::Node);
+            unsupported(own || mapped, "namespace_options.userns_options")?;
+        }
+        let pid = match cri::NamespaceMode::try_from(options.pid) {
+            Ok(cri::NamespaceMode::Container) => NamespaceMode::Private,
+            _ => shared(options.pid, "namespace_options.pid")?,
+        };
+        Ok(Self {
+            net: shared(options.network, "namespace_options.network")?,
+            pid,
+            ipc: shared(options.ipc, "namespace_options.ipc")?,
+        })
     }
 }
 
-fn pid_mode(mode: i32, field: &'static str) -> Result<NamespaceMode, Error> {
-    match cri::NamespaceMode::try_from(mode) {
-        Ok(cri::NamespaceMode::Container) => Ok(NamespaceMode::Private),
-        _ => shared(mode, field),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_in_a_mode_that_is_honoured_or_is_refused_by_name() {
+        use cri::NamespaceMode::{Container, Node, Pod, Target};
+        let users = |mode: cri::NamespaceMode| {
+            Some(cri::UserNamespace { mode: mode.into(), ..cri::UserNamespace::default() })
+        };
+        let plain =
+            Namespaces::new(&cri::NamespaceOption { userns_options: users(Node), ..Default::default() });
+        let sandbox = NamespaceMode::Sandbox;
+        assert_eq!(plain, Ok(Namespaces { net: sandbox, pid: sandbox, ipc: sandbox }));
+        for mode in [Pod, Container, Target] {
+            let options = cri::NamespaceOption { userns_options: users(mode), ..Default::default() };
+            let refused = Namespaces::new(&options).unwrap_err();
+            assert_eq!(refused, Error::Unsupported { field: "namespace_options.userns_options" }, "{mode:?}");
+        }
+        let mapping = cri::IdMapping { host_id: 65536, container_id: 0, length: 65536 };
+        let mut mapped = cri::NamespaceOption { userns_options: users(Node), ..Default::default() };
+        mapped.userns_options.get_or_insert_default().uids.push(mapping);
+        assert!(Namespaces::new(&mapped).is_err());
+        let options = cri::NamespaceOption { network: Container.into(), ..Default::default() };
+        let refused = Namespaces::new(&options).unwrap_err();
+        assert_eq!(refused, Error::Unsupported { field: "namespace_options.network" });
     }
 }

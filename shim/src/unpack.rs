@@ -66,6 +66,9 @@ pub enum UnpackError {
         #[source]
         source: Arc<io::Error>,
     },
+    /// More than a file of a layer of this size can be (RLIMIT_FSIZE).
+    #[error("file {path:?} is larger than its whole layer may be")]
+    Large { path: String },
     /// Too many entries.
     #[error("the layer has more than the {limit} entries allowed")]
     Entries { limit: u64 },
@@ -89,6 +92,7 @@ impl UnpackError {
             | Self::WhiteoutDevice { .. }
             | Self::LinkTarget { .. }
             | Self::Parent { .. }
+            | Self::Large { .. }
             | Self::Entries { .. }
             | Self::Names { .. } => Kind::Invalid,
         }

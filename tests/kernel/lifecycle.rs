@@ -36,6 +36,11 @@ fn a_pod_runs_serves_stops_and_is_gone() -> Result<()> {
     assert_eq!(running.labels.get("container").map(String::as_str), Some("web"));
     assert!(running.image_ref.contains("sha256:"), "{}", running.image_ref);
     assert_eq!(running.log_path, pod.log_path("web").to_string_lossy());
+    // The pod's status brings those of its containers along, and says from when they are.
+    let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
+    let whole = node.cri().pod_sandbox_status(request)?;
+    assert_eq!(whole.containers_statuses, [running]);
+    assert!(whole.timestamp > status.created_at, "{}", whole.timestamp);
     poll("the request in the log", Duration::from_secs(5), || {
         let log = pod.log("web").map_err(|error| format!("{error:#}"))?;
         if log.contains("GET /hello HTTP/1.1") { Ok(()) } else { Err(log) }

@@ -117,6 +117,37 @@ fn limits_change_under_a_running_container_up_and_down() -> Result<()> {
 }
 
 #[test]
+fn an_update_of_which_the_kernel_refuses_a_part_changes_nothing() -> Result<()> {
+    let ready = ready()?;
+    let node = &ready.node;
+    let pod = Pod::run(node, "whole")?;
+    // No limits: there is nothing in the record that could be set again.
+    let id = pod.start(&pod::container_config("whole", &ready.image, &["/workload", "sleep", "60"]))?;
+    let values = || -> Result<[String; 3]> {
+        Ok([
+            node.cgroup_value(&id, "memory.limit_in_bytes", "memory.max")?,
+            node.cgroup_value(&id, "cpu.shares", "cpu.weight")?,
+            node.cgroup_value(&id, "cpu.cfs_quota_us", "cpu.max")?,
+        ])
+    };
+    let before = values()?;
+    let wanted = cri::LinuxContainerResources {
+        memory_limit_in_bytes: 256 << 20,
+        cpu_shares: 512,
+        cpu_quota: 20_000,
+        cpu_period: 50_000,
+        // More than any node has; written last.
+        cpuset_cpus: "9999".into(),
+        ..Default::default()
+    };
+    update(node, &id, wanted).expect_err("no such CPU");
+    assert_eq!(values()?, before);
+    assert_eq!(shown(node, &id)?.cpu_shares, 0);
+    pod.remove()?;
+    node.assert_clean(&ready.before)
+}
+
+#[test]
 fn a_memory_limit_below_what_is_used_is_refused_and_changes_nothing() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;

@@ -179,6 +179,51 @@ fn a_device_can_be_used_as_far_as_permitted() -> Result<()> {
     ready.node.assert_clean(&ready.before)
 }
 
+fn device(host: &str, container: &str) -> cri::Device {
+    cri::Device { container_path: container.into(), host_path: host.into(), permissions: "rwm".into() }
+}
+
+#[test]
+fn a_device_takes_no_other_ones_place_and_does_not_give_way_in_silence() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "places")?;
+    let mut config =
+        pod::container_config("same", &ready.image, &["/bin/sh", "-c", "stat -c %t:%T /dev/null"]);
+    config.devices = vec![device("/dev/null", "/dev/null"), device("/dev/ptmx", "/dev/ptmx")];
+    let id = pod.start(&config)?;
+    assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 0);
+    assert_eq!(pod.log("same")?.trim(), "1:3");
+    for path in ["/dev/null", "/dev/stdin", "/etc/motd"] {
+        let name = path.replace('/', "-");
+        let mut config = pod::container_config(&name, &ready.image, &["/workload", "exit", "0"]);
+        config.devices.push(device("/dev/zero", path));
+        let error = pod.start(&config).expect_err("something else is there");
+        let error = format!("{error:#}");
+        assert!(error.contains(&format!("/dev/zero as {path}: something else is there")), "{error}");
+    }
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn a_privileged_container_has_the_nodes_devices_and_those_that_it_names() -> Result<()> {
+    let ready = ready()?;
+    let mut config = pod::sandbox_config(&ready.node, "named");
+    let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
+    security.privileged = true;
+    let pod = Pod::run_config(&ready.node, config)?;
+    let script = "stat -c %t:%T /dev/mine /dev/kmsg /dev/null";
+    let mut config = pod::container_config("named", &ready.image, &["/bin/sh", "-c", script]);
+    pod::with_security(&mut config, |security| security.privileged = true);
+    config.devices.push(device("/dev/zero", "/dev/mine"));
+    let id = pod.start(&config)?;
+    let status = pod::await_exit(&ready.node, &id)?;
+    let log = pod.log("named")?;
+    assert_eq!((status.exit_code, log.as_str()), (0, "1:5\n1:b\n1:3\n"));
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
 #[test]
 fn rt_6_the_nodes_mount_table_grows_by_the_pods_network_namespace_only() -> Result<()> {
     let ready = ready()?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_proto::cri::{ContainerState, PodSandboxState};
+use gantry_tests::leakcheck;
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
@@ -108,6 +109,47 @@ fn rt_2_4_an_exit_while_the_runtime_was_down_is_not_lost() -> Result<()> {
     assert!(status.finished_at > status.started_at, "{status:?}");
     let log = pod::parse_log(&std::fs::read_to_string(&log_path)?)?;
     assert_eq!(log.lines().count(), 8, "{log}");
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
+/// A process of the container that has left its cgroup holds its output, and with it the monitor, for two
+/// seconds. Before, such a container had ended unseen, with 255.
+#[test]
+fn rt_2_4_an_exit_whose_output_is_being_drained_when_a_runtime_starts_keeps_its_code() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let mut config = pod::sandbox_config(&node, "drained");
+    let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
+    security.namespace_options.get_or_insert_default().pid = cri::NamespaceMode::Pod.into();
+    let pod = Pod::run_config(&node, config)?;
+    let script = "/workload sleep 600 & exec /workload count 7";
+    let mut config = pod::container_config("drained", &image, &["/bin/sh", "-c", script]);
+    // The first process of a pid namespace would take the other along.
+    pod::with_security(&mut config, |security| {
+        security.namespace_options.get_or_insert_default().pid = cri::NamespaceMode::Pod.into();
+    });
+    let id = pod.start(&config)?;
+    await_count(&pod, "drained", 2)?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    let process = |words: &str| -> Result<i32> {
+        let all = proc::all()?.into_iter().map(|process| process.pid);
+        all.into_iter().find(|pid| proc::command_line(*pid).contains(words)).context(words.to_owned())
+    };
+    let (first, holder) = (process("workload count 7")?, process("workload sleep 600")?);
+    for mount in leakcheck::mounts()?.iter().filter(|mount| mount.kind.starts_with("cgroup")) {
+        std::fs::write(mount.point.join("cgroup.procs"), holder.to_string())?;
+    }
+    node.kill()?;
+    rustix::process::kill_process(Pid::from_raw(first).context("pid 0")?, Signal::TERM)?;
+    poll("the first process to be reaped", Duration::from_secs(20), || match proc::one(first) {
+        None => Ok(()),
+        Some(process) => Err(format!("{process:?}")),
+    })?;
+    node.restart()?;
+    let status = pod::await_exit(&node, &id)?;
+    proc::kill(holder)?;
+    assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{status:?}");
     remove(&node, &sandbox)?;
     node.assert_clean(&before)
 }

@@ -30,20 +30,26 @@ fn start(args: &[&str]) -> Result<Child> {
         .context("start gantry-unpack")
 }
 
-/// `/proc/PID/status` once the process has put up its walls.
-fn confined(child: &mut Child) -> Result<BTreeMap<String, String>> {
+/// `/proc/PID/status` as it is now.
+fn status(child: &Child) -> Result<BTreeMap<String, String>> {
     let path = format!("/proc/{}/status", child.id());
+    let text = fs::read_to_string(&path).context(path)?;
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
+}
+
+/// `/proc/PID/status` once the process has put up its walls, of which seccomp is the last.
+fn confined(child: &mut Child) -> Result<BTreeMap<String, String>> {
     poll("the process to confine itself", PATIENCE, || {
         if let Ok(Some(status)) = child.try_wait() {
             return Ok(Err(anyhow::anyhow!("it ended with {status}")));
         }
-        let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        let facts: BTreeMap<String, String> =
-            lines.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect();
-        if facts["Seccomp"] == "2" { Ok(Ok(facts)) } else { Err(text) }
+        let facts = status(child).map_err(|error| format!("{error:#}"))?;
+        if facts["Seccomp"] == "2" { Ok(Ok(())) } else { Err(format!("{facts:?}")) }
     })
-    .flatten()
+    .flatten()?;
+    // Read again: the kernel writes line by line, so the lines above that one may be older than it.
+    status(child)
 }
 
 fn capabilities(facts: &BTreeMap<String, String>) -> Result<Vec<u64>> {
@@ -105,6 +111,22 @@ fn rt_1_9_the_inflater_has_no_privileges_at_all() -> Result<()> {
     assert_eq!(capabilities(&facts)?, [0; 5]);
     child.stdin.take().context("no stdin")?.write_all(b"this is no gzip stream")?;
     assert_eq!(end(child)?.0, Some(3), "corrupt");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_larger_than_allowed_is_named_and_kills_nobody() -> Result<()> {
+    place::require_own_namespaces()?;
+    let folder = tempfile::Builder::new().prefix("gantry-unpack-").tempdir()?;
+    let path = folder.path().to_str().context("not UTF-8")?;
+    let mut child = start(&["unpack", path, "1000", "1000", "60"])?;
+    let archive = Layer::default().file("small", 0o644, "x").file("big", 0o644, vec![7; 4096]);
+    child.stdin.take().context("no stdin")?.write_all(&archive.archive()?)?;
+    let (code, verdict) = end(child)?;
+    assert_eq!(code, Some(0), "{verdict}");
+    let verdict: serde_json::Value = serde_json::from_str(&verdict)?;
+    assert_eq!(verdict["Refused"]["kind"], "Invalid", "{verdict}");
+    assert_eq!(verdict["Refused"]["message"], "file \"big\" is larger than its whole layer may be");
     Ok(())
 }
 

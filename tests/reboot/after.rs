@@ -1,15 +1,18 @@
 //! The second half: a new boot on the old disk.
 
+mod agent;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_proto::cri::{ContainerState, PodSandboxState};
+use gantry_tests::leakcheck::{Scope, Snapshot};
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::pod::{self, Pod};
 
-use crate::{Made, handed_over, roots};
+use crate::{Made, Which};
 
 /// Paths of the files in a folder and those below it.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -87,10 +90,40 @@ fn assert_layers(node: &Node, made: &Made) -> Result<()> {
     Ok(())
 }
 
+/// Every address there is can be had again; then all pods are removed.
+fn assert_all_addresses_are_free(node: &Node) -> Result<()> {
+    let names: Vec<String> = (1..=Roots::KEPT_ADDRESSES).map(|number| format!("full{number}")).collect();
+    let pods = names.iter().map(|name| Pod::run(node, name)).collect::<Result<Vec<_>>>();
+    let addresses =
+        pods.context("an address leaked")?.iter().map(Pod::ip).collect::<Result<BTreeSet<_>>>()?;
+    assert_eq!(addresses.len(), names.len(), "{addresses:?}");
+    remove_all(node)
+}
+
+/// Nothing on the disk is of a pod.
+fn assert_no_pods(node: &Node) -> Result<()> {
+    assert_eq!(leases(node.roots())?, BTreeSet::new());
+    assert_eq!(files(&node.roots().path("cache"))?, Vec::<PathBuf>::new());
+    for name in ["sandboxes", "containers"] {
+        assert_eq!(files(&node.root().join(name))?, Vec::<PathBuf>::new());
+    }
+    Ok(())
+}
+
+/// The end of a node: this boot is as if it had never been.
+fn end(mut node: Node, before: &Snapshot) -> Result<()> {
+    // The files are those of an earlier boot.
+    let scope = Scope { folders: Vec::new(), ..node.roots().scope() };
+    node.kill()?;
+    before.await_clean(&scope)?;
+    node.roots().tidy()
+}
+
 #[test]
 fn old_pods_are_not_ready_and_nothing_leaks() -> Result<()> {
-    let made: Made = serde_json::from_slice(&std::fs::read(handed_over())?)?;
-    let roots = roots()?;
+    let made: Made = serde_json::from_slice(&std::fs::read(Which::Cri.handed_over())?)?;
+    let roots = Which::Cri.roots()?;
+    let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
     // Without these there would be nothing to be lost or to leak.
     assert!(made.stray.is_dir(), "{} did not survive", made.stray.display());
     let owners = leases(&roots)?;
@@ -106,16 +139,7 @@ fn old_pods_are_not_ready_and_nothing_leaks() -> Result<()> {
     pod.remove()?;
 
     remove_all(&node)?;
-    assert_eq!(leases(node.roots())?, BTreeSet::new());
-    assert_eq!(files(&node.roots().path("cache"))?, Vec::<PathBuf>::new());
-    for name in ["sandboxes", "containers"] {
-        assert_eq!(files(&node.root().join(name))?, Vec::<PathBuf>::new());
-    }
-
-    let names: Vec<String> = (1..=Roots::KEPT_ADDRESSES).map(|number| format!("full{number}")).collect();
-    let pods = names.iter().map(|name| Pod::run(&node, name)).collect::<Result<Vec<_>>>();
-    let addresses =
-        pods.context("an address leaked")?.iter().map(Pod::ip).collect::<Result<BTreeSet<_>>>()?;
-    assert_eq!(addresses.len(), names.len(), "{addresses:?}");
-    remove_all(&node)
+    assert_no_pods(&node)?;
+    assert_all_addresses_are_free(&node)?;
+    end(node, &before)
 }

@@ -1,6 +1,8 @@
 //! The first half: pods that run, that have ended, that ended while the runtime was down, and one
 //! so late that the disk may never hear of it.
 
+mod agent;
+
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_tests::image::{Image, Layer};
@@ -10,7 +12,7 @@ use gantry_tests::proc;
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
 
-use crate::{Container, Made, handed_over, roots};
+use crate::{Container, Made, Which};
 
 /// A pod of one container; its ids.
 fn start(node: &Node, name: &str, image: &str, command: &[&str]) -> Result<(String, String)> {
@@ -28,7 +30,7 @@ fn pods_are_left_for_the_other_half() -> Result<()> {
     layers.push(Layer::default().file("late", 0o644, vec![7; 3_000_000]));
     let late = registry.push("reboot/late", "v1", &Image { layers, ..web.clone() }.build()?)?;
 
-    let mut node = Node::start_on(roots()?)?;
+    let mut node = Node::start_on(Which::Cri.roots()?)?;
     node.pull(&image).context("PullImage")?;
     let runs = start(&node, "runs", &image, &["/workload", "count", "42"])?;
     let ended = start(&node, "ended", &image, &["/workload", "exit", "3"])?;
@@ -55,7 +57,7 @@ fn pods_are_left_for_the_other_half() -> Result<()> {
         ],
         stray,
     };
-    std::fs::write(handed_over(), serde_json::to_vec_pretty(&made)?)?;
+    std::fs::write(Which::Cri.handed_over(), serde_json::to_vec_pretty(&made)?)?;
     // What follows is younger than this: a power cut may or may not take it along.
     rustix::fs::sync();
 

@@ -4,6 +4,7 @@
 //! test --tier vm`.
 
 mod after;
+mod agent;
 mod before;
 
 use std::path::{Path, PathBuf};
@@ -13,10 +14,43 @@ use gantry_tests::node::Roots;
 use gantry_tests::place;
 use serde::{Deserialize, Serialize};
 
-/// On the disk.
-const FOLDER: &str = "/var/gantry-reboot";
-/// Not on the disk.
-const RUN: &str = "/run/gantry-reboot";
+/// A node of these tests: what tells it from the other one.
+#[derive(Debug, Clone, Copy)]
+enum Which {
+    /// Pods by CRI alone.
+    Cri,
+    /// Pods of an agent.
+    Agent,
+}
+
+impl Which {
+    fn number(self) -> u8 {
+        match self {
+            Which::Cri => 0,
+            Which::Agent => 1,
+        }
+    }
+
+    /// Where on the disk its things are.
+    fn folder(self) -> PathBuf {
+        PathBuf::from(format!("/var/gantry-reboot{}", self.number()))
+    }
+
+    fn roots(self) -> Result<Roots> {
+        ensure!(
+            Path::new(place::VM_MARK).exists(),
+            "only the small VM is rebooted: `cargo xtask test --tier vm`"
+        );
+        // Not on the disk.
+        let run = PathBuf::from(format!("/run/gantry-reboot{}", self.number()));
+        Roots::kept(&self.folder(), &run, self.number())
+    }
+
+    /// Where the first half writes what the other one needs to know.
+    fn handed_over(self) -> PathBuf {
+        self.folder().join("made.json")
+    }
+}
 
 /// What the first half made and a reboot must not lose.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,16 +72,4 @@ struct Made {
 struct Container {
     id: String,
     exit_code: Option<i32>,
-}
-
-fn roots() -> Result<Roots> {
-    ensure!(
-        Path::new(place::VM_MARK).exists(),
-        "only the small VM is rebooted: `cargo xtask test --tier vm`"
-    );
-    Roots::kept(Path::new(FOLDER), Path::new(RUN))
-}
-
-fn handed_over() -> PathBuf {
-    Path::new(FOLDER).join("made.json")
 }

@@ -9,10 +9,12 @@ mod mounts;
 mod network;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::io::Errno;
 
 pub use self::cgroups::{HARNESS, remove_node_cgroups, tagged_cgroups};
 pub use self::mounts::{Mount, mounts};
@@ -162,18 +164,35 @@ fn add_leases(scope: &Scope, things: &mut BTreeSet<String>) -> Result<()> {
 }
 
 /// Every path below a folder, parents first; symbolic links are not followed. Things that vanish
-/// meanwhile are left out.
+/// meanwhile are left out; what cannot be looked into is an error, for a leak could hide there.
 fn files(folder: &Path, see: &mut dyn FnMut(&Path)) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
-    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let at = |path: &Path| format!("look into {}", path.display());
+    let Some(entries) = there(std::fs::read_dir(folder)).with_context(|| at(folder))? else {
+        return Ok(());
+    };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        paths.extend(there(entry).with_context(|| at(folder))?.map(|entry| entry.path()));
+    }
     paths.sort();
     for path in paths {
         see(&path);
-        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        let meta = there(path.symlink_metadata()).with_context(|| at(&path))?;
+        if meta.is_some_and(|meta| meta.is_dir()) {
             files(&path, see)?;
         }
     }
     Ok(())
+}
+
+/// None for what has gone, which the file systems of cgroups call ENODEV.
+fn there<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Ends what is left in tagged cgroups, unmounts what is left below the folders, deletes the
@@ -231,6 +250,20 @@ mod tests {
         assert_eq!(before.added(&after), ["link veth1"]);
         let reused = snapshot(&["process 7 sh state S started 120"]);
         assert_eq!(before.added(&reused), ["process 7 sh state S started 120"]);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_into_is_no_empty_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut seen = Vec::new();
+        files(&folder.path().join("none"), &mut |path| seen.push(path.to_owned())).unwrap();
+        assert_eq!(seen, Vec::<PathBuf>::new());
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        let error = files(&folder.path().join("file"), &mut |_| {}).unwrap_err();
+        assert!(
+            error.to_string().starts_with("look into ") && error.to_string().ends_with("/file"),
+            "{error}"
+        );
     }
 
     #[test]

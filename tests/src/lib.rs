@@ -20,6 +20,7 @@ pub mod pod;
 pub mod poll;
 pub mod power;
 pub mod proc;
+pub mod pty;
 pub mod ready;
 pub mod registry;
 pub mod standalone;

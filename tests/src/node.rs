@@ -21,7 +21,7 @@ use crate::poll::poll;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// What a reboot empties.
-const VOLATILE: [&str; 3] = ["state", "netns", "cri.sock"];
+const VOLATILE: [&str; 4] = ["state", "netns", "cri.sock", "agent"];
 
 /// Folders and names of one node, whoever runs it.
 #[derive(Debug)]
@@ -53,19 +53,30 @@ impl Roots {
     }
 
     /// Roots that outlive this process, and a reboot too as far as `folder` is on a disk and `run`
-    /// is not. Those of an earlier boot are taken as they are. There are [`Roots::KEPT_ADDRESSES`]
-    /// addresses, so that one that leaked is soon missed.
+    /// is not. Those of an earlier boot are taken as they are. `number` tells nodes that are there at
+    /// once apart. There are [`Roots::KEPT_ADDRESSES`] addresses, so that one that leaked is soon
+    /// missed.
     ///
     /// # Errors
     /// As [`Roots::new`].
-    pub fn kept(folder: &Path, run: &Path) -> Result<Self> {
+    pub fn kept(folder: &Path, run: &Path, number: u8) -> Result<Self> {
         let (folder, run) = (folder.to_owned(), run.to_owned());
         std::fs::create_dir_all(&run)?;
-        let tag = "gantry-test-kept".to_owned();
+        let tag = format!("gantry-test-kept{number}");
         // The first one is the gateway's.
         let last = 1 + Self::KEPT_ADDRESSES;
-        let range = serde_json::json!({ "subnet": "10.99.0.0/24", "rangeEnd": format!("10.99.0.{last}") });
-        Roots { folder, run, tag, bridge: "gtkept".to_owned(), temporary: None }.made(&range)
+        let subnet = format!("10.99.{number}.0/24");
+        let range = serde_json::json!({ "subnet": subnet, "rangeEnd": format!("10.99.{number}.{last}") });
+        Roots { folder, run, tag, bridge: format!("gtkept{number}"), temporary: None }.made(&range)
+    }
+
+    /// Takes away what a node of [`Roots::kept`] leaves by design when its last pod is gone.
+    ///
+    /// # Errors
+    /// When a cgroup is not empty.
+    pub fn tidy(&self) -> Result<()> {
+        leakcheck::remove_bridges(std::slice::from_ref(&self.bridge));
+        leakcheck::remove_node_cgroups(&self.tag)
     }
 
     /// How many pods may have an address on [`Roots::kept`].

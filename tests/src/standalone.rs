@@ -1,5 +1,5 @@
-//! `gantry run` and the commands beside it, as a user types them, on roots of their own. Owns the
-//! foreground process; never reads the agent's insides. Called by the tiers that run it, and by the
+//! `gantry run`, `gantry agent` and the commands beside them, as a user types them, on roots of their
+//! own. Owns the foreground process; never reads the agent's insides. Called by the tiers that run it, and by the
 //! demo.
 
 use std::fs::OpenOptions;
@@ -16,7 +16,7 @@ use crate::node::{self, Roots};
 use crate::place;
 use crate::poll::poll;
 
-/// A `gantry run` in the background; killed when dropped.
+/// A `gantry run` or `gantry agent` in the background; killed when dropped.
 #[derive(Debug)]
 pub struct Foreground {
     child: Child,
@@ -37,21 +37,24 @@ pub struct Standalone {
 /// # Errors
 /// When the programs are not built.
 pub fn run_command(roots: &Roots, file: &Path) -> Result<Command> {
-    let mut words = vec![file.display().to_string()];
+    let mut words = vec!["run".to_owned(), file.display().to_string()];
     words.extend(roots.flags()?);
-    words.extend(own_flags(&roots.path("")));
+    let folder = roots.path("");
+    words.extend([agent_socket(&folder), logs_flag(&folder)]);
     command(&words)
 }
 
-/// What only the agent has flags for.
-fn own_flags(folder: &Path) -> [String; 2] {
-    let at = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
-    [at("agent-socket", "agent.sock"), at("pod-logs-dir", "logs")]
+fn agent_socket(folder: &Path) -> String {
+    format!("--agent-socket={}", folder.join("agent.sock").display())
+}
+
+fn logs_flag(folder: &Path) -> String {
+    format!("--pod-logs-dir={}", folder.join("logs").display())
 }
 
 fn command(words: &[String]) -> Result<Command> {
     let mut command = Command::new(place::bin_dir()?.join("gantry"));
-    command.arg("run").args(words).stdin(Stdio::null());
+    command.args(words).stdin(Stdio::null());
     Ok(command)
 }
 
@@ -125,9 +128,19 @@ impl Foreground {
     /// # Errors
     /// When the programs are not built.
     pub fn start(folder: &Path, files: &[PathBuf], flags: &[String]) -> Result<Self> {
-        let mut words: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let mut words = vec!["run".to_owned()];
+        words.extend(files.iter().map(|file| file.display().to_string()));
         words.extend_from_slice(flags);
-        words.extend(own_flags(folder));
+        words.push(logs_flag(folder));
+        Self::with_words(folder, words)
+    }
+
+    /// Starts `gantry WORDS…`; its socket and output are in `folder`.
+    ///
+    /// # Errors
+    /// When the programs are not built.
+    pub fn with_words(folder: &Path, mut words: Vec<String>) -> Result<Self> {
+        words.push(agent_socket(folder));
         let child = spawn(folder, &words)?;
         Ok(Foreground { child, words, folder: folder.to_owned() })
     }
@@ -155,7 +168,7 @@ impl Foreground {
     /// # Errors
     /// When the programs are not built.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
-        let socket = format!("--agent-socket={}", self.folder.join("agent.sock").display());
+        let socket = agent_socket(&self.folder);
         let mut command = Command::new(place::bin_dir()?.join("gantry"));
         // Before a `--`.
         let (name, rest) = words.split_first().context("no command")?;
@@ -171,7 +184,7 @@ impl Foreground {
         Command::new(place::bin_dir()?.join("gantry"))
             .arg(command)
             .args(args)
-            .arg(format!("--agent-socket={}", self.folder.join("agent.sock").display()))
+            .arg(agent_socket(&self.folder))
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("run gantry {command}"))
@@ -213,7 +226,7 @@ impl Foreground {
     ) -> Result<T> {
         let seen = poll(what, Duration::from_secs(seconds), || {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Ok(Err(anyhow!("gantry run ended with {status}")));
+                return Ok(Err(anyhow!("gantry {} ended with {status}", self.words[0])));
             }
             let pods = self.pods().map_err(|error| format!("{error:#}"))?;
             look(&pods).map(Ok).ok_or_else(|| Value::from(pods).to_string())

@@ -2,6 +2,7 @@
 //! Owns the run; the checks are the Go program's, and never know which runtime they see. Called by
 //! the CRI tier.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -113,8 +114,8 @@ pub fn run(socket: &Path, images: &Images, cgroup_tag: &str) -> Result<()> {
     judge(socket, images, cgroup_tag, None)
 }
 
-/// Runs it on our own runtime: every check passes but those of `not_yet`, which fail or are skipped. One
-/// of them that passes has to leave the list, and no other may be skipped.
+/// Runs it on our own runtime: every check passes but those of `not_yet`, which are refused as not
+/// supported. One of them that passes has to leave the list, and no other may be skipped.
 ///
 /// # Errors
 /// Names the checks that did not come out so.
@@ -136,30 +137,143 @@ fn judge(socket: &Path, images: &Images, cgroup_tag: &str, not_yet: Option<&[&st
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("start the CRI suite")?;
     let stdout = child.stdout.take().context("the CRI suite's stdout")?;
-    let (mut failed, mut lacking) = (Vec::new(), 0);
+    let mut verdicts = Verdicts::new(not_yet);
     for line in BufReader::new(stdout).lines() {
         let line = line.context("read the CRI suite's lines")?;
         println!("{line}");
-        let (verdict, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        verdicts.read(&line);
+    }
+    let status = child.wait().context("wait for the CRI suite")?;
+    verdicts.judge(status.code(), std::env::var_os(RUN).is_none())
+}
+
+/// Passed, failed, skipped.
+type Tally = [u64; 3];
+
+/// The suite's lines as they come by.
+#[derive(Debug)]
+struct Verdicts<'a> {
+    /// None where whatever is skipped may be.
+    not_yet: Option<&'a [&'a str]>,
+    wrong: Vec<String>,
+    /// Those of `not_yet` that had a line.
+    told: BTreeSet<String>,
+    counted: Tally,
+    /// What the suite itself counted: its last line.
+    summary: Option<Tally>,
+}
+
+impl<'a> Verdicts<'a> {
+    fn new(not_yet: Option<&'a [&'a str]>) -> Self {
+        Verdicts { not_yet, wrong: Vec::new(), told: BTreeSet::new(), counted: [0; 3], summary: None }
+    }
+
+    fn read(&mut self, line: &str) {
+        let (verdict, rest) = line.split_once(' ').unwrap_or((line, ""));
         let name = rest.split_whitespace().next().unwrap_or_default();
-        let expected = not_yet.is_some_and(|list| list.contains(&name));
+        let expected = self.not_yet.is_some_and(|list| list.contains(&name));
+        let Some(index) = ["PASS", "FAIL", "SKIP"].iter().position(|known| *known == verdict) else {
+            self.summary = summary(line).or(self.summary);
+            return;
+        };
+        self.counted[index] += 1;
+        if expected {
+            self.told.insert(name.to_owned());
+        }
+        // A check that fails for another reason than that the call is refused has found a bug.
+        let refused = ["not supported yet", "Unimplemented", "not implemented"];
+        let refused = refused.iter().any(|words| line.contains(words));
         match (verdict, expected) {
             ("PASS", true) => {
-                failed.push(format!("{line}: passes now, take it off the list of what is not there yet"));
+                self.wrong.push(format!("{line}: passes now, take it off the list of what is not there yet"));
             }
-            ("FAIL", true) => lacking += 1,
-            ("FAIL", false) => failed.push(line),
-            ("SKIP", false) if not_yet.is_some() => failed.push(line),
+            ("FAIL" | "SKIP", true) if !refused => {
+                self.wrong.push(format!("{line}: expected to be refused as not supported yet"));
+            }
+            ("FAIL", false) => self.wrong.push(line.to_owned()),
+            ("SKIP", false) if self.not_yet.is_some() => self.wrong.push(line.to_owned()),
             _ => {}
         }
     }
-    let status = child.wait().context("wait for the CRI suite")?;
-    if !failed.is_empty() {
-        bail!("{} checks failed:\n{}", failed.len(), failed.join("\n"));
+
+    /// With the suite's exit code; `whole` unless only some of its checks were asked for.
+    fn judge(mut self, code: Option<i32>, whole: bool) -> Result<()> {
+        let silent = self.not_yet.unwrap_or_default().iter().filter(|name| !self.told.contains(**name));
+        if whole {
+            self.wrong.extend(silent.map(|name| format!("{name}: no such check, take it off the list")));
+        }
+        if !self.wrong.is_empty() {
+            bail!("{} checks did not come out as they should:\n{}", self.wrong.len(), self.wrong.join("\n"));
+        }
+        let Some(summary) = self.summary else {
+            bail!("the CRI suite ended with {code:?} and without its closing line");
+        };
+        let [passed, failed, _] = self.counted;
+        // As the suite's main says.
+        let wanted = i32::from(failed > 0 || passed == 0);
+        if summary != self.counted || code != Some(wanted) || passed == 0 {
+            bail!("the CRI suite counted {summary:?} of {:?} and ended with {code:?}", self.counted);
+        }
+        Ok(())
     }
-    // With failures the suite ends with 1.
-    if !status.success() && lacking == 0 {
-        bail!("the CRI suite ended with {status}");
+}
+
+/// `12 passed, 1 failed, 0 skipped in 3.4 s`.
+fn summary(line: &str) -> Option<Tally> {
+    let mut parts = line.split_once(" in ")?.0.split(", ");
+    let mut next = |word: &str| parts.next()?.strip_suffix(word)?.trim_end().parse().ok();
+    Some([next("passed")?, next("failed")?, next("skipped")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT_YET: &[&str] = &["a/later", "b/later"];
+    const REFUSED: &str =
+        "FAIL a/later (3 ms): CreateContainer: rpc error: it is not supported yet: leave it unset";
+    const UNKNOWN: &str = "SKIP b/later (1 ms): ListThings is not implemented";
+
+    fn judge(not_yet: Option<&[&str]>, lines: &[&str], code: i32) -> Result<(), String> {
+        let mut verdicts = Verdicts::new(not_yet);
+        lines.iter().for_each(|line| verdicts.read(line));
+        verdicts.judge(Some(code), true).map_err(|error| error.to_string())
     }
-    Ok(())
+
+    #[test]
+    fn what_is_refused_as_expected_is_good_when_the_suite_says_so_to_its_end() {
+        let lines = ["PASS a/b (1 ms)", REFUSED, UNKNOWN, "1 passed, 1 failed, 1 skipped in 0.1 s"];
+        assert_eq!(judge(Some(NOT_YET), &lines, 1), Ok(()));
+        // It died after the last check, or was killed, or lost a line.
+        assert!(judge(Some(NOT_YET), &lines[..3], 1).is_err());
+        assert!(judge(Some(NOT_YET), &lines, 2).is_err());
+        assert!(judge(Some(NOT_YET), &lines, 0).is_err());
+        let short = ["PASS a/b (1 ms)", REFUSED, UNKNOWN, "2 passed, 1 failed, 1 skipped in 0.1 s"];
+        assert!(judge(Some(NOT_YET), &short, 1).is_err());
+    }
+
+    #[test]
+    fn every_name_of_the_list_has_to_be_refused() {
+        let with = |line: &str, tally: &str, code| {
+            judge(Some(NOT_YET), &["PASS a/b (1 ms)", REFUSED, line, &format!("{tally} in 0.1 s")], code)
+        };
+        let gone =
+            judge(Some(NOT_YET), &["PASS a/b (1 ms)", REFUSED, "1 passed, 1 failed, 0 skipped in 0.1 s"], 1);
+        assert!(gone.unwrap_err().contains("b/later: no such check"));
+        let passes = with("PASS b/later (1 ms)", "2 passed, 1 failed, 0 skipped", 1);
+        assert!(passes.unwrap_err().contains("passes now"));
+        let broken = with("FAIL b/later (1 ms): panic: nil", "1 passed, 2 failed, 0 skipped", 1);
+        assert!(broken.unwrap_err().contains("expected to be refused"));
+    }
+
+    #[test]
+    fn other_failures_and_skips_are_named() {
+        let lines = ["PASS a/b (1 ms)", "SKIP c/d (1 ms): no", "1 passed, 0 failed, 1 skipped in 0.1 s"];
+        assert!(judge(Some(&[]), &lines, 0).unwrap_err().contains("SKIP c/d"));
+        // A peer may lack things.
+        assert_eq!(judge(None, &lines, 0), Ok(()));
+        let lines = ["FAIL a/b (1 ms): x", "0 passed, 1 failed, 0 skipped in 0.1 s"];
+        assert!(judge(None, &lines, 1).unwrap_err().contains("FAIL a/b (1 ms): x"));
+        assert!(judge(None, &["0 passed, 0 failed, 0 skipped in 0.0 s"], 1).is_err());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use gantry_tests::leakcheck::Snapshot;
 use gantry_tests::node::Roots;
 use gantry_tests::poll::poll;
@@ -29,6 +29,28 @@ fn await_ps(run: &Standalone, words: &[&str]) -> Result<serde_json::Value> {
     })
 }
 
+/// How much of the time from `seen` to `ready` some stage covers, in percent. A share, not a time: a
+/// busy machine makes the stages longer, and the agent's own with them.
+fn explained(timeline: &str) -> Result<i64> {
+    let spans: Vec<serde_json::Value> = serde_json::from_str(timeline)?;
+    let at = |name: &str| {
+        let span = spans.iter().find(|span| span["name"] == name);
+        span.and_then(|span| span["startUnixNanos"].as_i64()).with_context(|| format!("no {name}"))
+    };
+    let (seen, ready) = (at("seen")?, at("ready")?);
+    let (mut covered, mut reached) = (0, seen);
+    for span in &spans {
+        // By start, as they come.
+        let (Some(start), Some(end)) = (span["startUnixNanos"].as_i64(), span["endUnixNanos"].as_i64())
+        else {
+            continue;
+        };
+        covered += (end.min(ready) - start.max(reached)).max(0);
+        reached = reached.max(end);
+    }
+    Ok(covered * 100 / (ready - seen).max(1))
+}
+
 #[test]
 fn a_pod_from_a_file_runs_shows_and_stops() -> Result<()> {
     place::require_own_namespaces()?;
@@ -53,6 +75,8 @@ fn a_pod_from_a_file_runs_shows_and_stops() -> Result<()> {
     for stage in ["image", "sandbox", "container"] {
         assert!(timeline.contains(stage), "{stage} is not in\n{timeline}");
     }
+    let share = explained(&run.gantry_ok("timeline", &["web", "--json"])?)?;
+    assert!(share >= 95, "{share} % of the start are explained by\n{timeline}");
     let stopped = run.gantry_ok("stop", &["web"])?;
     assert!(stopped.contains("web: exit code 0 (Completed)"), "{stopped}");
     let status = run.await_end()?;

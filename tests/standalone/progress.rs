@@ -19,13 +19,13 @@ use gantry_tests::standalone::Standalone;
 const BEFORE: usize = 100_000;
 
 /// In front of a registry; holds back what is too much until it is open.
-struct Dam {
+pub(crate) struct Dam {
     host: String,
     open: Arc<AtomicBool>,
 }
 
 impl Dam {
-    fn before(registry: &str) -> Result<Self> {
+    pub(crate) fn before(registry: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let host = listener.local_addr()?.to_string();
         let (open, passed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -48,6 +48,16 @@ impl Dam {
             }
         });
         Ok(Self { host, open })
+    }
+
+    /// Where it listens.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Lets everything through.
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +86,7 @@ fn a_slow_pull_is_seen_on_the_terminal_and_in_ps() -> Result<()> {
     let manifest = format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: web\n    \
          image: {}/demo/web:v1\n",
-        dam.host
+        dam.host()
     );
     let mut run = Standalone::start(roots, &manifest)?;
     poll("gantry ps to tell how far the pull is", Duration::from_secs(30), || {
@@ -89,7 +99,7 @@ fn a_slow_pull_is_seen_on_the_terminal_and_in_ps() -> Result<()> {
         if said.contains("/demo/web:v1: ") && said.contains(" of 3 layers, ") { Ok(()) } else { Err(said) }
     })
     .context("gantry run tells")?;
-    dam.open.store(true, Ordering::Relaxed);
+    dam.open();
     poll("the pod to run", Duration::from_secs(60), || {
         let text = run.gantry_ok("ps", &[]).map_err(|error| format!("{error:#}"))?;
         if text.contains("1/1") && !text.contains("pulling") { Ok(()) } else { Err(text) }

@@ -5,7 +5,9 @@
 mod stage;
 mod tour;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -17,22 +19,52 @@ use crate::cell::Cell;
 use crate::leakcheck::checked as leakcheck_around;
 use crate::{build, sh};
 
-/// Builds, then runs the other half in new namespaces. The picture goes to `out`.
-pub(crate) fn outside(release: bool, out: Option<PathBuf>) -> Result<()> {
-    sh::require_root("the demo")?;
-    let programs = build::build(release)?;
+/// The picture.
+const PICTURE: &str = "web.svg";
+
+/// Builds, then runs the other half in new namespaces, by sudo when this user is not root: what cargo
+/// makes stays the user's. The picture goes to `out`.
+pub(crate) fn outside(release: bool, out: Option<PathBuf>, built: Option<PathBuf>) -> Result<()> {
+    let programs = built.map_or_else(|| build::build(release), Ok)?;
     let own = std::env::current_exe().context("find this program")?;
     let out = out.unwrap_or_else(|| sh::target_dir().join("demo"));
     let out = std::path::absolute(&out).with_context(|| out.display().to_string())?;
     std::fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    if !sh::is_root()? {
+        sh::run(&mut as_root(&own, &programs, &out))?;
+        return make_own(&out.join(PICTURE));
+    }
     let cell = Cell::new()?;
     let mut command = leakcheck_around(&cell)?;
     command.arg(own).args(["demo-inside", "--out"]).arg(&out).env(place::BIN_DIR, programs);
     let ran = sh::run(&mut command);
     let closed = cell.close();
     ran.and(closed)?;
-    println!("\nthe waterfall as a picture: {}", out.join("web.svg").display());
+    println!("\nthe waterfall as a picture: {}", out.join(PICTURE).display());
     Ok(())
+}
+
+/// The same again by sudo, which takes PATH and most other variables away.
+fn as_root(own: &Path, programs: &Path, out: &Path) -> Command {
+    let mut command = Command::new("sudo");
+    command.args(["--", "env"]);
+    for name in ["PATH", "CARGO_MANIFEST_DIR", "CARGO_TARGET_DIR"] {
+        if let Some(value) = std::env::var_os(name) {
+            let mut pair = OsString::from(format!("{name}="));
+            pair.push(value);
+            command.arg(pair);
+        }
+    }
+    command.arg(own).arg("demo").arg("--built").arg(programs).arg("--out").arg(out);
+    command
+}
+
+/// Root's file in a folder of ours becomes our file.
+fn make_own(path: &Path) -> Result<()> {
+    let fresh = path.with_extension("new");
+    std::fs::copy(path, &fresh)
+        .and_then(|_| std::fs::rename(&fresh, path))
+        .with_context(|| format!("take over {}", path.display()))
 }
 
 /// The demo itself.

@@ -37,7 +37,7 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
-    /// Runs pods from YAML files end to end and shows them (as root)
+    /// Runs pods from YAML files end to end and shows them (builds as you, runs as root: by sudo)
     Demo {
         /// With optimisation
         #[arg(long)]
@@ -45,6 +45,9 @@ enum Task {
         /// Where the picture goes; `demo` in the target folder when not given
         #[arg(long)]
         out: Option<PathBuf>,
+        /// Programs that are built already
+        #[arg(long, hide = true)]
+        built: Option<PathBuf>,
     },
     /// Runs the test tiers (as root, except static and unit)
     Test {
@@ -57,6 +60,10 @@ enum Task {
         /// Kernel tiers: only tests whose name holds this
         #[arg(long)]
         filter: Option<String>,
+        /// So many times, whatever comes out, and then what failed first in each run: for tests
+        /// that may be unstable
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        repeat: u32,
     },
     /// Boots the small VM (cgroup v2) and runs a command in it; a shell command line
     Vm {
@@ -119,12 +126,12 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
-        Task::Demo { release, out } => demo::outside(release, out),
+        Task::Demo { release, out, built } => demo::outside(release, out, built),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
-        Task::Test { tier, full, filter } => tiers::test(&tier, full, filter.as_deref()),
+        Task::Test { tier, full, filter, repeat } => tiers::test(&tier, full, filter.as_deref(), repeat),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
         Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),

@@ -83,6 +83,7 @@ fn missing(command: &Command) -> String {
         "depmod" => "kmod",
         "strip" => "binutils",
         "unshare" => "util-linux",
+        "sudo" => "sudo (or become root)",
         "dpkg-deb" | "apt-get" | "apt-cache" => "a Debian system",
         "nft" => "nftables",
         "ab" => "apache2-utils",
@@ -98,13 +99,18 @@ fn missing(command: &Command) -> String {
 
 /// Root, or an error that says so.
 pub(crate) fn require_root(what: &str) -> Result<()> {
+    if !is_root()? {
+        bail!("{what} makes namespaces, mounts and cgroups: run it as root (sudo -E)");
+    }
+    Ok(())
+}
+
+/// Whether this process is root's.
+pub(crate) fn is_root() -> Result<bool> {
     let status = std::fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
     let effective = status
         .lines()
         .find_map(|line| line.strip_prefix("Uid:"))
         .and_then(|ids| ids.split_whitespace().nth(1));
-    if effective != Some("0") {
-        bail!("{what} makes namespaces, mounts and cgroups: run it as root (sudo -E)");
-    }
-    Ok(())
+    Ok(effective == Some("0"))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
@@ -74,7 +74,7 @@ impl Tier {
                 gantry_tests::go::upstream_plugins()?;
                 kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
             }
-            Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None))),
+            Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
@@ -110,15 +110,50 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --test kernel --test netlink --test cri --test cni --test peer --test standalone --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
-/// Runs the tiers asked for, or all that CI runs; `full` adds those that take longer.
-pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>) -> Result<()> {
+/// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
+pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {
     let mut tiers = if asked.is_empty() { ALL.to_vec() } else { asked.to_vec() };
     if full && !tiers.contains(&Tier::Peer) {
         tiers.push(Tier::Peer);
     }
+    let runs: Vec<Counts> = (1..=repeat)
+        .map(|number| {
+            if repeat > 1 {
+                println!("##### run {number} of {repeat}");
+            }
+            once(&tiers, filter)
+        })
+        .collect();
+    if repeat > 1 {
+        println!("{}", of_many(&runs));
+    }
+    if !runs.iter().all(is_green) {
+        bail!("not green");
+    }
+    Ok(())
+}
+
+/// A run without a single test shows nothing.
+fn is_green(run: &Counts) -> bool {
+    run.failed == 0 && run.passed > 0
+}
+
+/// Which runs were green, and what was first to fail in each of the others.
+fn of_many(runs: &[Counts]) -> String {
+    let green = runs.iter().filter(|run| is_green(run)).count();
+    let mut lines = vec![format!("{green} of {} runs were green", runs.len())];
+    for (index, run) in runs.iter().enumerate().filter(|(_, run)| !is_green(run)) {
+        let first = run.first.as_deref().unwrap_or("no test ran");
+        lines.push(format!("run {}: {} failed, first of all {first}", index + 1, run.failed));
+    }
+    lines.join("\n")
+}
+
+/// All tiers, one after the other.
+fn once(tiers: &[Tier], filter: Option<&str>) -> Counts {
     let mut total = Counts::default();
     let mut lines = Vec::new();
-    for tier in tiers {
+    for &tier in tiers {
         println!("=== tier {tier:?}");
         let start = Instant::now();
         let counts =
@@ -136,10 +171,7 @@ pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>) -> Result<(
     }
     println!("\n{}\n", lines.join("\n"));
     println!("{} passed, {} failed", total.passed, total.failed);
-    if total.failed > 0 || total.passed == 0 {
-        bail!("not green");
-    }
-    Ok(())
+    total
 }
 
 fn static_checks() -> Counts {
@@ -158,10 +190,10 @@ fn static_checks() -> Counts {
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
         ("licences, bans and sources of dependencies", deny),
-        ("go vet of the round trip", sh::go("tests/go/proto", &["vet", "./..."])),
     ] {
         counts += Counts::check(what, sh::run(&mut command));
     }
+    counts += Counts::check("go vet", go_vet());
     counts += Counts::check("gofmt", gofmt());
     // The tidy rules are tests of this crate.
     match summary::count(&mut sh::cargo(&["test", "--package", "xtask"])) {
@@ -171,6 +203,34 @@ fn static_checks() -> Counts {
     counts
 }
 
+/// Of every Go module in `tests/go`; all of them are looked at, whatever the first one says.
+fn go_vet() -> Result<()> {
+    let mut bad = Vec::new();
+    for module in go_modules(&sh::root().join("tests/go"))? {
+        if let Err(error) = sh::run(&mut sh::go(&format!("tests/go/{module}"), &["vet", "./..."])) {
+            bad.push(format!("{module}: {error:#}"));
+        }
+    }
+    if !bad.is_empty() {
+        bail!("{}", bad.join("; "));
+    }
+    Ok(())
+}
+
+/// Folders with a `go.mod`; a folder without one is no module, and a mistake.
+fn go_modules(folder: &Path) -> Result<Vec<String>> {
+    let mut modules = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if !path.join("go.mod").is_file() {
+            bail!("{} is no Go module: go mod init", path.display());
+        }
+        modules.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    }
+    modules.sort();
+    Ok(modules)
+}
+
 /// gofmt lists files and succeeds all the same.
 fn gofmt() -> Result<()> {
     let listed = sh::output(Command::new("gofmt").args(["-l", "tests/go"]).current_dir(sh::root()))?;
@@ -178,4 +238,30 @@ fn gofmt() -> Result<()> {
         bail!("gofmt -w {}", String::from_utf8_lossy(&listed).trim().replace('\n', " "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_runs_are_told_by_what_failed_first_in_each() {
+        let green = Counts { passed: 7, ..Counts::default() };
+        let red = Counts { passed: 6, failed: 1, first: Some("a::b\nError: no rain".to_owned()) };
+        let text = of_many(&[green.clone(), red, Counts::default(), green]);
+        let expected = "2 of 4 runs were green\nrun 2: 1 failed, first of all a::b\nError: no rain\n\
+                        run 3: 0 failed, first of all no test ran";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn every_go_module_is_vetted() {
+        let found = go_modules(&sh::root().join("tests/go")).unwrap();
+        for module in ["cni", "cri", "proto", "stream"] {
+            assert!(found.iter().any(|name| name == module), "{module} is not in {found:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("stray")).unwrap();
+        assert!(go_modules(folder.path()).is_err());
+    }
 }

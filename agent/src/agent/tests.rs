@@ -191,3 +191,141 @@ async fn trap_01_a_runtime_that_is_away_for_minutes_costs_no_container() {
     assert_eq!((&status.containers.first().unwrap().id, machine.runtime.log()), (&id, before));
     assert!(matches!(status.containers.first().unwrap().state, ContainerState::Running { .. }));
 }
+
+mod described {
+    //! Sets of an API server: admission, incomplete sets, deletion.
+
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::admission::Node;
+    use crate::pod::last::Last;
+    use crate::pod::spec::{Container, Resources};
+
+    fn asks(name: &str, uid: &str, cpu: i64) -> Wanted {
+        let resources = Resources { cpu_request: Some(cpu), ..Resources::default() };
+        let containers = pod().containers.into_iter().map(|c| Container { resources, ..c }).collect();
+        Pod { origin: Origin::Api, containers, ..named(name, uid) }.into()
+    }
+
+    fn node(cpu: i64) -> watch::Receiver<Option<Arc<Node>>> {
+        let allocatable = BTreeMap::from([("cpu".into(), cpu), ("pods".into(), 110)]);
+        watch::channel(Some(Arc::new(Node { name: "n".into(), allocatable, ..Node::default() }))).1
+    }
+
+    fn find(agent: &Agent, uid: &str) -> PodHandle {
+        agent.pods().iter().find(|handle| handle.pod.uid.as_str() == uid).unwrap().clone()
+    }
+
+    async fn over(handle: &PodHandle) -> PodStatus {
+        tokio::time::timeout(Duration::from_secs(600), handle.wait(PodStatus::is_over)).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trap_01_an_incomplete_set_ends_nobody() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], true);
+        running(&find(&agent, "a-1")).await;
+        agent.take(vec![], false);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!find(&agent, "a-1").is_ending());
+        agent.take(vec![], true);
+        find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
+        assert_eq!(machine.runtime.residue(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trap_01_what_nobody_wants_is_ended_once_all_is_known() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0), asks("b", "b-1", 0)], true);
+        running(&find(&agent, "a-1")).await;
+        running(&find(&agent, "b-1")).await;
+        drop(agent);
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], true);
+        machine.runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
+        assert_eq!(agent.end_unwanted().await.unwrap_err(), "down");
+        agent.end_unwanted().await.unwrap();
+        find(&agent, "b-1").wait(|s| s.life == Life::Gone).await;
+        running(&find(&agent, "a-1")).await;
+        assert_eq!(machine.runtime.count("create"), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trap_02_pods_of_one_name_and_two_uids_do_not_wait_for_each_other() {
+        let machine = Machine::new();
+        machine.runtime.script("web", &[Script::Stubborn]);
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], true);
+        running(&find(&agent, "a-1")).await;
+        let leaving = Wanted { ending: Some(Duration::from_secs(3600)), ..asks("a", "a-1", 0) };
+        agent.take(vec![leaving, asks("a", "a-2", 0)], true);
+        running(&find(&agent, "a-2")).await;
+        assert!(!find(&agent, "a-1").status.borrow().is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_pod_is_ended_but_forgotten_only_when_the_api_has_forgotten_it() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], true);
+        running(&find(&agent, "a-1")).await;
+        let leaving = || Wanted { ending: Some(Duration::from_secs(5)), ..asks("a", "a-1", 0) };
+        agent.take(vec![leaving()], true);
+        assert_eq!(over(&find(&agent, "a-1")).await.life, Life::Stopped);
+        agent.take(vec![leaving()], true);
+        assert_eq!(find(&agent, "a-1").status.borrow().life, Life::Stopped);
+        agent.take(vec![], true);
+        find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn admission_goes_by_age_and_never_rejects_what_was_taken_up_before() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.admit_by(node(1000));
+        let aged = |name: &str, uid: &str, created_at| {
+            let mut wanted = asks(name, uid, 600);
+            wanted.pod.created_at = created_at;
+            wanted
+        };
+        agent.take(vec![aged("young", "y-1", 20), aged("old", "o-1", 10)], true);
+        running(&find(&agent, "o-1")).await;
+        let young = over(&find(&agent, "y-1")).await;
+        assert_eq!((young.phase, young.api_reason.as_str()), (Phase::Failed, "OutOfcpu"));
+        // A new agent on a smaller node: who ran before runs on.
+        drop(agent);
+        let mut agent = machine.agent(vec![]);
+        agent.admit_by(node(500));
+        let last = Last { started_at: 1, ..Last::default() };
+        agent.take(vec![Wanted { last, ..aged("old", "o-1", 10) }], true);
+        running(&find(&agent, "o-1")).await;
+        assert_eq!(machine.runtime.count("create"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_critical_pod_waits_for_those_that_it_displaces() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.admit_by(node(1000));
+        agent.take(vec![asks("a", "a-1", 600)], true);
+        running(&find(&agent, "a-1")).await;
+        let mut critical = asks("c", "c-1", 600);
+        critical.pod.placement.priority = Some(2_000_000_000);
+        agent.take(vec![asks("a", "a-1", 600), critical], true);
+        let victim = over(&find(&agent, "a-1")).await;
+        assert_eq!(
+            (victim.phase, victim.api_reason.as_str(), victim.api_message.as_str()),
+            (Phase::Failed, "Preempting", "Preempted in order to admit critical pod")
+        );
+        assert!(victim.disrupted.unwrap().starts_with("Pod was preempted by Kubelet"));
+        running(&find(&agent, "c-1")).await;
+        let log = machine.runtime.log();
+        let at = |part: &str, nth| {
+            log.iter().enumerate().filter(|(_, l)| l.contains(part)).map(|(i, _)| i).nth(nth)
+        };
+        assert!(at("stop-sandbox", 0) < at("run-sandbox", 1), "{log:?}");
+    }
+}

@@ -1,9 +1,15 @@
 //! Objects that come and go, and a source that fails. Owns its state; passes for [`Api`] in tests.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 
 use super::files::Files;
-use super::{Answer, Api, ConfigMap, Error, Secret};
+use super::references::{Kind, References};
+use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, TokenOf};
+use crate::pod::spec::{Pod, PodUid};
 
 /// Starts empty.
 #[derive(Debug, Default)]
@@ -15,6 +21,13 @@ pub struct FakeApi {
 struct State {
     objects: Files,
     failure: Option<String>,
+    claims: BTreeMap<String, Arc<Claim>>,
+    volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    services: Vec<Service>,
+    handlers: BTreeMap<String, Arc<String>>,
+    /// How many tokens were given.
+    tokens: u64,
+    followers: BTreeMap<PodUid, (References, watch::Sender<u64>)>,
 }
 
 impl FakeApi {
@@ -27,12 +40,34 @@ impl FakeApi {
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let object = ConfigMap { data, ..ConfigMap::default() };
         self.state().objects.add_config_map("default", name, object);
+        self.changed(Kind::ConfigMap, name);
     }
 
     /// Adds or replaces a Secret of namespace `default`.
     pub fn put_secret(&self, name: &str, kind: &str, data: &[(&str, &str)]) {
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
         self.state().objects.add_secret("default", name, Secret { kind: kind.to_owned(), data });
+        self.changed(Kind::Secret, name);
+    }
+
+    /// Adds or replaces a claim of namespace `default`.
+    pub fn put_claim(&self, name: &str, claim: Claim) {
+        self.state().claims.insert(name.to_owned(), Arc::new(claim));
+    }
+
+    /// Adds or replaces a PersistentVolume.
+    pub fn put_volume(&self, name: &str, volume: PersistentVolume) {
+        self.state().volumes.insert(name.to_owned(), Arc::new(volume));
+    }
+
+    /// Adds a Service to every namespace.
+    pub fn put_service(&self, service: Service) {
+        self.state().services.push(service);
+    }
+
+    /// Adds a RuntimeClass.
+    pub fn put_runtime_class(&self, name: &str, handler: &str) {
+        self.state().handlers.insert(name.to_owned(), Arc::new(handler.to_owned()));
     }
 
     /// Every call fails so until told otherwise.
@@ -40,26 +75,83 @@ impl FakeApi {
         self.state().failure = message.map(str::to_owned);
     }
 
-    fn check(&self, kind: &'static str, namespace: &str, name: &str) -> Result<Files, Error> {
-        let state = self.state();
+    /// The pods that follow objects.
+    pub fn followers(&self) -> BTreeSet<PodUid> {
+        self.state().followers.keys().cloned().collect()
+    }
+
+    fn changed(&self, kind: Kind, name: &str) {
+        for (references, revision) in self.state().followers.values() {
+            if references.objects.contains(&(kind, name.to_owned())) {
+                revision.send_modify(|revision| *revision += 1);
+            }
+        }
+    }
+
+    /// A look at the state, unless every call is to fail.
+    fn ask<T>(
+        &self,
+        kind: &'static str,
+        (namespace, name): (&str, &str),
+        look: impl FnOnce(&mut State) -> T,
+    ) -> Result<T, Error> {
+        let mut state = self.state();
         match &state.failure {
-            None => Ok(state.objects.clone()),
-            Some(message) => Err(Error {
-                kind,
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                message: message.clone(),
-            }),
+            None => Ok(look(&mut state)),
+            Some(message) => Err(Error::reading(kind, namespace, name, message)),
         }
     }
 }
 
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
 impl Api for FakeApi {
     fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ConfigMap> {
-        Box::pin(async move { self.check("ConfigMap", namespace, name)?.config_map(namespace, name).await })
+        let objects = self.ask("ConfigMap", (namespace, name), |state| state.objects.clone());
+        Box::pin(async move { objects?.config_map(namespace, name).await })
     }
 
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
-        Box::pin(async move { self.check("Secret", namespace, name)?.secret(namespace, name).await })
+        let objects = self.ask("Secret", (namespace, name), |state| state.objects.clone());
+        Box::pin(async move { objects?.secret(namespace, name).await })
+    }
+
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
+        ready(self.ask("ServiceAccount", (&of.namespace, &of.service_account), |state| {
+            state.tokens += 1;
+            format!("token-{}-of-{}-for-{}", state.tokens, of.service_account, of.audiences.join(","))
+        }))
+    }
+
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {
+        ready(self.ask("PersistentVolumeClaim", (namespace, name), |state| state.claims.get(name).cloned()))
+    }
+
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume> {
+        ready(self.ask("PersistentVolume", ("", name), |state| state.volumes.get(name).cloned()))
+    }
+
+    fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {
+        ready(self.ask("Services", (namespace, ""), |state| state.services.clone()))
+    }
+
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> Answer<'a, String> {
+        ready(self.ask("RuntimeClass", ("", class), |state| state.handlers.get(class).cloned()))
+    }
+
+    fn follow(&self, pod: &Pod) -> watch::Receiver<u64> {
+        let mut state = self.state();
+        let (references, revision) = state
+            .followers
+            .entry(pod.uid.clone())
+            .or_insert_with(|| (References::default(), watch::channel(0).0));
+        *references = References::of(pod);
+        revision.subscribe()
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.state().followers.remove(uid);
     }
 }

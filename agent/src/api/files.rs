@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Answer, Api, ConfigMap, Secret};
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+
+use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, TokenOf};
+use crate::pod::spec::{Pod, PodUid};
 
 type ByName<T> = BTreeMap<(String, String), Arc<T>>;
 
@@ -43,4 +47,35 @@ impl Api for Files {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret> {
         Box::pin(std::future::ready(Ok(get(&self.secrets, namespace, name))))
     }
+
+    fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
+        let message = format!(
+            "failed to fetch token: service account {:?} needs an API server, and these pods have none",
+            of.service_account
+        );
+        Box::pin(std::future::ready(Err(Error { message })))
+    }
+
+    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Claim> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn persistent_volume<'a>(&'a self, _: &'a str) -> Answer<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn services<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn runtime_handler<'a>(&'a self, _: &'a str) -> Answer<'a, String> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Nothing ever changes.
+    fn follow(&self, _: &Pod) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
+
+    fn forget(&self, _: &PodUid) {}
 }

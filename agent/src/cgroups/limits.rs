@@ -1,8 +1,12 @@
 //! What is written into the cgroups of pods and classes, by the kubelet's arithmetic. Pure: owns the
 //! numbers for v1 and v2; never writes one. Called by [`super::tree`] and the CRI mapping.
 
-use crate::pod::spec::Pod;
+use std::collections::BTreeMap;
+
+use crate::admission::requests;
+use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::qos::{Qos, peak, qos};
+use crate::pod::spec::{Pod, Resources};
 
 /// Microseconds in which a quota is used up.
 pub const PERIOD: i64 = 100_000;
@@ -13,27 +17,34 @@ const MAX_SHARES: i64 = 262_144;
 
 /// Of one cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// In the words of v1: 1024 is one core's worth.
-    pub(super) cpu_shares: i64,
+    pub(crate) cpu_shares: i64,
     /// Microseconds in each period.
-    pub(super) cpu_quota: Option<i64>,
+    pub(crate) cpu_quota: Option<i64>,
     /// Bytes.
-    pub(super) memory: Option<i64>,
+    pub(crate) memory: Option<i64>,
 }
 
-/// A pod's; quota and memory only when each of its containers has a limit.
-pub(super) fn of_pod(pod: &Pod) -> Limits {
-    let limited = |of: fn(&crate::pod::spec::Resources) -> Option<i64>| {
+/// A pod's; quota and memory only when each of its containers has a limit, or it has one itself. What
+/// its sandbox needs besides comes on top.
+pub(crate) fn of_pod(pod: &Pod) -> Limits {
+    let amount = |list: &BTreeMap<String, String>, name: &str| {
+        let text = list.get(name)?;
+        if name == "cpu" { parse_milli(text).ok() } else { parse_units(text).ok() }
+    };
+    let limited = |name: &str, of: fn(&Resources) -> Option<i64>| {
+        let own = pod.resources.as_ref().and_then(|own| amount(&own.limits, name)).filter(|n| *n > 0);
         let all = pod.all_containers().all(|c| of(&c.resources).is_some_and(|limit| limit > 0));
-        all.then(|| peak(pod, of))
+        let limit = own.or_else(|| all.then(|| peak(pod, of)))?;
+        Some(limit.saturating_add(amount(&pod.overhead, name).unwrap_or(0)))
     };
     match qos(pod) {
         Qos::BestEffort => Limits { cpu_shares: MIN_SHARES, ..Limits::default() },
         Qos::Burstable | Qos::Guaranteed => Limits {
-            cpu_shares: shares(peak(pod, |r| r.cpu_request)),
-            cpu_quota: limited(|r| r.cpu_limit).map(quota),
-            memory: limited(|r| r.memory_limit),
+            cpu_shares: shares(requests(pod).get("cpu").copied().unwrap_or(0)),
+            cpu_quota: limited("cpu", |r| r.cpu_limit).map(quota),
+            memory: limited("memory", |r| r.memory_limit),
         },
     }
 }
@@ -110,7 +121,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::{Container, Resources};
+    use crate::pod::spec::Container;
     use crate::pod::tests::{container, pod};
 
     fn with(list: &[Resources]) -> Pod {
@@ -119,6 +130,20 @@ mod tests {
             ..container(&format!("c{index}"))
         };
         Pod { containers: list.iter().enumerate().map(make).collect(), ..pod() }
+    }
+
+    #[test]
+    fn the_pods_own_limits_win_and_overhead_comes_on_top() {
+        let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        let own = crate::pod::spec::Requirements {
+            requests: text(&[("cpu", "500m")]),
+            limits: text(&[("cpu", "1"), ("memory", "1Mi")]),
+        };
+        let overhead = text(&[("cpu", "250m"), ("memory", "1Mi")]);
+        let pod = Pod { resources: Some(own), overhead, ..with(&[Resources::default()]) };
+        assert_eq!(of_pod(&pod), Limits { cpu_shares: 768, cpu_quota: Some(125_000), memory: Some(2 << 20) });
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::events::{Event, Kind};
 use crate::pod::spec::probe::{Handler, PortRef, Probe};
 use crate::pod::spec::{Container, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
+use crate::runtime::Exit;
 use crate::timeline::Span;
 use crate::timeline::render::millis;
 
@@ -43,7 +44,7 @@ fn one(facts: &Facts<'_>, status: &ContainerStatus) -> Option<Finding> {
         ContainerState::Running { .. } if !status.ready => not_ready(facts, status, spec),
         ContainerState::Running { .. } => past_oom(facts, status, spec),
         ContainerState::Terminated(exit) if exit.code != 0 => {
-            Some(ended(facts, status, &exit.reason, endings::explain(spec, exit), exit))
+            Some(ended(facts, status, &exit.reason, spec, exit))
         }
         ContainerState::Terminated(_) => None,
     }
@@ -60,7 +61,11 @@ fn waiting(
         Some(finding(status, reason, cause, remedy.to_owned(), quote(facts, status, message)))
     };
     match reason {
-        "ErrImagePull" | "ImagePullBackOff" | "RegistryUnavailable" | "ImageInspectError" => {
+        "ErrImagePull"
+        | "ImagePullBackOff"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed"
+        | "ImageInspectError" => {
             let registry =
                 super::look::registry_of(&status.image).and_then(|host| facts.registries.get(&host));
             let (cause, remedy) = pulls::explain(&status.image, message, registry);
@@ -79,10 +84,7 @@ fn waiting(
             config_remedy(message),
         ),
         "CrashLoopBackOff" | "RunContainerError" | "PostStartHookError" => match &status.last_exit {
-            Some(exit) => {
-                let (cause, remedy) = endings::explain(spec, exit);
-                Some(ended(facts, status, reason, (cause, remedy), exit))
-            }
+            Some(exit) => Some(ended(facts, status, reason, spec, exit)),
             None => plain("it could not be started".to_owned(), "the runtime's words are below"),
         },
         "CreateContainerError" => plain(
@@ -145,7 +147,7 @@ fn init_before<'a>(facts: &'a Facts<'_>, status: &ContainerStatus) -> Option<&'a
     let before = inits.take_while(|init| init.name != status.name);
     before.into_iter().find(|init| match init.role {
         Role::Sidecar => !init.started,
-        Role::Init | Role::Regular => !init.ready,
+        Role::Init | Role::Regular | Role::Ephemeral => !init.ready,
     })
 }
 
@@ -183,7 +185,7 @@ fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Containe
 /// It runs now, but the instance before was killed for memory: that comes back.
 fn past_oom(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
     let exit = status.last_exit.as_ref().filter(|exit| exit.reason == "OOMKilled")?;
-    Some(ended(facts, status, "OOMKilled", endings::explain(spec, exit), exit))
+    Some(ended(facts, status, "OOMKilled", spec, exit))
 }
 
 /// No sandbox, though one was asked for.
@@ -241,9 +243,10 @@ fn ended(
     facts: &Facts<'_>,
     status: &ContainerStatus,
     state: &str,
-    (cause, remedy): (String, String),
-    exit: &crate::runtime::Exit,
+    spec: Option<&Container>,
+    exit: &Exit,
 ) -> Finding {
+    let (cause, remedy) = endings::explain(spec, exit, was_asked(facts, status, exit));
     let mut evidence =
         vec![format!("exit code {} ({}), restarted {} times", exit.code, exit.reason, status.restart_count)];
     if !exit.message.is_empty() {
@@ -252,6 +255,15 @@ fn ended(
     evidence.extend(events(facts, &status.name, &["Unhealthy", "Killing", "FailedPostStartHook"]));
     evidence.extend(log(facts, status));
     finding(status, state, cause, remedy, evidence)
+}
+
+/// Whether the agent told the container to end while it ran.
+fn was_asked(facts: &Facts<'_>, status: &ContainerStatus, exit: &Exit) -> bool {
+    let killing = |event: &&Event| event.note.container == status.name && event.note.reason == "Killing";
+    let mut times = facts.status.events.iter().filter(killing).flat_map(|event| [event.first, event.last]);
+    // An event is stamped when the pod's worker takes it, which may be after a quick end.
+    let until = exit.finished_at.saturating_add(2_000_000_000);
+    times.any(|at| (exit.started_at..=until).contains(&at))
 }
 
 fn finding(
@@ -283,7 +295,7 @@ fn events(facts: &Facts<'_>, container: &str, reasons: &[&str]) -> Vec<String> {
         .events
         .iter()
         .filter(|e| e.note.container == container)
-        .filter(|e| e.note.kind == Kind::Warning && reasons.is_empty() || reasons.contains(&e.note.reason))
+        .filter(|e| e.note.kind == Kind::Warning && reasons.is_empty() || reasons.contains(&&*e.note.reason))
         .collect();
     list.sort_by_key(|event| event.last);
     let surplus = list.len().saturating_sub(EVENTS);

@@ -4,8 +4,8 @@
 use crate::pod::spec::Container;
 use crate::runtime::Exit;
 
-/// Cause and remedy.
-pub(super) fn explain(container: Option<&Container>, exit: &Exit) -> (String, String) {
+/// Cause and remedy; `asked`: the agent had told it to end.
+pub(super) fn explain(container: Option<&Container>, exit: &Exit, asked: bool) -> (String, String) {
     match (exit.reason.as_str(), exit.code) {
         ("OOMKilled", _) => oom(container),
         ("StartError" | "ContainerCannotRun", _) => start_error(container, exit),
@@ -13,6 +13,7 @@ pub(super) fn explain(container: Option<&Container>, exit: &Exit) -> (String, St
             "the runtime lost the container: the machine or its monitor went away while it ran".to_owned(),
             "nothing, if it runs again; else look at the machine's log".to_owned(),
         ),
+        (_, 137) => killed(asked),
         (_, code) => by_code(container, code),
     }
 }
@@ -57,6 +58,20 @@ fn start_error(container: Option<&Container>, exit: &Exit) -> (String, String) {
     (format!("{program} could not be started"), "the runtime's words are below".to_owned())
 }
 
+/// SIGKILL, though memory was not why.
+fn killed(asked: bool) -> (String, String) {
+    if asked {
+        return (
+            "it was told to end, did not within its grace period, and was killed (SIGKILL)".to_owned(),
+            "the event Killing says why; a program that ignores SIGTERM needs a handler or a longer terminationGracePeriodSeconds".to_owned(),
+        );
+    }
+    (
+        "it was killed (SIGKILL), not for memory, and no event says that Gantry told it to end: somebody's `kill -9`, or a process within the container".to_owned(),
+        "find out who did: the machine's log, an audit rule for kill, or what the program does with its children".to_owned(),
+    )
+}
+
 fn by_code(container: Option<&Container>, code: i32) -> (String, String) {
     let see_log = "its last lines are below; `gantry logs -p` shows all of them".to_owned();
     match code {
@@ -73,10 +88,6 @@ fn by_code(container: Option<&Container>, code: i32) -> (String, String) {
             "check the spelling and that the image holds it".to_owned(),
         ),
         134 => ("it aborted itself (SIGABRT)".to_owned(), see_log),
-        137 => (
-            "it was killed (SIGKILL), and not for memory: it did not end within its grace period, or somebody killed it".to_owned(),
-            "look for Killing and Unhealthy among the events; a program that ignores SIGTERM needs a handler or a longer terminationGracePeriodSeconds".to_owned(),
-        ),
         139 => ("it crashed (SIGSEGV)".to_owned(), see_log),
         143 => (
             "it was asked to end (SIGTERM) and did".to_owned(),
@@ -111,15 +122,16 @@ mod tests {
     fn an_oom_kill_names_the_limit_and_137_alone_is_none() {
         let mut spec = container("web");
         spec.resources.memory_limit = Some(64 << 20);
-        assert!(explain(Some(&spec), &exit(137, "OOMKilled", "")).0.contains("64 MiB"));
-        assert!(explain(Some(&spec), &exit(137, "Error", "")).0.contains("not for memory"));
+        assert!(explain(Some(&spec), &exit(137, "OOMKilled", ""), false).0.contains("64 MiB"));
+        assert!(explain(Some(&spec), &exit(137, "Error", ""), false).0.contains("not for memory"));
     }
 
     #[test]
     fn a_start_error_names_the_program() {
         let spec = container("web");
-        let (cause, _) = explain(Some(&spec), &exit(128, "StartError", "exec: No such file or directory"));
+        let (cause, _) =
+            explain(Some(&spec), &exit(128, "StartError", "exec: No such file or directory"), false);
         assert!(cause.starts_with("/bin/serve is not in the image"), "{cause}");
-        assert!(explain(None, &exit(3, "Error", "")).0.contains("exit code 3"));
+        assert!(explain(None, &exit(3, "Error", ""), false).0.contains("exit code 3"));
     }
 }

@@ -28,6 +28,12 @@ pub(super) fn explain(image: &str, said: &str, registry: Option<&Result<(), Stri
             "push the image again, or look at the mirror or proxy between here and the registry".to_owned(),
         );
     }
+    if has(&["signature validation", "signaturevalidationfailed"]) {
+        return (
+            format!("the signature of {image} is missing, or not by a key that this node trusts"),
+            "sign the image, or give the runtime's signature policy its key".to_owned(),
+        );
+    }
     if has(&["unauthorized", "401", "denied", "403", "forbidden"]) {
         return (
             format!("the registry {host} wants other credentials for {image}"),
@@ -93,6 +99,7 @@ mod tests {
             "layer digest does not match",
             "invalid peer certificate: UnknownIssuer",
             "no image for platform linux/amd64",
+            "image pull failed for a because the signature validation failed: no signature",
             "failed to lookup address",
         ] {
             assert!(remedies.insert(explain("reg.test/a:1", said, Some(&Ok(()))).1), "{said}");

@@ -7,12 +7,15 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
-    DNS_LABEL, FieldError, Result, check, duplicate, forbidden, one_of, refuse_set, required,
+    DNS_LABEL, FieldError, Result, Source, check, check_file, duplicate, forbidden, invalid, one_of,
+    refuse_set, required, required_because,
 };
 use super::security::Inherited;
 use super::{env, names, network, probe, resources, security, volume};
 use crate::pod::spec::volume::Volume;
-use crate::pod::spec::{Container, PullPolicy, RestartPolicy, Role, TerminationMessage};
+use crate::pod::spec::{
+    Container, Namespaces, PullPolicy, RestartAction, RestartPolicy, RestartRule, Role, TerminationMessage,
+};
 
 /// As the API names them.
 pub(super) const RESTART_POLICIES: [(&str, RestartPolicy); 3] = [
@@ -27,7 +30,8 @@ pub(super) struct Around<'a> {
     pub(super) security: Inherited,
     pub(super) restart_policy: RestartPolicy,
     pub(super) grace: Duration,
-    pub(super) host_network: bool,
+    pub(super) namespaces: Namespaces,
+    pub(super) source: Source,
     pub(super) volumes: &'a [Volume],
 }
 
@@ -81,7 +85,7 @@ fn list(
 }
 
 fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> Result<Container> {
-    let hash = hash_of(&container);
+    let source = around.source;
     let api::Container {
         // Honoured.
         name,
@@ -106,22 +110,27 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         termination_message_policy,
         tty,
         volume_mounts,
+        restart_policy_rules,
         // Inert: nothing changes a running pod's resources here.
         resize_policy: _,
         // Refused when set.
-        restart_policy_rules,
         volume_devices,
     } = container;
-    refuse_set(format!("{at}.restartPolicyRules"), restart_policy_rules.is_some_and(|l| !l.is_empty()))?;
     refuse_set(format!("{at}.volumeDevices"), volume_devices.is_some_and(|l| !l.is_empty()))?;
     if name.is_empty() {
         return Err(required(format!("{at}.name")));
     }
     check(format!("{at}.name"), &name, names::is_dns_label, DNS_LABEL)?;
-    let image = image.filter(|i| !i.is_empty()).ok_or_else(|| required(format!("{at}.image")))?;
+    let image = image.unwrap_or_default();
+    if image.is_empty() && source.is_file() {
+        return Err(required(format!("{at}.image")));
+    }
     let trimmed = |i: &str| i.trim() == i;
     check(format!("{at}.image"), &image, trimmed, "must not have leading or trailing whitespace")?;
+    let has_own = restart_policy.as_ref().is_some_and(|p| !p.is_empty());
     let (role, restart_policy) = restarts(at, role, restart_policy.as_deref(), around.restart_policy)?;
+    let restart_rules =
+        rules_of(&format!("{at}.restartPolicyRules"), restart_policy_rules.unwrap_or_default(), has_own)?;
     if role == Role::Init {
         for (field, set) in [
             ("lifecycle", lifecycle.is_some()),
@@ -135,7 +144,15 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
             }
         }
     }
-    let security = security::container(&format!("{at}.securityContext"), security_context, &around.security)?;
+    let security = security::container(
+        &format!("{at}.securityContext"),
+        security_context,
+        &around.security,
+        around.namespaces,
+        source,
+    )?;
+    let (hash, at_resources) = (hash_of(&name, &image), format!("{at}.resources"));
+    let written = resources::written(&at_resources, resources.clone(), source)?;
     let mounts = volume_mounts.unwrap_or_default();
     Ok(Container {
         pull_policy: pull_policy_of(at, image_pull_policy.as_deref(), &image)?,
@@ -143,15 +160,22 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         restart_policy,
         command: texts(&format!("{at}.command"), command)?,
         args: texts(&format!("{at}.args"), args)?,
-        working_dir: working_dir_of(at, working_dir)?,
-        ports: network::ports(&format!("{at}.ports"), ports.unwrap_or_default(), around.host_network)?,
-        resources: resources::resources(&format!("{at}.resources"), resources)?,
+        restart_rules,
+        written,
+        target: String::new(),
+        working_dir: working_dir_of(at, working_dir, source)?,
+        ports: network::ports(
+            &format!("{at}.ports"),
+            ports.unwrap_or_default(),
+            around.namespaces.host_network,
+        )?,
+        resources: resources::resources(&at_resources, resources, source)?,
         env_from: env::env_from(&format!("{at}.envFrom"), env_from.unwrap_or_default())?,
-        env: env::env(&format!("{at}.env"), env.unwrap_or_default())?,
+        env: env::env(&format!("{at}.env"), env.unwrap_or_default(), around.volumes)?,
         mounts: volume::mounts(&format!("{at}.volumeMounts"), mounts, around.volumes, security.privileged)?,
         probes: probe::probes(at, liveness_probe, readiness_probe, startup_probe)?,
-        lifecycle: probe::lifecycle(&format!("{at}.lifecycle"), lifecycle, around.grace)?,
-        termination_message: last_words_of(at, termination_message_path, termination_message_policy)?,
+        lifecycle: probe::lifecycle(&format!("{at}.lifecycle"), lifecycle, around.grace, source)?,
+        termination_message: last_words_of(at, termination_message_path, termination_message_policy, source)?,
         stdin: stdin.unwrap_or(false),
         stdin_once: stdin_once.unwrap_or(false),
         tty: tty.unwrap_or(false),
@@ -170,6 +194,99 @@ fn restarts(at: &str, role: Role, own: Option<&str>, of_pod: RestartPolicy) -> R
     Ok((if sidecar { Role::Sidecar } else { role }, policy))
 }
 
+/// They only go with a policy of the container's own, as in the API.
+fn rules_of(at: &str, list: Vec<api::ContainerRestartRule>, has_own: bool) -> Result<Vec<RestartRule>> {
+    if !list.is_empty() && !has_own {
+        return Err(required_because(at, "must specify restartPolicy when restart rules are used"));
+    }
+    let actions =
+        [("Restart", RestartAction::Restart), ("RestartAllContainers", RestartAction::RestartAllContainers)];
+    let mut rules = Vec::with_capacity(list.len());
+    for (index, api::ContainerRestartRule { action, exit_codes }) in list.into_iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        let action = one_of(format!("{at}.action"), &action, &actions)?;
+        let Some(api::ContainerRestartRuleOnExitCodes { operator, values }) = exit_codes else {
+            return Err(required_because(format!("{at}.exitCodes"), "must be specified"));
+        };
+        let operators = [("In", true), ("NotIn", false)];
+        let within = one_of(format!("{at}.exitCodes.operator"), &operator, &operators)?;
+        let codes = values.unwrap_or_default();
+        if codes.is_empty() || codes.len() > 255 {
+            let why = "must have at least 1 and at most 255 values";
+            return Err(invalid(format!("{at}.exitCodes.values"), "", why));
+        }
+        rules.push(RestartRule { action, within, codes });
+    }
+    Ok(rules)
+}
+
+/// Those added to a running pod: an API server has checked that they bring nothing that would change
+/// the pod itself.
+pub(super) fn ephemeral(list: Vec<api::EphemeralContainer>, around: &Around<'_>) -> Result<Vec<Container>> {
+    let mut containers = Vec::with_capacity(list.len());
+    for (index, container) in list.into_iter().enumerate() {
+        let api::EphemeralContainer {
+            args,
+            command,
+            env,
+            env_from,
+            image,
+            image_pull_policy,
+            lifecycle,
+            liveness_probe,
+            name,
+            ports,
+            readiness_probe,
+            resize_policy,
+            resources,
+            restart_policy,
+            restart_policy_rules,
+            security_context,
+            startup_probe,
+            stdin,
+            stdin_once,
+            target_container_name,
+            termination_message_path,
+            termination_message_policy,
+            tty,
+            volume_devices,
+            volume_mounts,
+            working_dir,
+        } = container;
+        let common = api::Container {
+            args,
+            command,
+            env,
+            env_from,
+            image,
+            image_pull_policy,
+            lifecycle,
+            liveness_probe,
+            name,
+            ports,
+            readiness_probe,
+            resize_policy,
+            resources,
+            restart_policy,
+            restart_policy_rules,
+            security_context,
+            startup_probe,
+            stdin,
+            stdin_once,
+            termination_message_path,
+            termination_message_policy,
+            tty,
+            volume_devices,
+            volume_mounts,
+            working_dir,
+        };
+        let made = one(&format!("spec.ephemeralContainers[{index}]"), common, Role::Ephemeral, around)?;
+        let target = target_container_name.unwrap_or_default();
+        containers.push(Container { target, restart_policy: RestartPolicy::Never, ..made });
+    }
+    Ok(containers)
+}
+
 /// What becomes an argument of a program cannot hold NUL.
 fn texts(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>> {
     let list = list.unwrap_or_default();
@@ -179,19 +296,27 @@ fn texts(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>> {
     Ok(list)
 }
 
-fn working_dir_of(at: &str, folder: Option<String>) -> Result<String> {
+fn working_dir_of(at: &str, folder: Option<String>, source: Source) -> Result<String> {
     let folder = folder.unwrap_or_default();
     let plain = |f: &str| f.is_empty() || (f.starts_with('/') && !f.contains('\0'));
-    check(format!("{at}.workingDir"), &folder, plain, "must be an absolute path")?;
+    check_file(source, format!("{at}.workingDir"), &folder, plain, "must be an absolute path")?;
     Ok(folder)
 }
 
-fn last_words_of(at: &str, path: Option<String>, policy: Option<String>) -> Result<TerminationMessage> {
+fn last_words_of(
+    at: &str,
+    path: Option<String>,
+    policy: Option<String>,
+    source: Source,
+) -> Result<TerminationMessage> {
     let default = TerminationMessage::default();
     let path = path.filter(|p| !p.is_empty()).unwrap_or(default.path);
     let field = format!("{at}.terminationMessagePath");
-    super::field::no_backsteps(&field, &path)?;
-    check(field, &path, |p| p.starts_with('/') && !p.ends_with('/'), "must be the absolute path of a file")?;
+    if source.is_file() {
+        super::field::no_backsteps(&field, &path)?;
+    }
+    let of_file = |p: &str| p.starts_with('/') && !p.ends_with('/');
+    check_file(source, field, &path, of_file, "must be the absolute path of a file")?;
     let policies = [("File", false), ("FallbackToLogsOnError", true)];
     let fallback_to_logs = match policy.filter(|p| !p.is_empty()) {
         None => default.fallback_to_logs,
@@ -213,10 +338,30 @@ fn pull_policy_of(at: &str, policy: Option<&str>, image: &str) -> Result<PullPol
     }
 }
 
-/// FNV-1a 32, as the kubelet's annotation has it.
-fn hash_of(container: &api::Container) -> String {
-    let json = serde_json::to_vec(container).unwrap_or_default();
-    let hash =
-        json.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+/// The kubelet's: FNV-1a 32 over how Go prints the bytes of a JSON object. A kubelet that takes over
+/// would start again whatever has another.
+fn hash_of(name: &str, image: &str) -> String {
+    // Go escapes these in JSON; neither a name nor an image that runs has them.
+    let text = |s: &str| {
+        let quoted = serde_json::Value::from(s).to_string();
+        quoted.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    };
+    let json = format!("{{\"image\":{},\"name\":{}}}", text(image), text(name));
+    let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
+    let printed = format!("([]uint8)[{}]", bytes.join(" "));
+    let hash = printed
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_the_kubelets() {
+        // From container_hash_test.go of 1.36.
+        assert_eq!(hash_of("test_container", "foo/image:v1"), "8e45cbd0");
+    }
 }

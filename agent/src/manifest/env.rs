@@ -5,11 +5,12 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::field::{
-    CONFIG_KEY, DNS_SUBDOMAIN, FieldError, QUALIFIED_NAME, Result, check, invalid, one_of, refuse_set,
-    required,
+    CONFIG_KEY, DNS_SUBDOMAIN, FieldError, QUALIFIED_NAME, Result, check, descending_path, invalid,
+    not_found, one_of, required,
 };
 use super::{names, quantity};
-use crate::pod::spec::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, KeyRef, ResourceRef};
+use crate::pod::spec::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, FileKeyRef, KeyRef, ResourceRef};
+use crate::pod::spec::volume::{Volume, VolumeSource};
 
 /// What `env` may show of a pod, sorted.
 const ENV_FIELDS: &[&str] = &[
@@ -44,7 +45,8 @@ pub(super) enum Place {
     Volume,
 }
 
-pub(super) fn env(at: &str, list: Vec<api::EnvVar>) -> Result<Vec<EnvVar>> {
+/// `volumes` are the pod's.
+pub(super) fn env(at: &str, list: Vec<api::EnvVar>, volumes: &[Volume]) -> Result<Vec<EnvVar>> {
     let mut variables = Vec::with_capacity(list.len());
     for (index, variable) in list.into_iter().enumerate() {
         let api::EnvVar { name, value, value_from } = variable;
@@ -58,7 +60,7 @@ pub(super) fn env(at: &str, list: Vec<api::EnvVar>) -> Result<Vec<EnvVar>> {
                     "may not be specified when `value` is not empty",
                 ));
             }
-            (Some(from), None) => value_from_of(&format!("{field}.valueFrom"), from)?,
+            (Some(from), None) => value_from_of(&format!("{field}.valueFrom"), from, volumes)?,
             (None, text) => {
                 let text = text.unwrap_or_default();
                 check(format!("{field}.value"), &text, |v| !v.contains('\0'), "must not contain NUL")?;
@@ -84,11 +86,13 @@ fn env_name(field: &str, name: &str) -> Result<()> {
     )
 }
 
-fn value_from_of(at: &str, from: api::EnvVarSource) -> Result<EnvValue> {
+fn value_from_of(at: &str, from: api::EnvVarSource, volumes: &[Volume]) -> Result<EnvValue> {
     let api::EnvVarSource { config_map_key_ref, field_ref, file_key_ref, resource_field_ref, secret_key_ref } =
         from;
-    refuse_set(format!("{at}.fileKeyRef"), file_key_ref.is_some())?;
     let mut values = Vec::new();
+    if let Some(selector) = file_key_ref {
+        values.push(EnvValue::FileKey(file_key(&format!("{at}.fileKeyRef"), selector, volumes)?));
+    }
     if let Some(selector) = field_ref {
         values.push(EnvValue::Field(field_path(&format!("{at}.fieldRef"), selector, Place::Env)?));
     }
@@ -115,6 +119,24 @@ fn value_from_of(at: &str, from: api::EnvVarSource) -> Result<EnvValue> {
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
         )),
     }
+}
+
+/// A variable of a file that an init container has left in an emptyDir.
+fn file_key(at: &str, selector: api::FileKeySelector, volumes: &[Volume]) -> Result<FileKeyRef> {
+    let api::FileKeySelector { key, optional, path, volume_name } = selector;
+    env_name(&format!("{at}.key"), &key)?;
+    descending_path(format!("{at}.path"), &path)?;
+    if path.is_empty() {
+        return Err(required(format!("{at}.path")));
+    }
+    let field = format!("{at}.volumeName");
+    let Some(volume) = volumes.iter().find(|volume| volume.name == volume_name) else {
+        return Err(not_found(field, &volume_name));
+    };
+    if !matches!(volume.source, VolumeSource::EmptyDir { .. }) {
+        return Err(invalid(field, &volume_name, "referenced volume must be of type emptyDir"));
+    }
+    Ok(FileKeyRef { volume: volume_name, path, key, optional: optional.unwrap_or(false) })
 }
 
 fn key_ref(at: &str, name: String, key: String, optional: Option<bool>) -> Result<KeyRef> {

@@ -45,6 +45,22 @@ pub enum FieldError {
     },
 }
 
+/// Who has written what is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A person: all of it is checked, and what needs an API server is refused.
+    #[default]
+    File,
+    /// An API server: it has checked everything and filled in its defaults.
+    Api,
+}
+
+impl Source {
+    pub(super) fn is_file(self) -> bool {
+        self == Self::File
+    }
+}
+
 pub(super) type Result<T> = std::result::Result<T, FieldError>;
 
 pub(super) fn required(field: impl Display) -> FieldError {
@@ -85,6 +101,17 @@ pub(super) fn one_of<T: Copy>(field: impl Display, value: &str, all: &[(&str, T)
     let mut names: Vec<String> = all.iter().map(|(name, _)| format!("{name:?}")).collect();
     names.sort();
     Err(FieldError::Value { field: field.to_string(), value: value.to_owned(), supported: names.join(", ") })
+}
+
+/// A rule that an API server does not have: what it lets through is the runtime's to judge.
+pub(super) fn check_file(
+    source: Source,
+    field: impl Display,
+    value: &str,
+    rule: impl Fn(&str) -> bool,
+    detail: &str,
+) -> Result<()> {
+    if source.is_file() { check(field, value, rule, detail) } else { Ok(()) }
 }
 
 /// A field that would not be honoured.

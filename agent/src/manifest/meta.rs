@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::field::{
-    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, Result, check, invalid, refuse_set,
+    DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, Result, Source, check, invalid, refuse_set,
     required_because,
 };
 use super::names;
@@ -19,19 +19,23 @@ pub(super) struct Meta {
     pub(super) uid: Option<PodUid>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) annotations: BTreeMap<String, String>,
+    /// 0 without an API server.
+    pub(super) generation: i64,
+    /// Unix seconds; 0 without an API server.
+    pub(super) created_at: i64,
 }
 
-/// Checks names; everything that only an API server writes is passed over.
-pub(super) fn meta(metadata: ObjectMeta) -> Result<Meta> {
+/// Checks names; in a file, everything that only an API server writes is passed over or refused.
+pub(super) fn meta(metadata: ObjectMeta, source: Source) -> Result<Meta> {
     let ObjectMeta {
         annotations,
         labels,
         name,
         namespace,
         uid,
-        // Written by an API server; `kubectl get -o yaml` shows them. Without one they say nothing.
-        creation_timestamp: _,
-        generation: _,
+        // Written by an API server; `kubectl get -o yaml` shows them. In a file they say nothing.
+        creation_timestamp,
+        generation,
         managed_fields: _,
         resource_version: _,
         self_link: _,
@@ -41,9 +45,11 @@ pub(super) fn meta(metadata: ObjectMeta) -> Result<Meta> {
         finalizers,
         generate_name,
     } = metadata;
-    refuse_set("metadata.deletionTimestamp", deletion_timestamp.is_some())?;
-    refuse_set("metadata.deletionGracePeriodSeconds", deletion_grace_period_seconds.is_some())?;
-    refuse_set("metadata.finalizers", finalizers.is_some_and(|f| !f.is_empty()))?;
+    if source.is_file() {
+        refuse_set("metadata.deletionTimestamp", deletion_timestamp.is_some())?;
+        refuse_set("metadata.deletionGracePeriodSeconds", deletion_grace_period_seconds.is_some())?;
+        refuse_set("metadata.finalizers", finalizers.is_some_and(|f| !f.is_empty()))?;
+    }
     let generated = generate_name.is_some_and(|n| !n.is_empty());
     let Some(name) = name.filter(|n| !n.is_empty()) else {
         refuse_set("metadata.generateName", generated)?;
@@ -69,5 +75,9 @@ pub(super) fn meta(metadata: ObjectMeta) -> Result<Meta> {
         // Upper case is allowed in an annotation's prefix.
         check("metadata.annotations", key, |k| names::is_qualified_key(&k.to_lowercase()), QUALIFIED_NAME)?;
     }
-    Ok(Meta { namespace, name, uid, labels, annotations })
+    let (generation, created_at) = match source {
+        Source::File => (0, 0),
+        Source::Api => (generation.unwrap_or(0), creation_timestamp.map_or(0, |time| time.0.as_second())),
+    };
+    Ok(Meta { namespace, name, uid, labels, annotations, generation, created_at })
 }

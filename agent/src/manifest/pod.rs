@@ -10,108 +10,107 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::container::{self, Around, RESTART_POLICIES};
 use super::env::object_name;
 use super::field::{
-    DNS_LABEL, DNS_SUBDOMAIN, Result, check, forbidden, invalid, invalid_plain, not_negative, one_of,
+    DNS_LABEL, DNS_SUBDOMAIN, Result, Source, check, forbidden, invalid, invalid_plain, not_negative, one_of,
     refuse_set, required,
 };
 use super::meta::{Meta, meta};
-use super::{names, network, security, volume};
+use super::{names, network, placement, resources, security, volume};
+use crate::pod::spec::placement::Placement;
 use crate::pod::spec::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 
 /// Converts one pod, checking names and refusing what would not be honoured.
-pub(super) fn pod(pod: api::Pod) -> Result<Pod> {
-    let digest = content_uid(&pod);
+pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {
+    let digest = if source.is_file() { content_uid(&pod) } else { String::new() };
     let api::Pod { metadata, spec, status: _ } = pod;
-    let meta = meta(metadata)?;
+    let meta = meta(metadata, source)?;
     let uid = match meta.uid.clone() {
         Some(uid) => uid,
         None => PodUid::parse(&digest).ok_or_else(|| invalid("metadata.uid", &digest, "is no UID"))?,
     };
     let spec = spec.ok_or_else(|| required("spec"))?;
-    with_spec(meta, uid, spec)
+    with_spec(meta, uid, spec, source)
 }
 
 // Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
-fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
+fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: Source) -> Result<Pod> {
     let api::PodSpec {
         // Honoured.
         active_deadline_seconds,
+        affinity,
         containers,
         dns_config,
         dns_policy,
+        enable_service_links,
+        ephemeral_containers,
         host_aliases,
         host_ipc,
         host_network,
         host_pid,
+        host_users,
         hostname,
         hostname_override,
         image_pull_secrets,
         init_containers,
+        node_selector,
+        os,
+        overhead,
+        priority,
+        readiness_gates,
+        resources,
         restart_policy,
+        runtime_class_name,
         security_context,
         set_hostname_as_fqdn,
         share_process_namespace,
         subdomain,
         termination_grace_period_seconds,
+        tolerations,
         volumes,
-        // Shown by the downward API, and otherwise inert: there is no service account and one node.
+        // Shown by the downward API, and otherwise inert: tokens are volumes, and the node is this one.
         node_name,
         service_account,
         service_account_name,
         // Only for whom the kernel kills last.
         priority_class_name,
-        // Inert: they speak to services, the scheduler and other nodes.
-        affinity: _,
+        // Inert: they speak to the API server and the scheduler.
         automount_service_account_token: _,
-        enable_service_links: _,
-        node_selector: _,
         preemption_policy: _,
-        priority: _,
         scheduler_name: _,
-        tolerations: _,
         topology_spread_constraints: _,
         // Refused when set.
-        ephemeral_containers,
-        host_users,
-        os,
-        overhead,
-        readiness_gates,
         resource_claims,
-        resources,
-        runtime_class_name,
+        // Refused in files; an API server has settled them before a node sees the pod.
         scheduling_gates,
         scheduling_group,
     } = spec;
-    for (field, set) in [
-        ("ephemeralContainers", ephemeral_containers.is_some_and(|l| !l.is_empty())),
-        ("hostUsers", host_users == Some(false)),
-        ("os.name", os.is_some_and(|os| os.name != "linux")),
-        ("overhead", overhead.is_some_and(|l| !l.is_empty())),
-        ("readinessGates", readiness_gates.is_some_and(|l| !l.is_empty())),
-        ("resourceClaims", resource_claims.is_some_and(|l| !l.is_empty())),
-        ("resources", resources.is_some()),
-        ("runtimeClassName", runtime_class_name.is_some_and(|n| !n.is_empty())),
-        ("schedulingGates", scheduling_gates.is_some_and(|l| !l.is_empty())),
-        ("schedulingGroup", scheduling_group.is_some()),
-    ] {
-        refuse_set(format!("spec.{field}"), set)?;
+    refuse_set("spec.resourceClaims", resource_claims.is_some_and(|l| !l.is_empty()))?;
+    let os = os.map(|os| os.name).unwrap_or_default();
+    if source.is_file() {
+        for (field, set) in [
+            ("ephemeralContainers", ephemeral_containers.as_ref().is_some_and(|l| !l.is_empty())),
+            ("os.name", !matches!(os.as_str(), "" | "linux")),
+            ("overhead", overhead.as_ref().is_some_and(|l| !l.is_empty())),
+            ("readinessGates", readiness_gates.as_ref().is_some_and(|l| !l.is_empty())),
+            ("runtimeClassName", runtime_class_name.as_ref().is_some_and(|n| !n.is_empty())),
+            ("schedulingGates", scheduling_gates.is_some_and(|l| !l.is_empty())),
+            ("schedulingGroup", scheduling_group.is_some()),
+        ] {
+            refuse_set(format!("spec.{field}"), set)?;
+        }
     }
-    let namespaces = namespaces_of(host_network, host_pid, host_ipc, share_process_namespace)?;
-    let grace = grace_of(termination_grace_period_seconds)?;
+    let own_users = host_users == Some(false);
+    let namespaces = namespaces_of(host_network, host_pid, host_ipc, share_process_namespace, own_users)?;
+    let grace = grace_of(termination_grace_period_seconds, source)?;
     let restart_policy = match restart_policy.as_deref() {
         None | Some("") => RestartPolicy::Always,
         Some(text) => one_of("spec.restartPolicy", text, &RESTART_POLICIES)?,
     };
-    let (pod_security, inherited) = security::pod(security_context, namespaces)?;
-    let volumes = volume::volumes(volumes.unwrap_or_default())?;
-    let around = Around {
-        security: inherited,
-        restart_policy,
-        grace,
-        host_network: namespaces.host_network,
-        volumes: &volumes,
-    };
+    let (pod_security, inherited) = security::pod(security_context, namespaces, source)?;
+    let volumes = volume::volumes(volumes.unwrap_or_default(), source)?;
+    let around = Around { source, security: inherited, restart_policy, grace, namespaces, volumes: &volumes };
     let (init_containers, containers) =
         container::all(init_containers.unwrap_or_default(), containers, &around)?;
+    let ephemeral_containers = container::ephemeral(ephemeral_containers.unwrap_or_default(), &around)?;
     let fqdn = set_hostname_as_fqdn.unwrap_or(false);
     let (hostname, subdomain) =
         hostname_of(&meta.name, hostname, hostname_override, subdomain, fqdn, namespaces.host_network)?;
@@ -120,10 +119,11 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
         restart_policy,
         grace,
         namespaces,
-        origin: Origin::Run,
+        origin: if source.is_file() { Origin::Run } else { Origin::Api },
         active_deadline: deadline_of(active_deadline_seconds)?,
         init_containers,
         containers,
+        ephemeral_containers,
         security: pod_security,
         dns: network::dns(dns_policy.as_deref(), dns_config)?,
         host_aliases: network::host_aliases(host_aliases.unwrap_or_default())?,
@@ -134,7 +134,27 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec) -> Result<Pod> {
             priority_class: priority_class_name.unwrap_or_default(),
             ..shown_of(service_account_name, service_account, node_name)?
         },
+        placement: Placement {
+            node_selector: node_selector.unwrap_or_default(),
+            affinity: placement::affinity(affinity)?,
+            tolerations: placement::tolerations(tolerations.unwrap_or_default()),
+            os,
+            priority,
+        },
+        readiness_gates: readiness_gates
+            .unwrap_or_default()
+            .into_iter()
+            .map(|api::PodReadinessGate { condition_type }| condition_type)
+            .collect(),
+        resources: resources
+            .map(|all| resources::written("spec.resources", Some(all), source))
+            .transpose()?,
+        overhead: resources::texts(overhead),
+        runtime_class: runtime_class_name.unwrap_or_default(),
+        service_links: enable_service_links.unwrap_or(true),
         volumes,
+        generation: meta.generation,
+        created_at: meta.created_at,
         namespace: meta.namespace,
         name: meta.name,
         uid,
@@ -148,6 +168,7 @@ fn namespaces_of(
     pid: Option<bool>,
     ipc: Option<bool>,
     share: Option<bool>,
+    own_users: bool,
 ) -> Result<Namespaces> {
     let yes = |flag: Option<bool>| flag.unwrap_or(false);
     let namespaces = Namespaces {
@@ -155,19 +176,35 @@ fn namespaces_of(
         host_pid: yes(pid),
         host_ipc: yes(ipc),
         share_process: yes(share),
+        own_users,
     };
     if namespaces.host_pid && namespaces.share_process {
         let why = "ShareProcessNamespace and HostPID cannot both be enabled";
         return Err(invalid_plain("spec.shareProcessNamespace", true, why));
     }
+    for (field, shared) in [
+        ("hostNetwork", namespaces.host_network),
+        ("hostPID", namespaces.host_pid),
+        ("hostIPC", namespaces.host_ipc),
+    ] {
+        if own_users && shared {
+            let field = format!("spec.{field}");
+            return Err(forbidden(field, "when `hostUsers` is false it cannot be set"));
+        }
+    }
     Ok(namespaces)
 }
 
 /// Zero seconds are one, as the API server makes it.
-fn grace_of(seconds: Option<i64>) -> Result<Duration> {
+fn grace_of(seconds: Option<i64>, source: Source) -> Result<Duration> {
+    const LONGEST: u64 = 10 * 365 * 86_400;
     let field = "spec.terminationGracePeriodSeconds";
-    let seconds = not_negative(field, seconds.unwrap_or(30))?;
-    if seconds > 10 * 365 * 86_400 {
+    let seconds = seconds.unwrap_or(30);
+    if !source.is_file() {
+        return Ok(Duration::from_secs(u64::try_from(seconds).unwrap_or(0).clamp(1, LONGEST)));
+    }
+    let seconds = not_negative(field, seconds)?;
+    if seconds > LONGEST {
         return Err(invalid_plain(field, seconds, "must be at most ten years"));
     }
     Ok(Duration::from_secs(seconds.max(1)))

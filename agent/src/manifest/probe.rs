@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::field::{
-    FieldError, Result, forbidden, invalid, invalid_plain, not_negative, one_of, required, required_because,
+    FieldError, Result, Source, forbidden, invalid, invalid_plain, not_negative, one_of, required,
+    required_because,
 };
 use super::names;
 use crate::pod::spec::probe::{Handler, HttpGet, Lifecycle, PortRef, Probe, Probes};
@@ -97,20 +98,26 @@ fn probe(at: &str, probe: api::Probe, kind: Kind) -> Result<Probe> {
 }
 
 /// `grace` bounds how long a hook may sleep.
-pub(super) fn lifecycle(at: &str, lifecycle: Option<api::Lifecycle>, grace: Duration) -> Result<Lifecycle> {
+pub(super) fn lifecycle(
+    at: &str,
+    lifecycle: Option<api::Lifecycle>,
+    grace: Duration,
+    source: Source,
+) -> Result<Lifecycle> {
     let Some(api::Lifecycle { post_start, pre_stop, stop_signal }) = lifecycle else {
         return Ok(Lifecycle::default());
     };
     let hook = |name: &str, hook: Option<api::LifecycleHandler>| -> Result<Option<Handler>> {
         let Some(api::LifecycleHandler { exec, http_get, sleep, tcp_socket }) = hook else { return Ok(None) };
         let at = format!("{at}.{name}");
-        if tcp_socket.is_some() {
+        if tcp_socket.is_some() && source.is_file() {
             return Err(FieldError::UnsupportedBut {
                 field: format!("{at}.tcpSocket"),
                 remedy: "the kubelet has never carried it out; remove it",
             });
         }
         if let Some(api::SleepAction { seconds }) = &sleep
+            && source.is_file()
             && (*seconds < 0 || u64::try_from(*seconds).is_ok_and(|s| s > grace.as_secs()))
         {
             return Err(invalid_plain(
@@ -122,7 +129,7 @@ pub(super) fn lifecycle(at: &str, lifecycle: Option<api::Lifecycle>, grace: Dura
                 ),
             ));
         }
-        handler(&at, Actions { exec, http_get, sleep, ..Actions::default() }).map(Some)
+        handler(&at, Actions { exec, http_get, sleep, tcp_socket, ..Actions::default() }).map(Some)
     };
     let (post_start, pre_stop) = (hook("postStart", post_start)?, hook("preStop", pre_stop)?);
     // The gate ContainerStopSignals is alpha and off upstream.

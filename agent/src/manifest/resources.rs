@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::field::{FieldError, Result, invalid, refuse_set};
+use super::field::{FieldError, Result, Source, invalid, refuse_set};
 use super::quantity;
-use crate::pod::spec::Resources;
+use crate::pod::spec::{Requirements, Resources};
 
 /// One list, cpu in thousandths, the others in bytes.
 #[derive(Default)]
@@ -19,14 +19,18 @@ struct List {
 }
 
 /// A request that is not written is its limit.
-pub(super) fn resources(at: &str, resources: Option<api::ResourceRequirements>) -> Result<Resources> {
+pub(super) fn resources(
+    at: &str,
+    resources: Option<api::ResourceRequirements>,
+    source: Source,
+) -> Result<Resources> {
     let Some(api::ResourceRequirements { claims, limits, requests }) = resources else {
         return Ok(Resources::default());
     };
     refuse_set(format!("{at}.claims"), claims.is_some_and(|l| !l.is_empty()))?;
     let texts = requests.clone().unwrap_or_default();
-    let limits = list(&format!("{at}.limits"), limits)?;
-    let requests = list(&format!("{at}.requests"), requests)?;
+    let limits = list(&format!("{at}.limits"), limits, source)?;
+    let requests = list(&format!("{at}.requests"), requests, source)?;
     for (name, request, limit) in [
         ("cpu", requests.cpu, limits.cpu),
         ("memory", requests.memory, limits.memory),
@@ -61,7 +65,26 @@ fn limit_text(name: &str, limit: i64) -> String {
     }
 }
 
-fn list(at: &str, list: Option<BTreeMap<String, Quantity>>) -> Result<List> {
+/// All of it as text, for those who show it.
+///
+/// # Errors
+/// In a file, as [`resources`].
+pub(super) fn written(
+    at: &str,
+    list: Option<api::ResourceRequirements>,
+    source: Source,
+) -> Result<Requirements> {
+    resources(at, list.clone(), source)?;
+    let api::ResourceRequirements { claims: _, limits, requests } = list.unwrap_or_default();
+    Ok(Requirements { requests: texts(requests), limits: texts(limits) })
+}
+
+pub(super) fn texts(list: Option<BTreeMap<String, Quantity>>) -> BTreeMap<String, String> {
+    list.unwrap_or_default().into_iter().map(|(name, Quantity(text))| (name, text)).collect()
+}
+
+/// Others are counted at admission, when an API server has let them through.
+fn list(at: &str, list: Option<BTreeMap<String, Quantity>>, source: Source) -> Result<List> {
     let mut found = List::default();
     for (resource, Quantity(text)) in list.unwrap_or_default() {
         let field = format!("{at}.{resource}");
@@ -70,7 +93,8 @@ fn list(at: &str, list: Option<BTreeMap<String, Quantity>>) -> Result<List> {
             "cpu" => found.cpu = Some(quantity::parse_milli(&text).map_err(wrap)?),
             "memory" => found.memory = Some(quantity::parse_units(&text).map_err(wrap)?),
             "ephemeral-storage" => found.ephemeral = Some(quantity::parse_units(&text).map_err(wrap)?),
-            _ => return Err(FieldError::Unsupported { field }),
+            _ if source.is_file() => return Err(FieldError::Unsupported { field }),
+            _ => {}
         }
     }
     Ok(found)

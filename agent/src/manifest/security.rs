@@ -4,10 +4,11 @@
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
-    FieldError, Result, check, descending_path, duplicate, id_of, invalid, one_of, refuse_set, required,
-    required_because,
+    FieldError, Result, Source, check, check_file, descending_path, duplicate, id_of, invalid, one_of,
+    refuse_set, required, required_because,
 };
 use super::names;
+use crate::pod::spec::security::{AppArmor, SeLinux};
 use crate::pod::spec::{Namespaces, PodSecurity, Seccomp, Security};
 
 /// What the pod's security context says for containers that say nothing.
@@ -17,11 +18,14 @@ pub(super) struct Inherited {
     run_as_group: Option<i64>,
     run_as_non_root: bool,
     seccomp: Option<Seccomp>,
+    app_armor: Option<AppArmor>,
+    se_linux: Option<SeLinux>,
 }
 
 pub(super) fn pod(
     context: Option<api::PodSecurityContext>,
     namespaces: Namespaces,
+    source: Source,
 ) -> Result<(PodSecurity, Inherited)> {
     let api::PodSecurityContext {
         app_armor_profile,
@@ -39,9 +43,11 @@ pub(super) fn pod(
         windows_options,
     } = context.unwrap_or_default();
     let at = "spec.securityContext";
-    app_armor(at, app_armor_profile)?;
-    refuse_set(format!("{at}.seLinuxOptions"), se_linux_options.is_some())?;
-    refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    let app_armor = app_armor(at, app_armor_profile, source)?;
+    let se_linux = se_linux_of(at, se_linux_options, source)?;
+    if source.is_file() {
+        refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    }
     if let Some(policy) = se_linux_change_policy {
         // Says how labels get onto volumes; there are none.
         one_of(format!("{at}.seLinuxChangePolicy"), &policy, &[("MountOption", ()), ("Recursive", ())])?;
@@ -72,7 +78,8 @@ pub(super) fn pod(
         fs_group_on_root_mismatch: on_root_mismatch,
         supplemental_groups,
         strict_groups,
-        sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default(), namespaces)?,
+        sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default(), namespaces, source)?,
+        se_linux: se_linux.clone(),
         run_as_user: user,
         run_as_group: group,
         seccomp: seccomp.clone(),
@@ -82,6 +89,8 @@ pub(super) fn pod(
         run_as_group: group,
         run_as_non_root: run_as_non_root.unwrap_or(false),
         seccomp,
+        app_armor,
+        se_linux,
     };
     Ok((security, inherited))
 }
@@ -90,6 +99,8 @@ pub(super) fn container(
     at: &str,
     context: Option<api::SecurityContext>,
     inherited: &Inherited,
+    namespaces: Namespaces,
+    source: Source,
 ) -> Result<Security> {
     let api::SecurityContext {
         allow_privilege_escalation,
@@ -105,19 +116,21 @@ pub(super) fn container(
         seccomp_profile,
         windows_options,
     } = context.unwrap_or_default();
-    app_armor(at, app_armor_profile)?;
-    refuse_set(format!("{at}.seLinuxOptions"), se_linux_options.is_some())?;
-    refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    let app_armor = app_armor(at, app_armor_profile, source)?;
+    let se_linux = se_linux_of(at, se_linux_options, source)?;
+    if source.is_file() {
+        refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
+    }
+    let mut unmasked_proc = false;
     if let Some(kind) = proc_mount.filter(|k| !k.is_empty()) {
         let field = format!("{at}.procMount");
-        let unmasked = one_of(&field, &kind, &[("Default", false), ("Unmasked", true)])?;
-        // It wants hostUsers: false, which is refused.
-        if unmasked {
+        unmasked_proc = one_of(&field, &kind, &[("Default", false), ("Unmasked", true)])?;
+        if unmasked_proc && !namespaces.own_users {
             return Err(invalid(field, &kind, "`hostUsers` must be false to use `Unmasked`"));
         }
     }
     let api::Capabilities { add, drop } = capabilities.unwrap_or_default();
-    let add_capabilities = capabilities_of(&format!("{at}.capabilities.add"), add)?;
+    let add_capabilities = capabilities_of(&format!("{at}.capabilities.add"), add, source)?;
     let privileged = privileged.unwrap_or(false);
     if allow_privilege_escalation == Some(false) {
         let both = |what: &str| {
@@ -135,23 +148,38 @@ pub(super) fn container(
         run_as_group: id_of(format!("{at}.runAsGroup"), run_as_group)?.or(inherited.run_as_group),
         run_as_non_root: run_as_non_root.unwrap_or(inherited.run_as_non_root),
         add_capabilities,
-        drop_capabilities: capabilities_of(&format!("{at}.capabilities.drop"), drop)?,
+        drop_capabilities: capabilities_of(&format!("{at}.capabilities.drop"), drop, source)?,
         privileged,
         read_only_root: read_only_root_filesystem.unwrap_or(false),
         no_new_privileges: allow_privilege_escalation == Some(false),
-        unmasked_proc: false,
+        unmasked_proc,
+        app_armor: app_armor.or_else(|| inherited.app_armor.clone()),
+        se_linux: se_linux.or_else(|| inherited.se_linux.clone()),
         seccomp: seccomp_of(&format!("{at}.seccompProfile"), seccomp_profile)?
             .or_else(|| inherited.seccomp.clone()),
     })
 }
 
-/// No profile is loaded: only what says so is honoured.
-fn app_armor(at: &str, profile: Option<api::AppArmorProfile>) -> Result<()> {
-    let Some(api::AppArmorProfile { localhost_profile: _, type_ }) = profile else { return Ok(()) };
-    match type_.as_str() {
-        "Unconfined" => Ok(()),
+/// A file's pod gets no profile: only what says so is honoured. An API pod is admitted only by a node
+/// that has AppArmor.
+fn app_armor(at: &str, profile: Option<api::AppArmorProfile>, source: Source) -> Result<Option<AppArmor>> {
+    let Some(api::AppArmorProfile { localhost_profile, type_ }) = profile else { return Ok(None) };
+    match (type_.as_str(), source) {
+        ("Unconfined", _) => Ok(Some(AppArmor::Unconfined)),
+        ("RuntimeDefault", Source::Api) => Ok(Some(AppArmor::RuntimeDefault)),
+        ("Localhost", Source::Api) => Ok(Some(AppArmor::Localhost(localhost_profile.unwrap_or_default()))),
         _ => Err(FieldError::Unsupported { field: format!("{at}.appArmorProfile") }),
     }
+}
+
+/// Labels are the runtime's to set, where the node has SELinux.
+fn se_linux_of(at: &str, options: Option<api::SELinuxOptions>, source: Source) -> Result<Option<SeLinux>> {
+    let Some(api::SELinuxOptions { level, role, type_, user }) = options else { return Ok(None) };
+    if source.is_file() {
+        return Err(FieldError::Unsupported { field: format!("{at}.seLinuxOptions") });
+    }
+    let text = |text: Option<String>| text.unwrap_or_default();
+    Ok(Some(SeLinux { user: text(user), role: text(role), kind: text(type_), level: text(level) }))
 }
 
 fn seccomp_of(at: &str, profile: Option<api::SeccompProfile>) -> Result<Option<Seccomp>> {
@@ -178,19 +206,25 @@ fn seccomp_of(at: &str, profile: Option<api::SeccompProfile>) -> Result<Option<S
     }
 }
 
-fn capabilities_of(field: &str, list: Option<Vec<String>>) -> Result<Vec<String>> {
+fn capabilities_of(field: &str, list: Option<Vec<String>>, source: Source) -> Result<Vec<String>> {
     let list = list.unwrap_or_default();
     let word = |c: &str| {
         !c.is_empty() && c.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
     };
     for capability in &list {
-        check(field, capability, word, "must be a capability's name in capitals, such as NET_ADMIN")?;
+        check_file(
+            source,
+            field,
+            capability,
+            word,
+            "must be a capability's name in capitals, such as NET_ADMIN",
+        )?;
     }
     Ok(list)
 }
 
 /// What the kubelet allows without --allowed-unsafe-sysctls.
-const SAFE: &[&str] = &[
+pub(crate) const SAFE_SYSCTLS: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_local_reserved_ports",
@@ -218,7 +252,12 @@ fn not_on_the_host(field: &str, name: &str, dotted: &str, namespaces: Namespaces
     Ok(())
 }
 
-fn sysctls_of(at: &str, list: Vec<api::Sysctl>, namespaces: Namespaces) -> Result<Vec<(String, String)>> {
+fn sysctls_of(
+    at: &str,
+    list: Vec<api::Sysctl>,
+    namespaces: Namespaces,
+    source: Source,
+) -> Result<Vec<(String, String)>> {
     let mut sysctls: Vec<(String, String)> = Vec::with_capacity(list.len());
     for (index, api::Sysctl { name, value }) in list.into_iter().enumerate() {
         let field = format!("{at}[{index}].name");
@@ -236,8 +275,8 @@ fn sysctls_of(at: &str, list: Vec<api::Sysctl>, namespaces: Namespaces) -> Resul
         }
         let dotted = name.replace('/', ".");
         not_on_the_host(&field, &name, &dotted, namespaces)?;
-        // The kubelet's admission says SysctlForbidden.
-        if !SAFE.contains(&dotted.as_str()) {
+        // Of an API pod the admission says SysctlForbidden, by the node's own list.
+        if source.is_file() && !SAFE_SYSCTLS.contains(&dotted.as_str()) {
             return Err(super::field::forbidden(
                 field,
                 &format!("forbidden sysctl: {name:?} not allowlisted"),

@@ -31,6 +31,7 @@ spec:
       capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}
 "#;
 
+mod described;
 mod fields;
 mod ledger;
 mod objects;
@@ -147,9 +148,7 @@ fn wrong_types_are_named_with_their_path() {
 #[test]
 fn known_fields_that_are_not_honoured_are_refused() {
     for (field, value) in [
-        ("restartPolicyRules", "[{action: Restart}]"),
         ("volumeDevices", "[{name: a, devicePath: /dev/a}]"),
-        ("env", "[{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"),
         ("resources", "{limits: {hugepages-2Mi: 2Mi}}"),
         ("resources", "{claims: [{name: gpu}]}"),
         ("securityContext", "{seLinuxOptions: {level: s0}}"),
@@ -162,8 +161,8 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("ephemeralContainers", "[{name: e, image: a}]"),
         ("runtimeClassName", "kata"),
         ("readinessGates", "[{conditionType: a}]"),
-        ("hostUsers", "false"),
-        ("resources", "{limits: {cpu: 1}}"),
+        ("overhead", "{cpu: 1}"),
+        ("schedulingGates", "[{name: a}]"),
         ("volumes", "[{name: v, nfs: {server: a, path: /}}]"),
     ] {
         let text = error(&with_spec(field, value));

@@ -8,20 +8,23 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::env::{Place, field_path, object_name, resource_ref};
 use super::field::{
-    CONFIG_KEY, DNS_LABEL, FieldError, Result, check, descending_path, duplicate, forbidden, invalid,
+    CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
     invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
 use super::{names, quantity};
 use crate::pod::spec::volume::{
     DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
-    SubPath, Volume, VolumeMount, VolumeSource,
+    SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
 const DEFAULT_MODE: u32 = 0o644;
+/// Of a token that asks for none, as the API server's default.
+const TOKEN_SECONDS: i64 = 3600;
+const MIN_TOKEN_SECONDS: i64 = 600;
 const MODE_RULE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-pub(super) fn volumes(list: Vec<api::Volume>) -> Result<Vec<Volume>> {
+pub(super) fn volumes(list: Vec<api::Volume>, source: Source) -> Result<Vec<Volume>> {
     let mut volumes: Vec<Volume> = Vec::with_capacity(list.len());
     for (index, volume) in list.into_iter().enumerate() {
         let at = format!("spec.volumes[{index}]");
@@ -33,13 +36,13 @@ pub(super) fn volumes(list: Vec<api::Volume>) -> Result<Vec<Volume>> {
             return Err(duplicate(format!("{at}.name"), &volume.name));
         }
         let name = volume.name.clone();
-        volumes.push(Volume { name, source: source_of(&at, volume)? });
+        volumes.push(Volume { name, source: source_of(&at, volume, source)? });
     }
     Ok(volumes)
 }
 
 // Longer than functions should be: the ledger of Volume has a line for each field of the API.
-fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
+fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSource> {
     let api::Volume {
         name: _,
         // Honoured.
@@ -47,6 +50,7 @@ fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
         downward_api,
         empty_dir,
         host_path,
+        persistent_volume_claim,
         projected,
         secret,
         // Refused when set.
@@ -66,7 +70,6 @@ fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
         image,
         iscsi,
         nfs,
-        persistent_volume_claim,
         photon_persistent_disk,
         portworx_volume,
         quobyte,
@@ -92,7 +95,6 @@ fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
         ("image", image.is_some()),
         ("iscsi", iscsi.is_some()),
         ("nfs", nfs.is_some()),
-        ("persistentVolumeClaim", persistent_volume_claim.is_some()),
         ("photonPersistentDisk", photon_persistent_disk.is_some()),
         ("portworxVolume", portworx_volume.is_some()),
         ("quobyte", quobyte.is_some()),
@@ -114,6 +116,8 @@ fn source_of(at: &str, volume: api::Volume) -> Result<VolumeSource> {
     };
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
+    let claim = persistent_volume_claim;
+    take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;
     take("secret", secret.map(|s| secret_of(&format!("{at}.secret"), s)))?;
     take("configMap", config_map.map(|s| config_map_of(&format!("{at}.configMap"), s)))?;
     take("downwardAPI", downward_api.map(|s| downward_of(&format!("{at}.downwardAPI"), s)))?;
@@ -153,18 +157,16 @@ fn host_path_of(at: &str, source: api::HostPathVolumeSource) -> Result<VolumeSou
     }
     no_backsteps(&field, &path)?;
     check(&field, &path, |p| p.starts_with('/'), "must be an absolute path")?;
-    let kinds = [
-        ("", HostPathType::Unset),
-        ("DirectoryOrCreate", HostPathType::DirectoryOrCreate),
-        ("Directory", HostPathType::Directory),
-        ("FileOrCreate", HostPathType::FileOrCreate),
-        ("File", HostPathType::File),
-        ("Socket", HostPathType::Socket),
-        ("CharDevice", HostPathType::CharDevice),
-        ("BlockDevice", HostPathType::BlockDevice),
-    ];
-    let kind = one_of(format!("{at}.type"), &type_.unwrap_or_default(), &kinds)?;
+    let kind = one_of(format!("{at}.type"), &type_.unwrap_or_default(), &HostPathType::NAMES)?;
     Ok(VolumeSource::HostPath { path, kind })
+}
+
+fn claim_of(at: &str, source: api::PersistentVolumeClaimVolumeSource) -> Result<VolumeSource> {
+    let api::PersistentVolumeClaimVolumeSource { claim_name, read_only } = source;
+    if claim_name.is_empty() {
+        return Err(required(format!("{at}.claimName")));
+    }
+    Ok(VolumeSource::Claim { name: claim_name, read_only: read_only.unwrap_or(false) })
 }
 
 fn secret_of(at: &str, source: api::SecretVolumeSource) -> Result<VolumeSource> {
@@ -204,7 +206,6 @@ fn projected_of(at: &str, source: api::ProjectedVolumeSource) -> Result<VolumeSo
         } = source;
         refuse_set(format!("{at}.clusterTrustBundle"), cluster_trust_bundle.is_some())?;
         refuse_set(format!("{at}.podCertificate"), pod_certificate.is_some())?;
-        refuse_set(format!("{at}.serviceAccountToken"), service_account_token.is_some())?;
         let before = list.len();
         if let Some(api::SecretProjection { items, name, optional }) = secret {
             let at = format!("{at}.secret");
@@ -222,6 +223,9 @@ fn projected_of(at: &str, source: api::ProjectedVolumeSource) -> Result<VolumeSo
                 items.unwrap_or_default(),
             )?));
         }
+        if let Some(token) = service_account_token {
+            list.push(Projection::Token(token_of(&format!("{at}.serviceAccountToken"), token)?));
+        }
         match list.len() - before {
             0 => return Err(required_because(at, "must specify at least one source type")),
             1 => {}
@@ -229,6 +233,21 @@ fn projected_of(at: &str, source: api::ProjectedVolumeSource) -> Result<VolumeSo
         }
     }
     projection(at, default_mode, list, true, "kubernetes.io~projected")
+}
+
+fn token_of(at: &str, source: api::ServiceAccountTokenProjection) -> Result<TokenFile> {
+    let api::ServiceAccountTokenProjection { audience, expiration_seconds, path } = source;
+    file_path(&format!("{at}.path"), &path)?;
+    let seconds = expiration_seconds.unwrap_or(TOKEN_SECONDS);
+    if seconds < MIN_TOKEN_SECONDS {
+        let why = "may not specify a duration less than 10 minutes";
+        return Err(invalid_plain(format!("{at}.expirationSeconds"), seconds, why));
+    }
+    if seconds > 1 << 32 {
+        let why = "may not specify a duration larger than 2^32 seconds";
+        return Err(invalid_plain(format!("{at}.expirationSeconds"), seconds, why));
+    }
+    Ok(TokenFile { path, audience: audience.unwrap_or_default(), seconds })
 }
 
 /// No two entries of one volume may be one file.
@@ -246,6 +265,7 @@ fn projection(
                 (&keys.name, keys.items.iter().map(|item| item.path.as_str()).collect())
             }
             Projection::Downward(files) => ("", files.iter().map(|file| file.path.as_str()).collect()),
+            Projection::Token(token) => ("", vec![token.path.as_str()]),
         };
         for path in files {
             if !paths.insert(path.to_owned()) {

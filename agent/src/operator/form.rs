@@ -61,6 +61,7 @@ fn container(status: &ContainerStatus, handle: &PodHandle) -> wire::Container {
     };
     let role = match status.role {
         Role::Regular => "regular",
+        Role::Ephemeral => "ephemeral",
         Role::Init => "init",
         Role::Sidecar => "sidecar",
     };
@@ -109,7 +110,7 @@ fn condition(condition: &Condition) -> wire::Condition {
 fn event(event: &Event) -> wire::Event {
     wire::Event {
         r#type: event.note.kind.as_str().to_owned(),
-        reason: event.note.reason.to_owned(),
+        reason: event.note.reason.to_string(),
         message: event.note.message.clone(),
         container: event.note.container.clone(),
         count: event.count,

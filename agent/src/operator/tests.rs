@@ -13,6 +13,7 @@ use crate::agent::Agent;
 use crate::clock::SystemClock;
 use crate::logs::dir::LogDir;
 use crate::node::NodeInfo;
+use crate::pod::spec::{Pod, PodUid};
 use crate::pod::tests::{deps, node_info, pod as a_pod};
 use crate::runtime::fake::FakeRuntime;
 
@@ -83,20 +84,25 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
 }
 
 #[tokio::test]
-async fn a_shutdown_is_told_before_the_pods_go_and_after() {
+async fn a_shutdown_takes_along_the_pod_that_was_just_being_added() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = FakeRuntime::new(&["reg/img:v1"]);
-    let agent = agent(&runtime, folder.path());
+    let mut agent = agent(&runtime, folder.path());
     let sources = sources(&agent);
+    let adds = sources.ending.clone();
     let mut ending = sources.ending.subscribe();
     agent.pods().first().unwrap().wait(|s| s.reason == "Running").await;
     let service = Service { sources };
     let asked = tokio::spawn(async move {
         service.shutdown(Request::new(wire::ShutdownRequest { grace_seconds: Some(1) })).await
     });
-    ending.wait_for(|ending| *ending != Ending::Not).await.unwrap();
+    ending.wait_for(|ending| *ending == Ending::Begun).await.unwrap();
+    let late = Pod { name: "late".into(), uid: PodUid::parse("uid-2").unwrap(), ..a_pod() };
+    agent.apply(vec![a_pod(), late]);
+    adds.send_replace(Ending::Closed);
     let answer = asked.await.unwrap().unwrap().into_inner();
     assert_eq!((answer.left_behind, *ending.borrow(), runtime.residue()), (vec![], Ending::Over, 0));
+    assert!(agent.pods().iter().all(|handle| handle.status.borrow().life == Life::Gone));
     assert!(agent.clean_up().await.is_empty());
 }
 

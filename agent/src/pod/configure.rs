@@ -6,7 +6,9 @@
 //! the image before.
 
 pub(super) mod credentials;
+mod env_file;
 mod environment;
+mod services;
 mod user;
 
 use super::history::Trouble;
@@ -37,7 +39,10 @@ pub(super) struct Wanted<'a> {
 pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
     let trouble = |message| Trouble { reason: "CreateContainerConfigError".to_owned(), message };
     let Wanted { deps, pod, container, attempt, image, facts } = of;
-    let env = environment(deps.api.as_ref(), EnvOf { pod, container, facts, node: &deps.node });
+    let env = environment(
+        deps.api.as_ref(),
+        EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },
+    );
     let env = env.await.map_err(trouble)?;
     user::check(pod, container, image.uid, &image.username).map_err(trouble)?;
     let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &env, facts });

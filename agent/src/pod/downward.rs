@@ -118,6 +118,7 @@ mod tests {
             cpu: 2000,
             memory: 1 << 30,
             ephemeral: 10 << 30,
+            ..NodeInfo::default()
         }
     }
 

@@ -12,12 +12,14 @@ use std::time::Duration;
 pub use hooks::Hooks;
 pub use outcome::Output;
 
-use super::plan::{Action, Ended, Op, Plan, Wait};
+use super::last::Last;
+use super::plan::{Action, Ended, Op, Plan, UNKNOWN_CODE, Wait, reset};
 use super::probing::{Probing, Runner};
 use super::restart::{self, Backoff};
-use super::spec::Pod;
+use super::spec::{Container, Pod, Role};
+use crate::admission::Rejection;
 use crate::checkpoint::Marks;
-use crate::runtime::{Image, Instance, InstanceState, Observed};
+use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
 
 /// Why a container does not start, as `kubectl` would show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,10 +32,13 @@ pub struct Trouble {
 
 impl Trouble {
     fn is_of_image(&self) -> bool {
-        matches!(
-            self.reason.as_str(),
-            "ErrImagePull" | "ImageInspectError" | "InvalidImageName" | "ErrImageNeverPull"
-        )
+        let others = ["ImageInspectError", "InvalidImageName", "ErrImageNeverPull"];
+        self.is_of_pull() || others.contains(&self.reason.as_str())
+    }
+
+    /// A pull has failed, which is tried again.
+    pub(super) fn is_of_pull(&self) -> bool {
+        ["ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed"].contains(&self.reason.as_str())
     }
 }
 
@@ -111,6 +116,8 @@ pub struct History {
     pub started: bool,
     /// Cgroup and volumes.
     pub ground: Ground,
+    /// What is in the volumes may be older than what it is made from.
+    pub stale: bool,
     /// Of containers.
     pub hooks: Hooks,
     /// Of running containers.
@@ -122,6 +129,18 @@ pub struct History {
     running: BTreeMap<String, Sighting>,
     lost_sandboxes: BTreeMap<String, Duration>,
     waits: BTreeMap<(String, bool), Duration>,
+    /// Container ID → since when its description is another than it was made from.
+    pub redefined: BTreeMap<String, Duration>,
+    /// All containers are being started anew.
+    pub resetting: bool,
+    /// How often they were.
+    pub resets: u32,
+    /// How those ended that were removed for it, by name.
+    pub removed: BTreeMap<String, Exit>,
+    /// What the API's last status said.
+    pub api: Last,
+    /// Why the node does not take the pod in.
+    pub refused: Option<Rejection>,
     /// How long the pod was active before this agent, and when it was taken up.
     active_before: Duration,
     begun: Duration,
@@ -141,7 +160,49 @@ impl History {
     /// What the agent before this one left.
     pub fn recall(&mut self, marks: Marks) {
         self.remembered.clone_from(&marks);
-        self.recalled = marks;
+        // What was written down is newer than what the API got to know.
+        self.recalled.extend(marks);
+    }
+
+    /// What the API said of the pod when it was taken up, and whether the node takes it in.
+    pub fn inherit(&mut self, api: Last, refused: Option<Rejection>, now: Duration, wall: i64) {
+        for (name, container) in &api.containers {
+            let ran = !container.id.is_empty() || container.restart_count > 0;
+            if ran {
+                self.know_attempt(name, container.restart_count);
+            }
+        }
+        if api.started_at != 0 {
+            self.active_before = age(api.started_at, wall);
+        }
+        self.resetting = api.restarting;
+        self.ended = match (&api.end, &refused) {
+            (Some(_), _) => Some((Ended::Before, now)),
+            (None, Some(_)) => Some((Ended::Refused, now)),
+            (None, None) => None,
+        };
+        self.recalled = api.marks();
+        self.api = api;
+        self.refused = refused;
+    }
+
+    /// The pod is described anew: what was found out about its images may be of others.
+    pub fn redescribe(&mut self, old: &Pod, new: &Pod) {
+        // The downward API shows these.
+        self.stale |= (&old.labels, &old.annotations) != (&new.labels, &new.annotations);
+        for container in new.every_container() {
+            if old.container(&container.name).is_some_and(|before| before.image != container.image) {
+                self.images.remove(&container.name);
+                self.troubles.remove(&container.name);
+                self.retries.remove(&Op::Image(container.name.clone()));
+            }
+        }
+    }
+
+    /// Whether its newest record was ended to be made anew from another description.
+    #[must_use]
+    pub fn is_redefined(&self, container: &Container) -> bool {
+        self.last.get(&container.name).is_some_and(|last| self.redefined.contains_key(&last.id))
     }
 
     /// Takes in what was observed; `wall` is the wall clock's time, for ages only.
@@ -164,9 +225,23 @@ impl History {
             }
             self.last.insert(newest.name.clone(), newest.clone());
         }
+        self.absorb_definitions(pod, observed, now);
         self.absorb_sandboxes(observed, now, wall);
         self.absorb_runners(pod, observed, now, wall);
         self.looked = true;
+    }
+
+    /// Only what runs is ended for it; an init container has done its work.
+    fn absorb_definitions(&mut self, pod: &Pod, observed: &Observed, now: Duration) {
+        self.redefined.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
+        for container in pod.containers.iter().chain(&pod.init_containers) {
+            let Some(newest) = observed.newest(&container.name) else { continue };
+            let runs = matches!(newest.state, InstanceState::Running { .. });
+            let other = !newest.hash.is_empty() && newest.hash != container.hash;
+            if runs && other && container.role != Role::Init {
+                self.redefined.entry(newest.id.clone()).or_insert(now);
+            }
+        }
     }
 
     fn absorb_sandboxes(&mut self, observed: &Observed, now: Duration, wall: i64) {
@@ -177,7 +252,7 @@ impl History {
         for sandbox in observed.sandboxes.iter().filter(|s| !s.ready) {
             self.lost_sandboxes.entry(sandbox.id.clone()).or_insert(now);
         }
-        if !self.looked {
+        if !self.looked && self.active_before.is_zero() {
             let oldest = observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min();
             self.active_before = oldest.map_or(Duration::ZERO, |at| age(at, wall));
         }
@@ -259,6 +334,36 @@ impl History {
         if let (None, Some(ended)) = (self.ended, plan.ended) {
             self.ended = Some((ended, now));
         }
+        match plan.reset {
+            None => {}
+            Some(false) => self.resetting = true,
+            Some(true) => self.forget_containers(),
+        }
+    }
+
+    /// All containers begin anew, as in a new sandbox; what they were stays for the status.
+    fn forget_containers(&mut self) {
+        self.resetting = false;
+        self.resets += 1;
+        self.last.clear();
+        self.images.clear();
+    }
+
+    /// How those end that are removed to start all containers anew: the one that was why by itself.
+    fn note_removal(&mut self, pod: &Pod, id: &str) {
+        if !self.resetting {
+            return;
+        }
+        let Some(instance) = self.last.values().find(|last| last.id == id) else { return };
+        let own = instance.exit().filter(|_| reset::is_source_of(pod, instance));
+        let exit = own.cloned().unwrap_or_else(|| Exit {
+            code: UNKNOWN_CODE,
+            reason: reset::RESTARTING_ALL.to_owned(),
+            message: reset::REMOVED.to_owned(),
+            started_at: 0,
+            finished_at: 0,
+        });
+        self.removed.insert(instance.name.clone(), exit);
     }
 
     /// Those of the waits that have not been told.
@@ -288,6 +393,8 @@ impl History {
             {
                 self.hooks.started(id);
             }
+            Action::SetUpVolumes | Action::RefreshVolumes => self.stale = false,
+            Action::RemoveContainer { id } => self.note_removal(pod, id),
             Action::Probe { container, kind, .. } => {
                 if let Some(spec) = pod.container(container) {
                     self.probing.begin(spec, *kind, now);

@@ -9,12 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::history::History;
+use super::last::LastEnd;
+use super::plan::reset::RESTARTING_ALL;
 use super::plan::{Ended, UNKNOWN_CODE};
-use super::restart::restarts;
+use super::restart;
 use super::spec::qos::qos;
-use super::spec::{Container, Pod, RestartPolicy, Role};
+use super::spec::{Container, Pod, Role};
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
-use super::{Life, Orders, StopStep};
+use super::{Life, Orders, StopStep, Verdict};
+use crate::admission::Rejection;
+use crate::node::NodeInfo;
 use crate::runtime::{Exit, Observed};
 use container::View;
 
@@ -37,30 +41,35 @@ pub struct Seen<'a> {
     pub history: &'a History,
     /// On the monotonic clock.
     pub now: Duration,
-    /// The node's addresses.
-    pub host_ips: &'a [String],
+    /// What pods learn of their node.
+    pub node: &'a NodeInfo,
 }
 
 /// Everything but the stages, the events and the times, which the publisher knows.
 #[must_use]
 pub fn status(seen: Seen<'_>) -> PodStatus {
-    let Seen { pod, orders, life, observed, history, now, host_ips } = seen;
+    let Seen { pod, orders, life, observed, history, now, node } = seen;
     let going_on = orders.kill.is_none() && history.ended.is_none();
     let view = View { pod, observed, history, now, going_on };
     let of = |list: &[Container]| list.iter().map(|c| view.container(c)).collect::<Vec<_>>();
     let (mut init_containers, mut containers) = (of(&pod.init_containers), of(&pod.containers));
+    let ephemeral_containers = of(&pod.ephemeral_containers);
     let over = is_over(life);
     if over {
         close(pod, &mut init_containers, &mut containers);
     }
-    let expired = matches!(history.ended, Some((Ended::DeadlineExceeded, _)));
+    let end = end_of(orders, history, over);
     let begun = view.has_begun();
-    let phase = match (over, expired) {
-        (true, true) => Phase::Failed,
-        _ => phase(pod, over, begun, &init_containers, &containers),
+    let phase = match &end {
+        Some(end) => end.phase,
+        None => phase(pod, over, begun, &init_containers, &containers),
     };
-    let conditions = conditions::all(&view, phase, &init_containers, &containers);
-    let api_reason = if expired && over { "DeadlineExceeded" } else { "" };
+    let mut conditions = conditions::all(&view, phase, &init_containers, &containers);
+    if matches!(history.ended, Some((Ended::Refused, _))) && observed.containers.is_empty() {
+        // Nothing of it ever was: upstream says no more than why.
+        (init_containers, containers, conditions) = (Vec::new(), Vec::new(), Vec::new());
+    }
+    let (api_reason, api_message) = end.map(|end| (end.reason, end.message)).unwrap_or_default();
     let limit = MOST_WORDS / (init_containers.len() + containers.len()).max(1);
     init_containers.iter_mut().chain(&mut containers).for_each(|status| shorten(status, limit));
     let ips = view.ips();
@@ -69,29 +78,53 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
         phase,
         reason: column::reason(column::Row {
             phase,
-            api_reason,
+            api_reason: &api_reason,
             killed: orders.kill.is_some(),
             conditions: &conditions,
             init_containers: &init_containers,
             containers: &containers,
         }),
-        message: if expired && over {
-            DEADLINE_MESSAGE.to_owned()
-        } else {
-            view.message(&init_containers, &containers)
+        message: match api_message.as_str() {
+            "" => view.message(&init_containers, &containers),
+            message => message.to_owned(),
         },
-        api_reason: api_reason.to_owned(),
+        api_reason,
+        api_message,
+        disrupted: orders.verdict.as_ref().and_then(|v| v.disrupted.clone()).filter(|_| over),
+        observed_generation: pod.generation,
+        runtime: node.runtime_name.clone(),
+        recursive_read_only: node.recursive_read_only,
         ip: ips.first().cloned().unwrap_or_default(),
         ips,
-        host_ips: host_ips.to_owned(),
+        host_ips: node.ips.clone(),
         qos: qos(pod),
         conditions,
         started_at: 0,
         killed: orders.kill.is_some() && history.ended.is_none(),
         init_containers,
         containers,
+        ephemeral_containers,
         spans: Arc::from([]),
         events: Arc::from([]),
+    }
+}
+
+/// What the pod has come to, other than by its containers. A phase that the API has as terminal is
+/// told from the first moment on (trap 3), every other when nothing runs any more.
+fn end_of(orders: &Orders, history: &History, over: bool) -> Option<LastEnd> {
+    let failed = |reason: &str, message: String| {
+        Some(LastEnd { phase: Phase::Failed, reason: reason.to_owned(), message })
+    };
+    match (history.ended, &orders.verdict) {
+        (Some((Ended::Before, _)), _) => history.api.end.clone(),
+        _ if !over => None,
+        (Some((Ended::Refused, _)), _) => {
+            let Rejection { reason, message } = history.refused.as_ref()?;
+            failed(reason, format!("Pod was rejected: {message}"))
+        }
+        (Some((Ended::DeadlineExceeded, _)), _) => failed("DeadlineExceeded", DEADLINE_MESSAGE.to_owned()),
+        (_, Some(Verdict { reason, message, .. })) => failed(reason, message.clone()),
+        (Some((Ended::Finished, _)) | None, None) => None,
     }
 }
 
@@ -156,9 +189,15 @@ fn shorten(status: &mut ContainerStatus, limit: usize) {
 fn starts_again(container: &Container, exit: &Exit) -> bool {
     match container.role {
         Role::Sidecar => true,
-        Role::Init => !exit.initialized() && restarts(container.restart_policy, failure_of(exit)),
-        Role::Regular => restarts(container.restart_policy, exit.code),
+        Role::Init => !exit.initialized() && restart::starts_again(container, failure_of(exit)),
+        Role::Regular => restart::starts_again(container, exit.code),
+        Role::Ephemeral => false,
     }
+}
+
+/// The same, for an end that may be no more than a part of starting all containers anew.
+fn is_restartable(container: &Container, exit: &Exit) -> bool {
+    exit.reason == RESTARTING_ALL || restart::starts_again(container, failure_of(exit))
 }
 
 /// The code of an init container that has failed, never 0.
@@ -215,7 +254,7 @@ impl InitTally {
         for (container, status) in pod.init_containers.iter().zip(statuses) {
             match container.role {
                 Role::Sidecar => tally.sidecar(status),
-                Role::Init | Role::Regular => tally.init(container, status),
+                Role::Init | Role::Regular | Role::Ephemeral => tally.init(container, status),
             }
         }
         tally
@@ -244,7 +283,7 @@ impl InitTally {
         match exit {
             None => self.pending += 1,
             Some(exit) if exit.initialized() => {}
-            Some(exit) if restarts(container.restart_policy, failure_of(exit)) => {}
+            Some(exit) if is_restartable(container, exit) => {}
             Some(_) => self.failed += 1,
         }
     }
@@ -268,17 +307,18 @@ impl Tally {
                 (ContainerState::Running { .. }, _) => tally.running += 1,
                 (ContainerState::Waiting { .. }, None) => tally.waiting += 1,
                 (ContainerState::Waiting { .. }, Some(exit)) => {
-                    tally.stop(container.restart_policy, exit, false);
+                    tally.stop(container, exit, false);
                 }
-                (ContainerState::Terminated(exit), _) => tally.stop(container.restart_policy, exit, true),
+                (ContainerState::Terminated(exit), _) => tally.stop(container, exit, true),
             }
         }
         tally
     }
 
-    fn stop(&mut self, policy: RestartPolicy, exit: &Exit, now: bool) {
+    fn stop(&mut self, container: &Container, exit: &Exit, now: bool) {
         self.stopped += 1;
-        self.for_good += usize::from(!restarts(policy, exit.code));
+        let again = exit.reason == RESTARTING_ALL || restart::starts_again(container, exit.code);
+        self.for_good += usize::from(!again);
         self.succeeded += usize::from(now && exit.code == 0);
     }
 }

@@ -11,6 +11,7 @@ mod containers;
 mod ended;
 mod init;
 pub(super) mod probes;
+pub(super) mod reset;
 mod sandbox;
 pub(super) mod stop;
 pub(super) mod words;
@@ -43,6 +44,8 @@ pub struct Plan {
     pub ended: Option<Ended>,
     /// Each container has run.
     pub started: bool,
+    /// All containers are being started anew: whether everything old is gone.
+    pub reset: Option<bool>,
 }
 
 /// A container that is kept waiting.
@@ -119,11 +122,16 @@ impl Draft {
 pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, now: Duration) -> Plan {
     let facts = Facts { pod, orders, observed, history, now };
     let mut draft = Draft::default();
-    let own_end = || if orders.kill.is_none() { decide(facts, &mut draft) } else { None };
+    let resets = orders.kill.is_none() && history.ended.is_none() && reset::due(facts);
+    let own_end = || if orders.kill.is_none() { decide(facts, resets, &mut draft) } else { None };
     let ended = history.ended.map(|(ended, _)| ended).or_else(own_end);
+    let mut reset = None;
     let started = history.started || pod.containers.iter().all(|c| has_run(facts, c));
     let life = if orders.kill.is_some() || ended.is_some() {
         teardown::plan(facts, &mut draft)
+    } else if resets {
+        reset = Some(reset::plan(facts, &mut draft));
+        if started { Life::Running } else { Life::Starting }
     } else {
         bring_up(facts, &mut draft);
         if started { Life::Running } else { Life::Starting }
@@ -131,7 +139,7 @@ pub fn plan(pod: &Pod, orders: &Orders, observed: &Observed, history: &History, 
     probes::plan(facts, &mut draft, life);
     probes::remember(facts, &mut draft);
     let Draft { actions, abandon, waits, wake } = draft;
-    Plan { life, actions, abandon, waits, wake, ended, started }
+    Plan { life, actions, abandon, waits, wake, ended, started, reset }
 }
 
 fn has_run(facts: Facts<'_>, container: &Container) -> bool {
@@ -162,6 +170,10 @@ fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
             _ => containers::fetch_ahead(facts, draft, container),
         }
     }
+    for container in &facts.pod.ephemeral_containers {
+        // Whatever the others are at: people add them to see why.
+        containers::bring_up(facts, draft, container, place.as_ref());
+    }
     words::read(facts, draft);
     sandbox::remove_old(facts, draft, current);
 }
@@ -172,6 +184,7 @@ fn place(sandbox: &Sandbox, parent: &str) -> Place {
         sandbox_attempt: sandbox.attempt,
         cgroup_parent: parent.to_owned(),
         ips: sandbox.ips.clone(),
+        target: String::new(),
     }
 }
 
@@ -180,7 +193,12 @@ fn prepare<'a>(facts: Facts<'a>, draft: &mut Draft) -> Option<&'a str> {
     match &facts.history.ground {
         Ground::Unknown => draft.act(facts, Action::SetUpCgroup),
         Ground::Cgroup { .. } => draft.act(facts, Action::SetUpVolumes),
-        Ground::Ready { parent } => return Some(parent),
+        Ground::Ready { parent } => {
+            if facts.history.stale {
+                draft.act(facts, Action::RefreshVolumes);
+            }
+            return Some(parent);
+        }
         // Only the end takes these away.
         Ground::NoVolumes | Ground::Gone => {}
     }

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Life;
+use super::spec::placement::Placement;
 use super::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
+use super::status::PodStatus;
 use super::worker::{PodHandle, Worker};
 use crate::runtime::KnownPod;
 
@@ -38,6 +40,15 @@ pub async fn run_after(mut worker: Worker, ending: Vec<PodHandle>) {
         handle.kill(None, REASON);
         handle.remove();
         end(old.run(), &handle, &mut worker).await;
+    }
+    worker.run().await;
+}
+
+/// Lives the pod's life once those that make room for it are over.
+pub async fn run_behind(mut worker: Worker, victims: Vec<PodHandle>) {
+    for handle in victims {
+        worker.say(format!("waiting for pod {} to make room", handle.pod.uid));
+        handle.wait(PodStatus::is_over).await;
     }
     worker.run().await;
 }
@@ -93,5 +104,14 @@ pub(crate) fn shell(known: KnownPod) -> Pod {
         fqdn: false,
         pull_secrets: Vec::new(),
         shown: Shown::default(),
+        generation: 0,
+        created_at: 0,
+        ephemeral_containers: Vec::new(),
+        readiness_gates: Vec::new(),
+        placement: Placement::default(),
+        resources: None,
+        overhead: BTreeMap::new(),
+        runtime_class: String::new(),
+        service_links: false,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::spec::Pod;
+use super::spec::{Pod, Role};
 use super::status::{ConditionKind, ContainerState, PodStatus};
 use crate::events::{Event, Journal, Note};
 use crate::timeline::{Span, Timeline};
@@ -23,7 +23,12 @@ pub(super) struct Publisher {
     /// Shared by all statuses until the next event.
     events: Arc<[Event]>,
     started_at: i64,
+    /// Of the agent's own that are told.
+    turns: usize,
 }
+
+/// A pod that never becomes ready tells of so many turns at most.
+const MOST_TURNS: usize = 64;
 
 impl Publisher {
     /// Starts with `first`; the pod was taken up at `started_at`.
@@ -40,7 +45,12 @@ impl Publisher {
         first.conditions.iter_mut().for_each(|condition| condition.since = started_at);
         let (sender, receiver) = watch::channel(first);
         let (journal, events) = (Journal::default(), Arc::from([]));
-        (Self { pod, sender, timeline, spans, journal, events, started_at }, receiver)
+        (Self { pod, sender, timeline, spans, journal, events, started_at, turns: 0 }, receiver)
+    }
+
+    /// What the status is about is described anew.
+    pub(super) fn describe(&mut self, pod: Arc<Pod>) {
+        self.pod = pod;
     }
 
     /// An earlier agent took the pod up before this one did.
@@ -49,10 +59,28 @@ impl Publisher {
     }
 
     /// A stage has ended. This is the story of the pod's start: of each stage the first success
-    /// is kept, restarts add nothing, so it stays small however often a container crashes.
-    pub(super) fn stage(&mut self, span: Span, inner: &[Span]) {
-        if !self.timeline.has_stage(&span.name, &span.container) {
-            self.timeline.add_with(span, inner);
+    /// is kept, restarts add nothing, so it stays small however often a container crashes. Whether
+    /// it was kept.
+    pub(super) fn stage(&mut self, span: Span) -> bool {
+        let new = !self.timeline.has_stage(&span.name, &span.container);
+        if new {
+            self.timeline.add(span);
+            self.spans = self.timeline.spans().into();
+        }
+        new
+    }
+
+    /// What the runtime says of a stage that was kept.
+    pub(super) fn within(&mut self, stage: &Span, inner: &[Span]) {
+        self.timeline.add_within(stage, inner);
+        self.spans = self.timeline.spans().into();
+    }
+
+    /// The agent itself was what the pod waited for: one span each time, until it is ready.
+    pub(super) fn turn(&mut self, span: Span) {
+        if span.end > span.start && self.turns < MOST_TURNS && !self.timeline.has("ready") {
+            self.turns += 1;
+            self.timeline.add(span);
             self.spans = self.timeline.spans().into();
         }
     }
@@ -67,14 +95,14 @@ impl Publisher {
 
     /// An event; it is seen with the next status.
     pub(super) fn event(&mut self, note: Note, now_wall: i64) {
-        tracing::debug!(reason = note.reason, container = note.container, message = note.message, "event");
+        tracing::debug!(reason = %note.reason, container = note.container, message = note.message, "event");
         self.journal.add(note, now_wall);
         self.events = self.journal.events().into();
     }
 
     /// Sends the status if it differs from the last; `open` are the stages under way.
     pub(super) fn publish(&mut self, mut status: PodStatus, mut open: Vec<Span>, now_wall: i64) {
-        self.probe_stages(&status, now_wall);
+        self.container_stages(&status, now_wall);
         if status.holds(ConditionKind::Ready) {
             self.mark_once("ready", now_wall);
         }
@@ -96,10 +124,19 @@ impl Publisher {
         });
     }
 
-    /// How long each container's probes took to succeed for the first time.
-    fn probe_stages(&mut self, status: &PodStatus, now_wall: i64) {
+    /// How long each container's probes took to succeed for the first time, and how long an init
+    /// container ran: the others waited for that.
+    fn container_stages(&mut self, status: &PodStatus, now_wall: i64) {
         let pod = self.pod.clone();
         for (container, status) in pod.all_containers().zip(status.all_containers()) {
+            if let ContainerState::Terminated(exit) = &status.state
+                && container.role == Role::Init
+                && exit.initialized()
+            {
+                let (name, container) = ("container.run".to_owned(), container.name.clone());
+                let (start, end) = (exit.started_at, exit.finished_at.max(exit.started_at));
+                self.stage(Span { name, container, start, end, detail: String::new() });
+            }
             let ContainerState::Running { started_at } = status.state else { continue };
             let reached = [
                 ("probe.startup", container.probes.startup.is_some() && status.started),
@@ -108,7 +145,7 @@ impl Publisher {
             for (name, _) in reached.into_iter().filter(|(_, reached)| *reached) {
                 let (name, container) = (name.to_owned(), container.name.clone());
                 let span = Span { name, container, start: started_at, end: now_wall, detail: String::new() };
-                self.stage(span, &[]);
+                self.stage(span);
             }
         }
     }

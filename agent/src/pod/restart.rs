@@ -71,6 +71,12 @@ pub fn restarts(policy: RestartPolicy, code: i32) -> bool {
     }
 }
 
+/// Whether this container is started again after `code`: by its rules, else by its policy.
+#[must_use]
+pub fn starts_again(container: &Container, code: i32) -> bool {
+    container.rule_for(code).is_some() || restarts(container.restart_policy, code)
+}
+
 /// A changed image or changed resources start with a clean slate.
 #[must_use]
 pub fn crash_key(pod: &Pod, container: &Container) -> String {

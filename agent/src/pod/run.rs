@@ -27,6 +27,7 @@ use crate::node::NodeInfo;
 use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
 use crate::timeline::Span;
+use crate::users::UserRanges;
 use crate::volumes::Volumes;
 
 /// The outside world, as the workers see it.
@@ -50,6 +51,8 @@ pub struct Deps {
     pub checkpoints: Arc<dyn Checkpoints>,
     /// What pods may learn of their node.
     pub node: Arc<NodeInfo>,
+    /// Ranges of user IDs for pods with a user namespace of their own.
+    pub users: Arc<UserRanges>,
 }
 
 /// How an effect tells what it is about, while it still runs.
@@ -87,8 +90,12 @@ impl fmt::Debug for Deps {
 pub(super) struct Finished {
     pub(super) action: Action,
     pub(super) result: Result<Output, Trouble>,
-    /// The stage and the runtime's own stages within it.
-    pub(super) stage: Option<(Span, Vec<Span>)>,
+    /// When, by the wall clock.
+    pub(super) end: i64,
+    /// The stage that it was, if it was one that succeeded.
+    pub(super) stage: Option<Span>,
+    /// The ID of what was made.
+    pub(super) made: String,
 }
 
 /// What an effect works with.
@@ -112,19 +119,20 @@ impl Task<'_> {
     }
 }
 
-/// Carries out `action` and measures it.
-pub(super) async fn perform(deps: Deps, pod: Arc<Pod>, action: Action, teller: Teller) -> Finished {
-    let start = deps.clock.wall_nanos();
+/// Carries out `action`, and measures it when it is the stage `open`.
+pub(super) async fn perform(
+    deps: Deps,
+    pod: Arc<Pod>,
+    action: Action,
+    teller: Teller,
+    open: Option<Span>,
+) -> Finished {
     let mut made = String::new();
     let task = Task { deps: &deps, pod: &pod, teller: &teller };
     let result = effect(task, &action, &mut made).await;
     let end = deps.clock.wall_nanos();
-    let mut stage = None;
-    if let (Ok(_), Some(open)) = (&result, open_stage(&pod, &action, start)) {
-        let inner = inner_stages(&deps, &pod, &action, &made).await;
-        stage = Some((Span { end, ..open }, inner));
-    }
-    Finished { action, result, stage }
+    let stage = open.filter(|_| result.is_ok()).map(|open| Span { end, ..open });
+    Finished { action, result, end, stage, made }
 }
 
 /// The stage that `action` begins at `start`, still open.
@@ -157,38 +165,44 @@ fn stage_of(action: &Action) -> Option<(&'static str, &str)> {
         | Action::StopSandbox { .. }
         | Action::RemoveSandbox { .. }
         | Action::TearDownVolumes
+        | Action::RefreshVolumes
         | Action::TearDownCgroup
         | Action::Remember { .. } => None,
     }
 }
 
-/// A runtime without a timeline leaves out detail, not the pod.
-async fn inner_stages(deps: &Deps, pod: &Pod, action: &Action, made: &str) -> Vec<Span> {
+/// A stage, and the runtime's own stages within it. Asked for beside the pod's way to ready, not on
+/// it; a runtime without a timeline leaves out detail, not the pod.
+pub(super) async fn detailed(
+    deps: Deps,
+    pod: Arc<Pod>,
+    action: Action,
+    made: String,
+    stage: Span,
+) -> (Span, Vec<Span>) {
     let image;
-    let of = match action {
+    let of = match &action {
         Action::EnsureImage { container, .. } => {
             let name = pod.container(container).and_then(|c| parse_image(&c.image));
             image = name.map(|n| n.full).unwrap_or_default();
             Subject::Image(&image)
         }
-        Action::RunSandbox { .. } => Subject::Sandbox(made),
-        Action::CreateContainer { .. } => Subject::Container(made),
+        Action::RunSandbox { .. } => Subject::Sandbox(&made),
+        Action::CreateContainer { .. } => Subject::Container(&made),
         Action::StartContainer { id, .. } => Subject::Container(id),
-        _ => return Vec::new(),
+        _ => return (stage, Vec::new()),
     };
-    match deps.runtime.timeline(of).await {
-        Ok(spans) => spans,
-        Err(error) => {
-            tracing::debug!(%error, detail = error.detail(), "no stages from the runtime");
-            Vec::new()
-        }
-    }
+    let inner = deps.runtime.timeline(of).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, detail = error.detail(), "no stages from the runtime");
+        Vec::new()
+    });
+    (stage, inner)
 }
 
 async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Output, Trouble> {
     match action {
         Action::SetUpCgroup => ground::cgroup(task).await,
-        Action::SetUpVolumes => ground::volumes(task).await,
+        Action::SetUpVolumes | Action::RefreshVolumes => ground::volumes(task).await,
         Action::TearDownVolumes => ground::no_volumes(task).await,
         Action::TearDownCgroup => ground::no_cgroup(task).await,
         Action::Remember { marks } => ground::remember(task, marks).await,

@@ -3,6 +3,7 @@
 //! planner and the runtime client.
 
 pub mod env;
+pub mod placement;
 pub mod probe;
 pub mod qos;
 pub mod security;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::time::Duration;
 
 use env::{EnvFrom, EnvVar};
+use placement::Placement;
 use probe::{Lifecycle, Probes};
 pub use security::{PodSecurity, Seccomp, Security};
 use volume::{Volume, VolumeMount};
@@ -74,6 +76,8 @@ pub struct Namespaces {
     pub host_ipc: bool,
     /// Its containers see each other's processes.
     pub share_process: bool,
+    /// A user namespace of its own (hostUsers: false).
+    pub own_users: bool,
 }
 
 /// One pod to run.
@@ -122,6 +126,24 @@ pub struct Pod {
     pub pull_secrets: Vec<String>,
     /// Fields of the manifest that are shown, not acted on.
     pub shown: Shown,
+    /// Version of its spec in the API; 0 for files.
+    pub generation: i64,
+    /// Unix seconds; 0 for files.
+    pub created_at: i64,
+    /// Added while it runs, for people who look into it; never restarted.
+    pub ephemeral_containers: Vec<Container>,
+    /// Conditions that others must set before it is Ready.
+    pub readiness_gates: Vec<String>,
+    /// What its node must have.
+    pub placement: Placement,
+    /// Of the pod as a whole.
+    pub resources: Option<Requirements>,
+    /// What its sandbox needs besides, by resource.
+    pub overhead: BTreeMap<String, String>,
+    /// The RuntimeClass to run under; the runtime's default when empty.
+    pub runtime_class: String,
+    /// Variables for each service of its namespace.
+    pub service_links: bool,
 }
 
 /// Where a pod was described.
@@ -132,6 +154,8 @@ pub enum Origin {
     Run,
     /// The manifest folder: upstream's rules for static pods.
     Static,
+    /// The API server, which has validated it.
+    Api,
 }
 
 /// What downward API and status show of a manifest without acting on it.
@@ -182,6 +206,8 @@ pub enum Role {
     Init,
     /// An init container with restartPolicy Always: must have started, runs to the pod's end.
     Sidecar,
+    /// Added to a running pod: started once, and nothing waits for it or counts on it.
+    Ephemeral,
 }
 
 impl Pod {
@@ -210,13 +236,18 @@ impl Pod {
         format!("{}_{}_{}", self.namespace, self.name, self.uid)
     }
 
-    /// The container of that name, init containers included.
+    /// The container of that name, whatever its role.
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
-        self.all_containers().find(|c| c.name == name)
+        self.every_container().find(|c| c.name == name)
     }
 
-    /// Init containers first, each list in order.
+    /// Those of the pod itself, then those that were added to it.
+    pub fn every_container(&self) -> impl Iterator<Item = &Container> {
+        self.all_containers().chain(&self.ephemeral_containers)
+    }
+
+    /// Init containers first, each list in order; none that was added later.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.init_containers.iter().chain(&self.containers)
     }
@@ -231,6 +262,8 @@ pub struct Container {
     pub role: Role,
     /// When it is started again; the pod's policy, or its own.
     pub restart_policy: RestartPolicy,
+    /// In order; the first that matches its exit code wins over the policy.
+    pub restart_rules: Vec<RestartRule>,
     /// As written; may still be no valid reference, which is a state, not a manifest error.
     pub image: String,
     /// Explicit, or by tag.
@@ -265,8 +298,50 @@ pub struct Container {
     pub resources: Resources,
     /// User, capabilities and the like.
     pub security: Security,
-    /// Over everything written for this container.
+    /// Requests and limits as written, those that are not acted on, too.
+    pub written: Requirements,
+    /// An ephemeral container sees the processes of this one; may be empty.
+    pub target: String,
+    /// Of what its restart hangs on: name and image, as the kubelet counts it.
     pub hash: String,
+}
+
+/// Requests and limits by resource, as written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requirements {
+    /// At least.
+    pub requests: BTreeMap<String, String>,
+    /// At most.
+    pub limits: BTreeMap<String, String>,
+}
+
+/// As in ContainerRestartRule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestartRule {
+    /// What happens.
+    pub action: RestartAction,
+    /// Whether `codes` are those it is about, or all but them.
+    pub within: bool,
+    /// Exit codes.
+    pub codes: Vec<i32>,
+}
+
+/// What a rule does when it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartAction {
+    /// The container is started again.
+    Restart,
+    /// All containers of the pod are, from the first init container on, in the same sandbox.
+    RestartAllContainers,
+}
+
+impl Container {
+    /// The first rule that an exit code matches.
+    #[must_use]
+    pub fn rule_for(&self, code: i32) -> Option<RestartAction> {
+        let rule = self.restart_rules.iter().find(|rule| rule.codes.contains(&code) == rule.within)?;
+        Some(rule.action)
+    }
 }
 
 /// A port the container says it listens on.

@@ -7,13 +7,14 @@ use super::Life;
 use super::spec::Role;
 use super::spec::qos::Qos;
 use crate::events::Event;
-use crate::runtime::Exit;
+use crate::runtime::{Actual, Exit, User};
 use crate::timeline::Span;
 
 /// As in PodStatus.phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Not each container has run yet.
+    #[default]
     Pending,
     /// At least one runs, or will again.
     Running,
@@ -37,7 +38,7 @@ impl Phase {
 }
 
 /// One pod, now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodStatus {
     /// Where it is.
     pub life: Life,
@@ -49,6 +50,16 @@ pub struct PodStatus {
     pub message: String,
     /// As in PodStatus.reason: DeadlineExceeded; mostly empty.
     pub api_reason: String,
+    /// As in PodStatus.message; mostly empty.
+    pub api_message: String,
+    /// It was ended to make room for others: why, as its condition DisruptionTarget says.
+    pub disrupted: Option<String>,
+    /// Which version of the pod's spec this is about; 0 for files.
+    pub observed_generation: i64,
+    /// The runtime's name, which container IDs are told with.
+    pub runtime: String,
+    /// Whether the runtime makes recursive read-only mounts.
+    pub recursive_read_only: bool,
     /// The first of `ips`.
     pub ip: String,
     /// Primary first; empty until there is a sandbox.
@@ -67,6 +78,8 @@ pub struct PodStatus {
     pub init_containers: Vec<ContainerStatus>,
     /// In the pod's order.
     pub containers: Vec<ContainerStatus>,
+    /// In the pod's order.
+    pub ephemeral_containers: Vec<ContainerStatus>,
     /// Stages so far.
     pub spans: Arc<[Span]>,
     /// What happened, oldest first.
@@ -101,6 +114,8 @@ pub enum ConditionKind {
     ContainersReady,
     /// It has a node.
     PodScheduled,
+    /// A rule of one of its containers starts them all anew.
+    AllContainersRestarting,
 }
 
 impl ConditionKind {
@@ -113,6 +128,7 @@ impl ConditionKind {
             Self::Ready => "Ready",
             Self::ContainersReady => "ContainersReady",
             Self::PodScheduled => "PodScheduled",
+            Self::AllContainersRestarting => "AllContainersRestarting",
         }
     }
 }
@@ -137,7 +153,7 @@ impl PodStatus {
 }
 
 /// One container, now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerStatus {
     /// In its pod.
     pub name: String,
@@ -153,6 +169,12 @@ pub struct ContainerStatus {
     pub state: ContainerState,
     /// How the attempt before ended.
     pub last_exit: Option<Exit>,
+    /// The ID of that attempt; may be empty.
+    pub last_id: String,
+    /// Whom its first process runs as, when the runtime says so.
+    pub user: Option<User>,
+    /// What the runtime holds it to while it runs, when the runtime says so.
+    pub actual: Option<Actual>,
     /// The newest attempt's number.
     pub restart_count: u32,
     /// It runs, its hook is done, its startup probe has succeeded.
@@ -180,4 +202,10 @@ pub enum ContainerState {
     },
     /// Has ended.
     Terminated(Exit),
+}
+
+impl Default for ContainerState {
+    fn default() -> Self {
+        Self::Waiting { reason: String::new(), message: String::new() }
+    }
 }

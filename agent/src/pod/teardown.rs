@@ -52,7 +52,10 @@ fn deadline(facts: Facts<'_>) -> Duration {
 /// was begun cannot be taken back, so its end is awaited.
 fn stop_containers(facts: Facts<'_>, draft: &mut Draft, deadline: Duration) -> bool {
     let mut waiting = facts.history.flights.keys().any(|op| {
-        matches!(op, Op::Cgroup | Op::Volumes | Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_))
+        matches!(
+            op,
+            Op::Cgroup | Op::Volumes | Op::Refresh | Op::Sandbox | Op::Container(_) | Op::RemoveContainer(_)
+        )
     });
     for instance in &facts.observed.containers {
         // One of which the runtime lost track is ended with its sandbox.

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::Orders;
 use super::run::Deps;
 use super::spec::env::{EnvValue, EnvVar};
+use super::spec::placement::Placement;
 use super::spec::probe::{Lifecycle, Probes};
 use super::spec::{
-    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Resources, RestartPolicy, Role,
-    Security, Shown, TerminationMessage,
+    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, Resources,
+    RestartPolicy, Role, Security, Shown, TerminationMessage,
 };
 use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
@@ -46,6 +47,15 @@ pub(crate) fn pod() -> Pod {
         fqdn: false,
         pull_secrets: vec![],
         shown: Shown::default(),
+        generation: 0,
+        created_at: 0,
+        ephemeral_containers: Vec::new(),
+        readiness_gates: Vec::new(),
+        placement: Placement::default(),
+        resources: None,
+        overhead: BTreeMap::new(),
+        runtime_class: String::new(),
+        service_links: false,
     }
 }
 
@@ -58,6 +68,7 @@ pub(crate) fn node_info() -> NodeInfo {
         cpu: 2000,
         memory: 1 << 30,
         ephemeral: 1 << 30,
+        ..NodeInfo::default()
     }
 }
 
@@ -84,6 +95,9 @@ pub(crate) fn container(name: &str) -> Container {
         ports: vec![],
         resources: Resources::default(),
         security: Security::default(),
+        restart_rules: vec![],
+        written: Requirements::default(),
+        target: String::new(),
         hash: "abc".into(),
     }
 }
@@ -100,6 +114,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         probe_io: Arc::new(FakeProbe::default()),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
+        users: Arc::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! one for each pod UID.
 
 mod handle;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +17,18 @@ use super::history::{History, Trouble};
 use super::phase::{self, Seen};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
-use super::run::{Deps, Finished, Teller, open_stage, perform};
+use super::run::{Deps, Finished, Teller, detailed, open_stage, perform};
 use super::spec::Pod;
+use super::status::ConditionKind;
 use super::{Life, Orders};
+use crate::admission::Rejection;
+use crate::agent::Wanted;
 use crate::events::{Kind, Note};
 use crate::runtime::Observed;
 use crate::timeline::Span;
 pub use handle::PodHandle;
+use handle::Senders;
+use turns::Turns;
 
 /// How late a change is seen at most. While something is about to change; otherwise; and the same
 /// when the runtime tells by itself, so that looking is only the safety net.
@@ -37,8 +43,12 @@ const DOWN_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Worker {
     pod: Arc<Pod>,
+    /// The pod as it is described now.
+    pods: watch::Receiver<Arc<Pod>>,
     deps: Deps,
     orders: watch::Receiver<Orders>,
+    /// Rises when an object that the pod refers to has changed.
+    objects: watch::Receiver<u64>,
     /// Counts the runtime's events about this pod.
     pokes: watch::Receiver<u64>,
     /// Whether the runtime's events arrive.
@@ -52,6 +62,11 @@ pub struct Worker {
     tasks: BTreeMap<Op, AbortHandle>,
     /// Stages under way.
     open: BTreeMap<Op, Span>,
+    /// What the runtime says of stages that have ended.
+    details: JoinSet<(Span, Vec<Span>)>,
+    turns: Turns,
+    /// When the pod was taken up, by the wall clock.
+    seen_at: i64,
     teller: Teller,
     notes: mpsc::Receiver<Note>,
 }
@@ -66,12 +81,18 @@ impl Worker {
 
     /// The same, with the news whether the runtime's events arrive: they come as pokes of the handle.
     #[must_use]
-    pub fn watched(pod: Pod, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
+    pub fn watched(pod: impl Into<Wanted>, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
+        let Wanted { pod, last, ending: _, refused } = pod.into();
         let pod = Arc::new(pod);
-        let now = deps.clock.mono();
+        let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
         let (orders_in, orders) = watch::channel(Orders::default());
+        let (pods_in, pods) = watch::channel(pod.clone());
         let (pokes_in, pokes) = watch::channel(0);
-        let (observed, history) = (Observed::default(), History::new(now));
+        let (observed, mut history) = (Observed::default(), History::new(now));
+        // Told once: what the API has as ended was told by an agent before.
+        let rejection = refused.clone().filter(|_| last.end.is_none());
+        let taken_up = last.started_at;
+        history.inherit(last, refused, now, wall);
         let first = phase::status(Seen {
             pod: &pod,
             orders: &Orders::default(),
@@ -79,13 +100,22 @@ impl Worker {
             observed: &observed,
             history: &history,
             now,
-            host_ips: &deps.node.ips,
+            node: &deps.node,
         });
-        let (publisher, status) = Publisher::new(pod.clone(), first, deps.clock.wall_nanos());
-        let handle = PodHandle::new(pod.clone(), status, orders_in, pokes_in, deps.clock.clone());
+        let (mut publisher, status) = Publisher::new(pod.clone(), first, wall);
+        if taken_up != 0 {
+            publisher.began(taken_up);
+        }
+        if let Some(Rejection { reason, message }) = rejection {
+            publisher.event(Note::pod(Kind::Warning, reason, message), wall);
+        }
+        let senders = Senders { orders: orders_in, pods: pods_in, pokes: pokes_in };
+        let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let (teller, notes) = Teller::new();
         let worker = Self {
             pod,
+            pods,
+            objects: watch::channel(0).1,
             deps,
             orders,
             pokes,
@@ -96,6 +126,9 @@ impl Worker {
             effects: JoinSet::new(),
             tasks: BTreeMap::new(),
             open: BTreeMap::new(),
+            details: JoinSet::new(),
+            turns: Turns::new(wall),
+            seen_at: wall,
             teller,
             notes,
         };
@@ -123,8 +156,17 @@ impl Worker {
     pub async fn run(mut self) {
         let span = tracing::info_span!("pod", name = %self.pod.full_name(), uid = %self.pod.uid);
         async {
-            self.publisher.mark_once("admitted", self.deps.clock.wall_nanos());
+            let admitted = self.deps.clock.wall_nanos();
+            // Until now it looked for earlier pods of its name, and waited for them.
+            self.tell_own("agent.predecessors", self.seen_at, admitted);
+            self.publisher.mark_once("admitted", admitted);
             self.recall().await;
+            if !self.pod.containers.is_empty() {
+                self.objects = self.deps.api.follow(&self.pod);
+            }
+            let recalled = self.deps.clock.wall_nanos();
+            self.tell_own("agent.recall", admitted, recalled);
+            self.turns.wake(recalled);
             while let Some(pause) = self.turn().await {
                 if !self.rest(pause).await {
                     break;
@@ -135,10 +177,24 @@ impl Worker {
         .await;
     }
 
+    fn tell_turn(&mut self, mut led_to: Vec<String>, ready: bool, until: i64) {
+        if ready {
+            led_to.push("ready".to_owned());
+        }
+        if let Some(span) = self.turns.end(until, &led_to) {
+            self.publisher.turn(span);
+        }
+    }
+
+    fn tell_own(&mut self, name: &str, start: i64, end: i64) {
+        let (name, container, detail) = (name.to_owned(), String::new(), String::new());
+        self.publisher.turn(Span { name, container, start, end, detail });
+    }
+
     /// The log folder remembers attempts that the runtime has forgotten, the checkpoint what the
     /// agent before this one knew of probes.
     async fn recall(&mut self) {
-        for container in self.pod.all_containers() {
+        for container in self.pod.every_container() {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
                 Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
                 Ok(None) => {}
@@ -159,8 +215,11 @@ impl Worker {
             return Some(observed.clone());
         }
         self.pokes.mark_unchanged();
+        let begun = self.deps.clock.wall_nanos();
         match self.deps.runtime.observe(&self.pod.uid).await {
             Ok(mut observed) => {
+                let ends = observed.containers.iter().filter_map(|c| Some(c.exit()?.finished_at));
+                self.turns.looked(begun, self.deps.clock.wall_nanos(), ends);
                 if self.pod.namespaces.host_network {
                     // The runtime tells none: the node's are the pod's, for probes, hooks and the
                     // downward API, too.
@@ -188,6 +247,7 @@ impl Worker {
         let now = self.deps.clock.mono();
         // What is told now was so before anything new begins.
         let wall = self.deps.clock.wall_nanos();
+        self.take_over();
         self.history.absorb(&self.pod, &observed, now, wall);
         let orders = self.orders.borrow_and_update().clone();
         let plan = plan(&self.pod, &orders, &observed, &self.history, now);
@@ -199,9 +259,9 @@ impl Worker {
         let Plan { life, actions, abandon, waits, wake, .. } = plan;
         abandon.iter().for_each(|op| self.abandon(op));
         self.tell_waits(&waits);
-        for action in actions {
-            self.begin(action, now);
-        }
+        let begun = self.deps.clock.wall_nanos();
+        let led_to: Vec<String> =
+            actions.into_iter().filter_map(|action| self.begin(action, now, begun)).collect();
         self.drain_notes();
         let status = phase::status(Seen {
             pod: &self.pod,
@@ -210,12 +270,14 @@ impl Worker {
             observed: &observed,
             history: &self.history,
             now,
-            host_ips: &self.deps.node.ips,
+            node: &self.deps.node,
         });
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
+            self.deps.api.forget(&self.pod.uid);
         }
+        self.tell_turn(led_to, status.holds(ConditionKind::Ready), begun);
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);
         if life == Life::Gone {
@@ -229,6 +291,20 @@ impl Worker {
         self.seen = Some((observed, until));
         let rest = until.saturating_sub(now);
         Some(wake.map_or(rest, |wake| wake.saturating_sub(now).min(rest)))
+    }
+
+    /// The pod may be described anew while it runs: images, ephemeral containers, deadline, labels.
+    fn take_over(&mut self) {
+        if !self.pods.has_changed().unwrap_or(false) {
+            return;
+        }
+        let new = self.pods.borrow_and_update().clone();
+        self.history.redescribe(&self.pod, &new);
+        self.publisher.describe(new.clone());
+        if self.pod.ephemeral_containers != new.ephemeral_containers {
+            self.objects = self.deps.api.follow(&new);
+        }
+        self.pod = new;
     }
 
     /// Nobody can ask for them by the pod's name any more.
@@ -279,18 +355,22 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, action: Action, now: Duration) {
+    /// The name of the stage that it is, if it is one.
+    fn begin(&mut self, action: Action, now: Duration, wall: i64) -> Option<String> {
         tracing::debug!(?action, "begin");
         let op = action.op();
         self.history.begin(&self.pod, &action, now);
-        if let Some(stage) = open_stage(&self.pod, &action, self.deps.clock.wall_nanos()) {
-            self.open.insert(op.clone(), stage);
+        let stage = open_stage(&self.pod, &action, wall);
+        if let Some(stage) = &stage {
+            self.open.insert(op.clone(), stage.clone());
         }
-        let task = perform(self.deps.clone(), self.pod.clone(), action, self.teller.clone());
+        let name = stage.as_ref().map(Span::label);
+        let task = perform(self.deps.clone(), self.pod.clone(), action, self.teller.clone(), stage);
         // A stop with a shorter grace overtakes the one under way.
         if let Some(older) = self.tasks.insert(op, self.effects.spawn(task.in_current_span())) {
             older.abort();
         }
+        name
     }
 
     /// Nobody waits for it any more; what it asked of the runtime ends by itself.
@@ -316,29 +396,39 @@ impl Worker {
                 self.history.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
+            Ok(()) = self.pods.changed() => self.pods.mark_changed(),
+            Ok(()) = self.objects.changed() => self.history.stale = true,
+            Some(detailed) = self.details.join_next() => match detailed {
+                Ok((stage, inner)) => self.publisher.within(&stage, &inner),
+                Err(error) => tracing::error!(%error, "asking for the stages within a stage died"),
+            },
             () = tokio::time::sleep(pause) => {}
         }
         while let Some(joined) = self.effects.try_join_next_with_id() {
             self.ended(joined);
         }
+        // Unless an effect did before.
+        self.turns.wake(self.deps.clock.wall_nanos());
         true
     }
 
     fn ended(&mut self, joined: Result<(Id, Finished), JoinError>) {
         let now = self.deps.clock.mono();
         match joined {
-            Ok((id, Finished { action, result, stage })) => {
+            Ok((id, Finished { action, result, end, stage, made })) => {
                 let op = action.op();
                 if !self.forget_task(id, &op) {
                     return;
                 }
+                self.turns.wake(end);
                 // It told these before it ended.
                 self.drain_notes();
                 if let Err(Trouble { reason, message }) = &result {
                     tracing::warn!(?op, reason, message, "failed");
                 }
-                if let Some((span, inner)) = stage {
-                    self.publisher.stage(span, &inner);
+                if let Some(stage) = stage.filter(|stage| self.publisher.stage(stage.clone())) {
+                    let (deps, pod) = (self.deps.clone(), self.pod.clone());
+                    self.details.spawn(detailed(deps, pod, action.clone(), made, stage));
                 }
                 if op.changes_runtime() {
                     self.seen = None;

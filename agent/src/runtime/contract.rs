@@ -203,13 +203,15 @@ impl Subject<'_> {
             sandbox,
             sandbox_attempt: 0,
             cgroup_parent: "",
+            users: None,
+            target: "",
             image_id,
             setup,
         }
     }
 
     fn new_sandbox(&self) -> NewSandbox<'_> {
-        NewSandbox { pod: &self.material.pod, attempt: 0, cgroup_parent: "" }
+        NewSandbox { pod: &self.material.pod, attempt: 0, cgroup_parent: "", handler: "", users: None }
     }
 
     async fn create(

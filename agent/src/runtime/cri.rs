@@ -2,14 +2,18 @@
 //! the mapping of answers; never decides what to call. Called by the pod workers through
 //! [`Runtime`].
 
+mod about;
 mod container_config;
+pub mod driver;
+mod keeper;
 mod log_end;
 mod observe;
 mod resources;
 mod sandbox_config;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -23,7 +27,7 @@ use super::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
-use crate::dns::DnsConfig;
+use crate::dns::Resolver;
 use crate::pod::spec::PodUid;
 use crate::timeline::{Span, parse_runtime_spans};
 
@@ -44,10 +48,8 @@ pub struct NodeConfig {
     pub pod_logs_dir: PathBuf,
     /// For oom_score_adj of burstable pods.
     pub memory_capacity: i64,
-    /// The resolver of pods with a network of their own.
-    pub dns: DnsConfig,
-    /// The node's, for pods on its network.
-    pub host_dns: DnsConfig,
+    /// Of pods.
+    pub resolver: Arc<Resolver>,
     /// Whether the controllers are on cgroup v2.
     pub cgroup_v2: bool,
     /// Whether the kernel counts swap, so that it can be forbidden.
@@ -58,6 +60,17 @@ pub struct NodeConfig {
     pub seccomp_root: PathBuf,
     /// For pods whose host name is their FQDN.
     pub cluster_domain: String,
+}
+
+/// What the runtime can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Such as `containerd`.
+    pub runtime_name: String,
+    /// The default handler makes mounts read-only with all that is below them.
+    pub recursive_read_only: bool,
+    /// Handlers that make user namespaces; the default one is the empty text.
+    pub user_namespaces: BTreeSet<String>,
 }
 
 /// A CRI runtime.
@@ -99,16 +112,17 @@ impl CriRuntime {
         }
     }
 
-    /// Whether the default handler makes recursive read-only mounts: what a kubelet reads from
-    /// Status, too.
+    /// What a kubelet reads from Version and Status, too.
     ///
     /// # Errors
     /// When the runtime does not answer.
-    pub async fn recursive_read_only(&self) -> Result<bool, Error> {
+    pub async fn features(&self) -> Result<Features, Error> {
+        let wrap = |status: Status| Error::Features { source: failure(&status) };
+        let ask = wire::VersionRequest { version: String::new() };
+        let version = self.runtime().version(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
         let ask = wire::StatusRequest { verbose: false };
-        let answer = self.runtime().status(timed(ask, TIMEOUT)).await;
-        let status = answer.map_err(|status| Error::Features { source: failure(&status) })?.into_inner();
-        Ok(recursive_read_only(&status))
+        let status = self.runtime().status(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
     fn runtime(&self) -> RuntimeServiceClient<Channel> {
@@ -170,7 +184,7 @@ impl Runtime for CriRuntime {
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
                 auth: auth.cloned().map(auth_config),
-                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", &self.node)),
+                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", None, &self.node)),
             };
             // No deadline: how long a pull may take depends on the image.
             let answer = self
@@ -186,8 +200,14 @@ impl Runtime for CriRuntime {
         Box::pin(async move {
             let pod = new.pod;
             let ask = wire::RunPodSandboxRequest {
-                config: Some(sandbox_config::sandbox(pod, new.attempt, new.cgroup_parent, &self.node)),
-                runtime_handler: String::new(),
+                config: Some(sandbox_config::sandbox(
+                    pod,
+                    new.attempt,
+                    new.cgroup_parent,
+                    new.users,
+                    &self.node,
+                )),
+                runtime_handler: new.handler.to_owned(),
             };
             let answer = self
                 .runtime()
@@ -223,6 +243,7 @@ impl Runtime for CriRuntime {
                     new.pod,
                     new.sandbox_attempt,
                     new.cgroup_parent,
+                    new.users,
                     &self.node,
                 )),
             };
@@ -325,9 +346,17 @@ fn auth_config(auth: RegistryAuth) -> wire::AuthConfig {
 }
 
 /// A runtime that names no handler says nothing of features, and is not asked for them.
-fn recursive_read_only(status: &wire::StatusResponse) -> bool {
-    let default = status.runtime_handlers.iter().find(|handler| handler.name.is_empty());
-    default.and_then(|handler| handler.features.as_ref()).is_some_and(|f| f.recursive_read_only_mounts)
+fn features(status: &wire::StatusResponse) -> Features {
+    let can = |of: fn(&wire::RuntimeHandlerFeatures) -> bool| {
+        let handlers = status.runtime_handlers.iter();
+        let able = handlers.filter(move |handler| handler.features.as_ref().is_some_and(of));
+        able.map(|handler| handler.name.clone()).collect::<BTreeSet<String>>()
+    };
+    Features {
+        runtime_name: String::new(),
+        recursive_read_only: can(|f| f.recursive_read_only_mounts).contains(""),
+        user_namespaces: can(|f| f.user_namespaces),
+    }
 }
 
 fn image_spec(image: &str) -> wire::ImageSpec {

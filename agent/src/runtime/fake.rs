@@ -139,6 +139,11 @@ impl FakeRuntime {
         self.lock().latency = latency;
     }
 
+    /// How long an answer about the runtime's own stages takes.
+    pub fn set_timeline_latency(&self, latency: Duration) {
+        self.lock().timeline_latency = latency;
+    }
+
     /// What was done so far: `create web/0`, `stop-sandbox s1`.
     #[must_use]
     pub fn log(&self) -> Vec<String> {

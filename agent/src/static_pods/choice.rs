@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod as Described;
 
+use super::describe::describe;
 use super::rules;
-use crate::pod::spec::Pod;
+use crate::pod::spec::{Pod, PodUid};
 use crate::ports;
 
 /// One file, read: the pod, and whether it gives its own UID.
@@ -15,15 +18,19 @@ use crate::ports;
 pub(super) struct Reading {
     pub(super) path: PathBuf,
     pub(super) result: Result<(Pod, bool), String>,
+    /// In its own words, when there is a pod.
+    pub(super) raw: Option<Arc<Described>>,
 }
 
 /// What the folder comes to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Found {
     /// All that should run, the longest known first.
     pub pods: Vec<Pod>,
     /// Files that are not what they should be, by path.
     pub problems: Vec<Problem>,
+    /// The pods as the API shall show them.
+    pub described: BTreeMap<PodUid, Arc<Described>>,
 }
 
 /// A file, or the folder, that is not as it should be.
@@ -40,6 +47,7 @@ pub struct Problem {
 struct Good {
     pod: Pod,
     uid_given: bool,
+    raw: Option<Arc<Described>>,
     /// When its present content was first met.
     seen: Timestamp,
     /// When there was first a pod in this file: who came first keeps names and ports.
@@ -64,14 +72,14 @@ impl Choice {
     pub(super) fn take(&mut self, readings: Vec<Reading>, now: Timestamp) {
         let before = std::mem::take(&mut self.good);
         self.bad.clear();
-        for Reading { path, result } in readings {
+        for Reading { path, result, raw } in readings {
             let old = before.get(&path);
             match result {
                 Ok((pod, uid_given)) => {
                     let same = old.filter(|old| old.pod == pod);
                     let seen = same.map_or(now, |old| old.seen);
                     let since = old.map_or(now, |old| old.since);
-                    self.good.insert(path, Good { pod, uid_given, seen, since });
+                    self.good.insert(path, Good { pod, uid_given, raw, seen, since });
                 }
                 Err(message) => {
                     if let Some(old) = old {
@@ -95,11 +103,17 @@ impl Choice {
         order.sort_by_key(|(path, good)| (good.since, *path));
         let mut problems = self.bad.clone();
         let mut chosen: Vec<(&PathBuf, Pod)> = Vec::new();
+        let mut described = BTreeMap::new();
         for (path, good) in order {
             let adopted =
                 rules::adopt(good.pod.clone(), good.uid_given, path, &self.node, &good.seen.to_string());
             match adopted.and_then(|pod| clash(&pod, &chosen).map_or(Ok(pod), Err)) {
-                Ok(pod) => chosen.push((path, pod)),
+                Ok(pod) => {
+                    if let Some(raw) = &good.raw {
+                        described.insert(pod.uid.clone(), Arc::new(describe(raw, &pod)));
+                    }
+                    chosen.push((path, pod));
+                }
                 Err(message) => {
                     problems.entry(path.clone()).or_insert(message);
                 }
@@ -108,6 +122,7 @@ impl Choice {
         Found {
             pods: chosen.into_iter().map(|(_, pod)| pod).collect(),
             problems: problems.into_iter().map(|(path, message)| Problem { path, message }).collect(),
+            described,
         }
     }
 }
@@ -139,11 +154,11 @@ mod tests {
     use crate::pod::tests::{container, pod};
 
     fn good(path: &str, name: &str) -> Reading {
-        Reading { path: path.into(), result: Ok((Pod { name: name.into(), ..pod() }, false)) }
+        Reading { path: path.into(), result: Ok((Pod { name: name.into(), ..pod() }, false)), raw: None }
     }
 
     fn bad(path: &str) -> Reading {
-        Reading { path: path.into(), result: Err("not valid YAML".into()) }
+        Reading { path: path.into(), result: Err("not valid YAML".into()), raw: None }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -184,7 +199,7 @@ mod tests {
         assert_eq!(choice.found().pods, std::slice::from_ref(&old), "the same content is the same pod");
         let changed =
             Pod { name: "a".into(), uid: crate::pod::spec::PodUid::parse("uid-2").unwrap(), ..pod() };
-        choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)) }], at(3));
+        choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)), raw: None }], at(3));
         let new = choice.found().pods.remove(0);
         assert_eq!(new.name, old.name);
         assert_ne!(new.uid, old.uid);
@@ -212,7 +227,11 @@ mod tests {
                 host_ip: String::new(),
             };
             let containers = vec![Container { ports: vec![port], ..container("c") }];
-            Reading { path: path.into(), result: Ok((Pod { name: name.into(), containers, ..pod() }, false)) }
+            Reading {
+                path: path.into(),
+                result: Ok((Pod { name: name.into(), containers, ..pod() }, false)),
+                raw: None,
+            }
         };
         let mut choice = Choice::new("n".into());
         choice.take(vec![with("a", "a"), with("b", "b"), good("c", "c")], at(1));

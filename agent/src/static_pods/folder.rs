@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::choice::Reading;
 use crate::manifest::{self, Object};
@@ -40,11 +41,19 @@ fn read_one(path: PathBuf) -> Option<Reading> {
     match fs::metadata(&path) {
         Ok(found) if found.is_file() => {}
         Ok(found) if found.is_dir() => return None,
-        Ok(_) => return Some(Reading { path, result: Err("is neither a file nor a folder".to_owned()) }),
+        Ok(_) => {
+            return Some(Reading {
+                path,
+                result: Err("is neither a file nor a folder".to_owned()),
+                raw: None,
+            });
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(Reading { path, result: Err(error.to_string()) }),
+        Err(error) => return Some(Reading { path, result: Err(error.to_string()), raw: None }),
     }
-    let result = manifest::read(&path).and_then(|text| manifest::parse_text(&path, &text));
+    let text = manifest::read(&path);
+    let raw = text.as_ref().ok().and_then(|text| manifest::described(text)).map(Arc::new);
+    let result = text.and_then(|text| manifest::parse_text(&path, &text));
     let result = result.map_err(|error| chain(&error)).and_then(|objects| {
         let mut objects = objects.into_iter();
         match (objects.next(), objects.next()) {
@@ -57,7 +66,7 @@ fn read_one(path: PathBuf) -> Option<Reading> {
             (Some(_), Some(_)) => Err("more than one object: a static pod has a file of its own".to_owned()),
         }
     });
-    Some(Reading { path, result })
+    Some(Reading { path, result, raw })
 }
 
 /// The error with its causes, and without the path, which is told anyway.

@@ -61,7 +61,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     let projections = || {
         pod.volumes.iter().flat_map(|volume| match &volume.source {
             VolumeSource::Projected { sources, .. } => sources.as_slice(),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => &[],
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Claim { .. } => &[],
         })
     };
     let secrets = !pod.pull_secrets.is_empty()
@@ -74,7 +74,14 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     match (secrets, config_maps) {
         (true, _) => Some("secrets"),
         (false, true) => Some("configmaps"),
-        (false, false) => None,
+        (false, false) => pod.volumes.iter().find_map(|volume| match &volume.source {
+            VolumeSource::Claim { .. } => Some("persistentvolumeclaims"),
+            VolumeSource::Projected { sources, .. } => sources
+                .iter()
+                .any(|source| matches!(source, Projection::Token(_)))
+                .then_some("serviceaccounts (via projected volumes)"),
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => None,
+        }),
     }
 }
 

@@ -47,11 +47,7 @@ fn label(span: &Span) -> String {
     // `container.start` is a stage of its own, `container.start.clone` one within it.
     let inner = span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.');
     let indent = if inner { "  " } else { "" };
-    if span.container.is_empty() {
-        format!("{indent}{}", span.name)
-    } else {
-        format!("{indent}[{}] {}", span.container, span.name)
-    }
+    format!("{indent}{}", span.label())
 }
 
 /// The span's place on a bar of `width` columns.

@@ -25,6 +25,8 @@ pub(super) struct File {
     pub(super) content: Vec<u8>,
     /// Permission bits.
     pub(super) mode: u32,
+    /// Whose it is, if not root's.
+    pub(super) user: Option<u32>,
 }
 
 const DATA: &str = "..data";
@@ -91,6 +93,9 @@ fn write_file(folder: &Path, path: &str, file: &File) -> io::Result<()> {
     }
     let mut open = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     open.write_all(&file.content)?;
+    if file.user.is_some() {
+        std::os::unix::fs::fchown(&open, file.user, None)?;
+    }
     open.set_permissions(fs::Permissions::from_mode(file.mode))
 }
 
@@ -158,7 +163,9 @@ mod tests {
 
     fn payload(list: &[(&str, &str)]) -> Payload {
         list.iter()
-            .map(|(path, text)| ((*path).to_owned(), File { content: text.as_bytes().to_vec(), mode: 0o640 }))
+            .map(|(path, text)| {
+                ((*path).to_owned(), File { content: text.as_bytes().to_vec(), mode: 0o640, user: None })
+            })
             .collect()
     }
 

@@ -19,7 +19,9 @@ pub struct FakeVolumes {
 #[derive(Debug, Default)]
 struct State {
     set_up: BTreeSet<PodUid>,
+    times: BTreeMap<PodUid, usize>,
     words: BTreeMap<(PodUid, String, u32), String>,
+    files: BTreeMap<(PodUid, String), String>,
     failure: Option<String>,
 }
 
@@ -36,6 +38,17 @@ impl FakeVolumes {
     /// What a container leaves.
     pub fn say(&self, uid: &PodUid, container: &str, attempt: u32, words: &str) {
         self.state().words.insert((uid.clone(), container.to_owned(), attempt), words.to_owned());
+    }
+
+    /// A file in a volume of the pod.
+    pub fn leave(&self, uid: &PodUid, volume: &str, path: &str, text: &str) {
+        self.state().files.insert((uid.clone(), format!("{volume}/{path}")), text.to_owned());
+    }
+
+    /// How often they were set up.
+    #[must_use]
+    pub fn times(&self, uid: &PodUid) -> usize {
+        self.state().times.get(uid).copied().unwrap_or(0)
     }
 
     /// Whether the pod has its volumes.
@@ -73,7 +86,9 @@ impl Volumes for FakeVolumes {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
         let result = self.check();
         if result.is_ok() {
-            self.state().set_up.insert(pod.uid.clone());
+            let mut state = self.state();
+            state.set_up.insert(pod.uid.clone());
+            *state.times.entry(pod.uid.clone()).or_default() += 1;
         }
         Box::pin(ready(result))
     }
@@ -90,6 +105,18 @@ impl Volumes for FakeVolumes {
     ) -> BoxFuture<'a, Result<Option<String>, Error>> {
         let words = self.state().words.get(&(uid.clone(), container.to_owned(), attempt)).cloned();
         Box::pin(ready(Ok(words)))
+    }
+
+    fn left_file<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<String, Error>> {
+        let key = (uid.clone(), format!("{volume}/{path}"));
+        let found = self.state().files.get(&key).cloned();
+        let missing = || Error { message: format!("failed to open environment variable file {path:?}") };
+        Box::pin(ready(found.ok_or_else(missing)))
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {

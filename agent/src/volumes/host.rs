@@ -3,24 +3,30 @@
 //!
 //! ```text
 //! ROOT/pods/UID/volumes/PLUGIN/NAME            emptyDir, ConfigMap, Secret, projected, downward API
+//! ROOT/pods/UID/volumes/kubernetes.io~local-volume/PV   a folder of the node, bound
 //! ROOT/pods/UID/plugins/kubernetes.io~empty-dir/NAME/ready
 //! ROOT/pods/UID/volume-subpaths/NAME/CONTAINER/INDEX
 //! ROOT/pods/UID/containers/CONTAINER/ATTEMPT   last words
 //! ROOT/pods/UID/etc-hosts
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 
 use super::atomic::Payload;
+use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
-use super::{Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, mounts, ownership, removal};
+use super::{
+    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, removal,
+};
 use crate::api::Api;
 use crate::node::NodeInfo;
 use crate::pod::spec::qos;
@@ -28,6 +34,7 @@ use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, 
 use crate::pod::spec::{Container, Pod, PodUid};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+const LOCAL: &str = "kubernetes.io~local-volume";
 const ETC_HOSTS: &str = "/etc/hosts";
 /// As the kubelet reads of a container's last words.
 const MAX_WORDS: u64 = 4096;
@@ -40,20 +47,27 @@ pub struct HostVolumes {
     node: Arc<NodeInfo>,
     /// Whether the runtime can make mounts read-only with all that is below them.
     recursive_read_only: bool,
+    /// What claims led to when their pods were set up.
+    claims: Arc<Mutex<Claims>>,
 }
+
+/// By pod and volume.
+type Claims = BTreeMap<PodUid, BTreeMap<String, Place>>;
 
 /// What one volume comes to.
 struct Ready<'a> {
     volume: &'a Volume,
     /// None when there is nothing to write.
     files: Option<Payload>,
+    /// Of a claim.
+    place: Option<Place>,
 }
 
 impl HostVolumes {
     /// Volumes below `root`, with what `api` knows in them.
     #[must_use]
     pub fn new(root: PathBuf, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
-        Self { root, api, node, recursive_read_only }
+        Self { root, api, node, recursive_read_only, claims: Arc::default() }
     }
 
     fn pod(&self, uid: &PodUid) -> PathBuf {
@@ -62,11 +76,26 @@ impl HostVolumes {
 
     /// Looks up first, so that nothing is half made because an object is missing.
     async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, String> {
-        let VolumeSource::Projected { sources, default_mode, .. } = &volume.source else {
-            return Ok(Ready { volume, files: None });
-        };
-        let files = payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?;
-        Ok(Ready { volume, files: Some(files) })
+        let (mut files, mut found) = (None, None);
+        match &volume.source {
+            VolumeSource::Projected { sources, default_mode, .. } => {
+                files = Some(payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?);
+            }
+            VolumeSource::Claim { name, .. } => {
+                let place = claim::place(self.api.as_ref(), pod, name).await?;
+                let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+                claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), place.clone());
+                found = Some(place);
+            }
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => {}
+        }
+        Ok(Ready { volume, files, place: found })
+    }
+
+    /// Where the claim behind a volume led to.
+    fn place_of(&self, uid: &PodUid, volume: &str) -> Option<Place> {
+        let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.get(uid).and_then(|volumes| volumes.get(volume)).cloned()
     }
 
     async fn set_up_all(&self, pod: &Pod) -> Result<(), Error> {
@@ -89,13 +118,25 @@ impl HostVolumes {
     }
 
     async fn apply(&self, pod: &Pod, folder: &Path, ready: Ready<'_>) -> Result<(), String> {
-        let path = path_of(folder, ready.volume);
+        let path = path_of(folder, ready.volume, ready.place.as_ref())?;
         let note = folder.join("plugins").join(EMPTY_DIR).join(&ready.volume.name).join("ready");
         let fs_group = pod.security.fs_group.and_then(|group| u32::try_from(group).ok());
         let size = tmpfs_size(pod, &ready.volume.source, self.node.memory);
         let now = jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
-        let (source, files) = (ready.volume.source.clone(), ready.files);
+        let (source, files, place) = (ready.volume.source.clone(), ready.files, ready.place);
+        let policy = pod.security.fs_group_on_root_mismatch;
         blocking(move || match source {
+            VolumeSource::Claim { .. } => match place {
+                Some(Place::HostPath { path, kind }) => host_path::check(&path, kind),
+                Some(Place::Local { path: folder, .. }) => {
+                    if !bind_local(&folder, &path)? {
+                        return Ok(());
+                    }
+                    ownership::set_tree(&path, fs_group, policy)
+                        .map_err(|e| format!("applyFSGroup failed: {}: {e}", path.display()))
+                }
+                None => Err("the claim was not looked up".to_owned()),
+            },
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
             VolumeSource::EmptyDir { memory, .. } => {
                 if is_ready(&note, &path, memory)? {
@@ -150,7 +191,8 @@ impl HostVolumes {
         let volume = pod.volumes.iter().find(|volume| volume.name == *name);
         let volume =
             volume.ok_or_else(|| format!("cannot find volume {name:?} to mount into container {of:?}"))?;
-        let whole = path_of(folder, volume);
+        let place = self.place_of(&pod.uid, name);
+        let whole = path_of(folder, volume, place.as_ref())?;
         let host_path = match sub_path_of(mount, env)? {
             None => whole,
             Some(part) => {
@@ -177,7 +219,11 @@ impl HostVolumes {
         Ok(Mount {
             host_path,
             container_path: mount.path.clone(),
-            read_only: mount.read_only || matches!(volume.source, VolumeSource::Projected { .. }),
+            read_only: mount.read_only
+                || matches!(
+                    volume.source,
+                    VolumeSource::Projected { .. } | VolumeSource::Claim { read_only: true, .. }
+                ),
             recursive_read_only: recursive,
             propagation: mount.propagation,
         })
@@ -199,13 +245,34 @@ impl HostVolumes {
 }
 
 /// Where a volume's content is.
-fn path_of(pod_folder: &Path, volume: &Volume) -> PathBuf {
-    let plugin = match &volume.source {
-        VolumeSource::HostPath { path, .. } => return PathBuf::from(path),
-        VolumeSource::EmptyDir { .. } => EMPTY_DIR,
-        VolumeSource::Projected { plugin, .. } => plugin,
+fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&Place>) -> Result<PathBuf, String> {
+    let (plugin, name) = match (&volume.source, place) {
+        (VolumeSource::HostPath { path, .. }, _) => return Ok(PathBuf::from(path)),
+        (VolumeSource::Claim { .. }, Some(Place::HostPath { path, .. })) => return Ok(path.clone()),
+        (VolumeSource::Claim { .. }, Some(Place::Local { volume, .. })) => (LOCAL, volume),
+        (VolumeSource::Claim { .. }, None) => {
+            return Err(format!("volume {:?} has not been set up", volume.name));
+        }
+        (VolumeSource::EmptyDir { .. }, _) => (EMPTY_DIR, &volume.name),
+        (VolumeSource::Projected { plugin, .. }, _) => (*plugin, &volume.name),
     };
-    pod_folder.join("volumes").join(plugin).join(&volume.name)
+    Ok(pod_folder.join("volumes").join(plugin).join(name))
+}
+
+/// A folder of the node in the pod's volumes; false when it is there already.
+fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
+    make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
+    if mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))? {
+        return Ok(false);
+    }
+    let source =
+        fs::File::open(folder).map_err(|error| format!("path {folder:?} does not exist: {error}"))?;
+    if !source.metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(format!("path {folder:?} is no folder: this node mounts local volumes that are folders"));
+    }
+    mounts::bind(source.as_fd(), path)
+        .map_err(|error| format!("bind {} on {}: {error}", folder.display(), path.display()))?;
+    Ok(true)
 }
 
 fn words_path(pod_folder: &Path, container: &str, attempt: u32) -> PathBuf {
@@ -248,7 +315,7 @@ fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
     let of_pod = limited.then(|| qos::peak(pod, |r| r.memory_limit));
     let own = match source {
         VolumeSource::EmptyDir { size_limit, .. } => *size_limit,
-        VolumeSource::HostPath { .. } | VolumeSource::Projected { .. } => None,
+        VolumeSource::HostPath { .. } | VolumeSource::Projected { .. } | VolumeSource::Claim { .. } => None,
     };
     [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
 }
@@ -391,11 +458,32 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
+    fn left_file<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        volume: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<String, Error>> {
+        let root = self.pod(uid).join("volumes").join(EMPTY_DIR).join(volume);
+        let path = path.to_owned();
+        let work = move || {
+            let read = left_file::read(&root, &path);
+            read.map_err(|error| {
+                let path = root.join(&path);
+                format!("failed to open environment variable file {path:?}: {error}")
+            })
+        };
+        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
+    }
+
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let folder = self.pod(uid);
-        Box::pin(
-            async move { blocking(move || take_down(&folder)).await.map_err(|message| Error { message }) },
-        )
+        Box::pin(async move {
+            blocking(move || take_down(&folder)).await.map_err(|message| Error { message })?;
+            self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.api.forget(uid);
+            Ok(())
+        })
     }
 }
 

@@ -3,13 +3,19 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
+use rustix::io::Errno;
 
 /// What a group may do with a folder beyond what it may with files.
 const FOLDER: u32 = 0o2110;
 const READ_WRITE: u32 = 0o660;
 const READ: u32 = 0o440;
+/// Two descriptors are held for each level.
+const MAX_DEPTH: usize = 256;
 
 /// The root of an empty folder that the pod may write to; what is made in it inherits the group.
 pub(super) fn set_empty_dir(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
@@ -42,6 +48,59 @@ pub(super) fn set_projected(volume: &Path, fresh: &Path, fs_group: Option<u32>) 
 
 pub(super) fn set_link(link: &Path, fs_group: Option<u32>) -> io::Result<()> {
     if fs_group.is_some() { lchown(link, None, fs_group) } else { Ok(()) }
+}
+
+/// A folder that was there before the pod, with all that is in it. `on_mismatch`: not when its root
+/// looks as if it had been done before. Other pods may be at work in it: no name is looked up twice.
+pub(super) fn set_tree(folder: &Path, fs_group: Option<u32>, on_mismatch: bool) -> io::Result<()> {
+    let Some(group) = fs_group else { return Ok(()) };
+    let root = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if on_mismatch && is_done(&rustix::fs::fstat(&root)?, group) {
+        return Ok(());
+    }
+    set_below(&root, group, 0)
+}
+
+/// As far as the kubelet looks: the root's group, mode and set-group-ID bit.
+fn is_done(root: &rustix::fs::Stat, group: u32) -> bool {
+    let wanted = READ_WRITE | FOLDER;
+    root.st_gid == group && root.st_mode & wanted == wanted && FileType::from_raw_mode(root.st_mode).is_dir()
+}
+
+fn set_below(file: &OwnedFd, group: u32, depth: usize) -> io::Result<()> {
+    let found = rustix::fs::fstat(file)?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    rustix::fs::chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    if kind == FileType::Symlink {
+        return Ok(());
+    }
+    let more = if kind.is_dir() { READ_WRITE | FOLDER } else { READ_WRITE };
+    let mode = fs::Permissions::from_mode(found.st_mode & 0o7777 | more);
+    // The very file that was looked at, whatever its name is by now.
+    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?;
+    if !kind.is_dir() {
+        return Ok(());
+    }
+    if depth >= MAX_DEPTH {
+        return Err(io::Error::other(format!("folders are nested more than {MAX_DEPTH} deep")));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let listed = rustix::fs::openat(file, ".", flags, Mode::empty())?;
+    for entry in rustix::fs::Dir::new(listed)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::openat(file, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        {
+            Ok(child) => set_below(&child, group, depth + 1)?,
+            // Removed meanwhile.
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 fn set_one(path: &Path, fs_group: Option<u32>) -> io::Result<()> {
@@ -87,5 +146,32 @@ mod tests {
         assert_eq!(mode(&empty), 0o777);
         set_empty_dir(&empty, Some(group)).unwrap();
         assert_eq!(mode(&empty), 0o2777);
+    }
+
+    #[test]
+    fn a_whole_tree_gets_the_group_and_links_are_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let group = own_group(root.path());
+        let (volume, outside) = (root.path().join("v"), root.path().join("outside"));
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::write(volume.join("a/b/file"), "x").unwrap();
+        fs::write(&outside, "x").unwrap();
+        std::os::unix::fs::symlink(&outside, volume.join("a/link")).unwrap();
+        for path in [&outside, &volume.join("a/b/file")] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        set_tree(&volume, None, false).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+        assert_eq!(mode(&volume.join("a/b/file")), 0o600);
+        set_tree(&volume, Some(group), true).unwrap();
+        assert_eq!(mode(&volume.join("a/b/file")), 0o660);
+        assert_eq!(mode(&volume.join("a/b")) & 0o2770, 0o2770);
+        assert_eq!(mode(&outside), 0o600);
+        // Its root looks done: what is below is taken as done, too.
+        fs::set_permissions(volume.join("a/b/file"), fs::Permissions::from_mode(0o600)).unwrap();
+        set_tree(&volume, Some(group), true).unwrap();
+        assert_eq!(mode(&volume.join("a/b/file")), 0o600);
+        set_tree(&volume, Some(group), false).unwrap();
+        assert_eq!(mode(&volume.join("a/b/file")), 0o660);
     }
 }

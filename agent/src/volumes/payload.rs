@@ -49,6 +49,15 @@ pub(super) async fn payload(
                     "references non-existent secret key",
                 )?);
             }
+            Projection::Token(token) => {
+                let of = token.of(pod);
+                let content = api.token(&of).await.map_err(|e| e.to_string())?.into_bytes();
+                let user = only_user(pod);
+                // Whoever is to read it: a fsGroup adds its bits later.
+                let own = user.is_some() || pod.security.fs_group.is_some();
+                let mode = if own { 0o600 } else { default_mode };
+                files.insert(token.path.clone(), File { content, mode, user });
+            }
             Projection::Downward(list) => {
                 for file in list {
                     files.insert(file.path.clone(), downward_file(pod, node, file, default_mode)?);
@@ -70,7 +79,7 @@ fn project(
         return if keys.optional { Ok(Payload::new()) } else { Err(missing.to_owned()) };
     };
     if keys.items.is_empty() {
-        let file = |content| File { content, mode: default_mode };
+        let file = |content| File { content, mode: default_mode, user: None };
         return Ok(data.into_iter().map(|(key, content)| (key, file(content))).collect());
     }
     let mut files = Payload::new();
@@ -78,7 +87,7 @@ fn project(
         match data.get(&item.key) {
             Some(content) => {
                 let mode = item.mode.unwrap_or(default_mode);
-                files.insert(item.path.clone(), File { content: content.clone(), mode });
+                files.insert(item.path.clone(), File { content: content.clone(), mode, user: None });
             }
             None if keys.optional => {}
             None => return Err(format!("{no_key}: {}", item.key)),
@@ -87,20 +96,27 @@ fn project(
     Ok(files)
 }
 
+/// The one user that all containers run as, where that is written down.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let mut users = pod.all_containers().map(|c| c.security.run_as_user.or(pod.security.run_as_user));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
+}
+
 fn downward_file(pod: &Pod, node: &NodeInfo, file: &DownwardFile, default_mode: u32) -> Result<File, String> {
     let text = match &file.value {
         DownwardValue::Field(path) => downward::field(pod, path, &PodFacts::default(), node)?,
         DownwardValue::Resource(resource) => downward::resource(pod, None, resource, node)?,
     };
-    Ok(File { content: text.into_bytes(), mode: file.mode.unwrap_or(default_mode) })
+    Ok(File { content: text.into_bytes(), mode: file.mode.unwrap_or(default_mode), user: None })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::fake::FakeApi;
-    use crate::pod::spec::volume::KeyToPath;
-    use crate::pod::tests::pod;
+    use crate::pod::spec::volume::{KeyToPath, TokenFile};
+    use crate::pod::tests::{container, pod};
 
     fn keys(name: &str, items: &[(&str, &str)], optional: bool) -> KeysOf {
         let item = |(key, path): &(&str, &str)| KeyToPath {
@@ -122,6 +138,7 @@ mod tests {
             cpu: 0,
             memory: 0,
             ephemeral: 0,
+            ..NodeInfo::default()
         };
         let files = payload(&api, &node, &pod(), sources, 0o644).await?;
         let text = |file: File| (String::from_utf8(file.content).unwrap(), file.mode);
@@ -147,6 +164,29 @@ mod tests {
         let expected =
             [("a", "1", 0o644), ("b", "3", 0o400), ("d/e", "3", 0o400), ("l", "app=\"web\"", 0o644)];
         assert_eq!(files, expected.map(|(path, text, mode)| (path.to_owned(), text.to_owned(), mode)));
+    }
+
+    #[tokio::test]
+    async fn a_token_is_for_whoever_reads_it() {
+        let api = FakeApi::default();
+        let node = NodeInfo::default();
+        let token = TokenFile { path: "token".into(), audience: "vault".into(), seconds: 3600 };
+        let sources = [Projection::Token(token)];
+        let mut pod = pod();
+        pod.shown.service_account = "default".into();
+        let read =
+            async |pod: &Pod| payload(&api, &node, pod, &sources, 0o644).await.unwrap()["token"].clone();
+        let plain = read(&pod).await;
+        assert_eq!((plain.mode, plain.user), (0o644, None));
+        assert_eq!(plain.content, b"token-1-of-default-for-vault");
+        pod.security.run_as_user = Some(1000);
+        assert_eq!((read(&pod).await.mode, read(&pod).await.user), (0o600, Some(1000)));
+        let mut other = container("other");
+        other.security.run_as_user = Some(0);
+        pod.containers.push(other);
+        assert_eq!(read(&pod).await.user, None, "two users");
+        pod.security.fs_group = Some(7);
+        assert_eq!((read(&pod).await.mode, read(&pod).await.user), (0o600, None));
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use gantry_cni::chain::Conflist;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::args::RuntimeFlags;
+use crate::args::DoctorFlags;
 
 /// For a registry's whole answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ pub(super) struct Folder {
 const PROGRAMS: [&str; 3] = ["gantry-monitor", "gantry-pause", "gantry-unpack"];
 const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap"];
 
-pub(super) fn machine(flags: &RuntimeFlags) -> Facts {
+pub(super) fn machine(flags: &DoctorFlags) -> Facts {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let mounts = read("/proc/self/mountinfo");
     let status = read("/proc/self/status");
@@ -144,7 +144,7 @@ fn programs(folder: Option<&Path>) -> Vec<(PathBuf, bool)> {
         .collect()
 }
 
-fn network(flags: &RuntimeFlags) -> Network {
+fn network(flags: &DoctorFlags) -> Network {
     match Conflist::load(&flags.cni_conf_dir) {
         Ok(None) => Network::None(flags.cni_conf_dir.clone()),
         Ok(Some(list)) => Network::List {

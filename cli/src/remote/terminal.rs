@@ -14,7 +14,8 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// Makes stdin raw: keys go to the other side as they are, Ctrl-C too.
+    /// Makes stdin raw: keys go to the other side as they are, Ctrl-C too, and those that were typed
+    /// before it.
     ///
     /// # Errors
     /// When the terminal refuses.
@@ -22,15 +23,15 @@ impl Raw {
         let before = rustix::termios::tcgetattr(stdin()).context("read the terminal's mode")?;
         let mut raw = before.clone();
         raw.make_raw();
-        rustix::termios::tcsetattr(stdin(), OptionalActions::Flush, &raw).context("make the terminal raw")?;
+        rustix::termios::tcsetattr(stdin(), OptionalActions::Now, &raw).context("make the terminal raw")?;
         Ok(Self { before })
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone has no mode.
-        let _ = rustix::termios::tcsetattr(stdin(), OptionalActions::Drain, &self.before);
+        // A terminal that is gone has no mode. At once: one that was stopped never drains.
+        let _ = rustix::termios::tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }
 }
 

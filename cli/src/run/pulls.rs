@@ -34,7 +34,7 @@ pub(super) async fn show(pods: watch::Receiver<Arc<[PodHandle]>>, runtime: Chann
                 output::say(&progress.line(&image));
             }
         }
-        output::footer(lines);
+        output::footer(output::fit(lines));
     }
 }
 

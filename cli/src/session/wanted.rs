@@ -80,13 +80,13 @@ mod tests {
     #[test]
     fn a_stopped_pod_stays_away_until_its_manifest_changes() {
         let (file, fixed) = (pod("file", 1000), pod("static", 1001));
-        let found = Found { pods: vec![fixed.clone()], problems: vec![] };
+        let found = Found { pods: vec![fixed.clone()], problems: vec![], ..Found::default() };
         let mut wanted = Wanted::new(vec![file.clone()]);
         let both = wanted.choose(&BTreeSet::new(), &found).0;
         assert_eq!(uids(&both), uids(&[file.clone(), fixed.clone()]));
         assert_eq!(wanted.choose(&uids(&both), &found).0.len(), 2);
         // Both were stopped: only the changed one comes again.
-        let changed = Found { pods: vec![pod("static", 1002)], problems: vec![] };
+        let changed = Found { pods: vec![pod("static", 1002)], problems: vec![], ..Found::default() };
         assert_eq!(wanted.choose(&BTreeSet::new(), &found).0, vec![]);
         assert_eq!(wanted.choose(&BTreeSet::new(), &changed).0, changed.pods);
         // As it was before is a change, too.
@@ -96,7 +96,11 @@ mod tests {
     #[test]
     fn a_static_pod_that_wants_a_files_port_is_left_out_and_told() {
         let mut wanted = Wanted::new(vec![pod("file", 1000)]);
-        let found = Found { pods: vec![pod("thief", 1000), pod("other", 1001)], problems: vec![] };
+        let found = Found {
+            pods: vec![pod("thief", 1000), pod("other", 1001)],
+            problems: vec![],
+            ..Found::default()
+        };
         let (pods, problems) = wanted.choose(&BTreeSet::new(), &found);
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(names, ["file", "other"]);

@@ -3,12 +3,8 @@
 //! Owns which messages are sent in which order. Never decides what the links look like (`plan`) and never undoes
 //! (`bridge`). Called by `bridge` on the host's thread; the pod's side runs on a fresh thread inside its namespace.
 
-use std::os::fd::AsFd;
-use std::path::Path;
-
 use super::{Config, plan};
-use crate::netlink::{self, Link, Netlink, NewAddress, VethPair};
-use crate::netns;
+use crate::netlink::{self, Link, Netlink, NewAddress};
 use crate::sysctl;
 use crate::veth;
 use ipnet::IpNet;
@@ -61,15 +57,6 @@ pub(crate) enum Error {
     },
     #[error("cannot let the host forward packets")]
     Forwarding(#[source] sysctl::Error),
-    #[error("cannot enter the pod's network namespace")]
-    Netns(#[source] netns::Error),
-    #[error("cannot make veth pair {host_name} and {ifname}")]
-    MakePair {
-        host_name: String,
-        ifname: String,
-        #[source]
-        source: netlink::Error,
-    },
     #[error("cannot wire the pod up")]
     Pod(#[source] veth::Error),
     #[error("cannot take address {address} from bridge {name}")]
@@ -85,18 +72,6 @@ pub(crate) enum Error {
         #[source]
         source: netlink::Error,
     },
-}
-
-/// The pair to be made for an attachment.
-#[derive(Debug)]
-pub(crate) struct Port<'a> {
-    pub(crate) host_name: &'a str,
-    pub(crate) ifname: &'a str,
-    pub(crate) netns: &'a Path,
-    pub(crate) mac: [u8; 6],
-    pub(crate) mtu: Option<u32>,
-    pub(crate) hairpin: bool,
-    pub(crate) isolated: bool,
 }
 
 /// Finds the bridge, or makes it; up in either case.
@@ -159,29 +134,10 @@ pub(crate) fn ensure_gateway(
     sysctl::enable_forwarding(gateway.addr()).map_err(Error::Forwarding)
 }
 
-/// Makes the pair: the host's end a port of the bridge, the pod's end in its namespace, both down. After an error
-/// there is none.
-pub(crate) fn add_pair(host: &mut Netlink, bridge: &Link, port: &Port<'_>) -> Result<(), Error> {
-    let netns = netns::open(port.netns).map_err(Error::Netns)?;
-    host.add_veth(&VethPair {
-        host_name: port.host_name,
-        bridge_index: Some(bridge.index),
-        peer_name: port.ifname,
-        peer_mac: port.mac,
-        peer_netns: netns.as_fd(),
-        mtu: port.mtu,
-    })
-    .map_err(|source| Error::MakePair {
-        host_name: port.host_name.into(),
-        ifname: port.ifname.into(),
-        source,
-    })
-}
-
 /// Brings the host's end up.
-pub(crate) fn raise_port(host: &mut Netlink, port: &Port<'_>) -> Result<(), Error> {
-    host.raise_port(port.host_name, port.hairpin, port.isolated)
-        .map_err(|source| Error::Raise { name: port.host_name.into(), source })
+pub(crate) fn raise_port(host: &mut Netlink, name: &str, config: &Config) -> Result<(), Error> {
+    host.raise_port(name, config.hairpin, config.port_isolation)
+        .map_err(|source| Error::Raise { name: name.into(), source })
 }
 
 /// Waits until the port forwards; returns the hardware address of the host's end.

@@ -176,14 +176,6 @@ impl Plugin {
         }
     }
 
-    /// The versions of the specification that it speaks.
-    pub(super) fn versions(&self) -> Result<Vec<String>, PluginErrorKind> {
-        match self {
-            Plugin::External(program) => Ok(program.versions()?),
-            _ => Ok(VERSIONS.map(String::from).into()),
-        }
-    }
-
     /// Removes what it keeps on the host for all attachments, if there are none.
     pub(super) fn remove_idle(&self) -> Result<bool, PluginErrorKind> {
         match self {

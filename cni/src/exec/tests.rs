@@ -80,12 +80,6 @@ fn status_and_gc_have_no_attachment() {
 }
 
 #[test]
-fn versions_are_asked_for() {
-    let folder = Folder::new("v", r#"echo '{"cniVersion":"1.1.0","supportedVersions":["0.4.0","1.1.0"]}'"#);
-    assert_eq!(folder.program("v").versions().unwrap(), ["0.4.0", "1.1.0"]);
-}
-
-#[test]
 fn an_error_object_is_told_with_code_details_and_stderr() {
     let folder =
         Folder::new("bad", r#"echo words >&2; echo '{"code":11,"msg":"busy","details":"later"}'; exit 1"#);

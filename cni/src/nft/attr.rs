@@ -4,7 +4,7 @@
 
 /// `NLA_F_NESTED`, and the bits that are no part of a type.
 const NESTED: u16 = 0x8000;
-const TYPE_MASK: u16 = 0x3fff;
+pub(super) const TYPE_MASK: u16 = 0x3fff;
 const ATTRIBUTE_HEADER: usize = 4;
 
 /// Attributes being written.
@@ -58,13 +58,33 @@ impl Attrs {
 }
 
 /// Attributes being read, as type and value. Ends at the first that does not fit.
-pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    marked(bytes).map(|(kind, value)| (kind & TYPE_MASK, value))
+}
+
+/// Whether `found` says what `own` says, in the same order. Only ours are marked where they are nested: the kernel
+/// leaves that out.
+pub(super) fn same(own: &[u8], found: &[u8]) -> bool {
+    let mut found = read(found);
+    let all = marked(own).all(|(kind, own)| {
+        found.next().is_some_and(|(other, found)| other == kind & TYPE_MASK && same_value(kind, own, found))
+    });
+    all && found.next().is_none()
+}
+
+/// As [`same`], of one value; `kind` is our own.
+pub(super) fn same_value(kind: u16, own: &[u8], found: &[u8]) -> bool {
+    if kind & NESTED == 0 { own == found } else { same(own, found) }
+}
+
+/// As [`read`], with the marks of what is nested.
+pub(super) fn marked(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let [l0, l1, k0, k1] = *bytes.first_chunk::<ATTRIBUTE_HEADER>()?;
         let length = usize::from(u16::from_ne_bytes([l0, l1]));
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([k0, k1]) & TYPE_MASK, value))
+        Some((u16::from_ne_bytes([k0, k1]), value))
     })
 }
 
@@ -112,6 +132,17 @@ mod tests {
         assert_eq!(path(attrs.as_slice(), &[2, 1]).and_then(u32), Some(10));
         assert_eq!(find(attrs.as_slice(), 1).map(text), Some("nat".into()));
         assert_eq!(path(attrs.as_slice(), &[2, 9]), None);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_mark_is_the_same_and_a_value_is_never_taken_for_a_list() {
+        let own = Attrs::new().nest(1, &Attrs::new().u8(2, 3));
+        let shown = Attrs::new().bytes(1, Attrs::new().u8(2, 3).as_slice());
+        assert!(same(own.as_slice(), shown.as_slice()));
+        assert!(!same(own.as_slice(), &[]) && !same(&[], shown.as_slice()));
+        // 4.0.1.128 and 4.0.1.0 would differ in a mark only.
+        let [one, other] = [[4, 0, 1, 128], [4, 0, 1, 0]].map(|value| Attrs::new().bytes(1, &value));
+        assert!(!same(one.as_slice(), other.as_slice()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::attr::Attrs;
+use super::attr::{self, Attrs};
 
 /// A rule: all of these, then that.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,7 @@ const RTN_LOCAL: u32 = 2;
 /// Of `nat`.
 const DNAT: u32 = 1;
 const RANGE_PROTO_SPECIFIED: u32 = 2;
+const NAT_FLAGS: u16 = 7;
 /// `IFNAMSIZ`: names are compared with all their padding.
 const IFNAMSIZ: usize = 16;
 
@@ -93,6 +94,31 @@ impl Rule {
         let all = self.matches.iter().flat_map(Match::expressions).chain(self.verdict.expressions());
         all.fold(Attrs::new(), |list, expression| list.nest(LIST_ELEM, &expression))
     }
+
+    /// Whether expressions that the kernel shows say this rule.
+    pub(super) fn is_said_by(&self, found: &[u8]) -> bool {
+        let own = self.expressions();
+        let mut found = attr::read(found).map(|(_, expression)| expression);
+        let all =
+            attr::read(own.as_slice()).all(|(_, own)| found.next().is_some_and(|found| is_said(own, found)));
+        all && found.next().is_none()
+    }
+}
+
+/// Whether the kernel shows an expression as it was given. It has an order of attributes of its own, shows what it chose
+/// itself where nothing was given, and adds to the flags of `nat` that there is an address.
+fn is_said(own: &[u8], found: &[u8]) -> bool {
+    let name = attr::find(own, EXPR_NAME);
+    let data = |expression| attr::find(expression, EXPR_DATA).unwrap_or_default();
+    let nat = name.map(attr::text).as_deref() == Some("nat");
+    let same = |kind: u16, own: &[u8], found: &[u8]| match (attr::u32(own), attr::u32(found)) {
+        (Some(own), Some(found)) if nat && kind == NAT_FLAGS => own & found == own,
+        _ => attr::same_value(kind, own, found),
+    };
+    attr::find(found, EXPR_NAME) == name
+        && attr::marked(data(own)).all(|(kind, own)| {
+            attr::find(data(found), kind & attr::TYPE_MASK).is_some_and(|found| same(kind, own, found))
+        })
 }
 
 impl Match {
@@ -150,7 +176,7 @@ impl Verdict {
                     .u32(2, family.into())
                     .u32(3, REG_1)
                     .u32(5, REG_2)
-                    .u32(7, RANGE_PROTO_SPECIFIED);
+                    .u32(NAT_FLAGS, RANGE_PROTO_SPECIFIED);
                 vec![immediate(REG_1, &bytes), immediate(REG_2, &port.to_be_bytes()), named("nat", &nat)]
             }
         }

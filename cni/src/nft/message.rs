@@ -137,15 +137,25 @@ pub(super) fn read_table(body: &[u8]) -> Option<String> {
     attr::find(body, TABLE_NAME).map(attr::text)
 }
 
-/// A rule's table, chain, handle and comment.
-pub(super) fn read_rule(body: &[u8]) -> Option<(String, String, u64, Option<String>)> {
-    let comment = attr::find(body, RULE_USERDATA).and_then(read_userdata);
-    Some((
-        attr::text(attr::find(body, RULE_TABLE)?),
-        attr::text(attr::find(body, RULE_CHAIN)?),
-        attr::find(body, RULE_HANDLE).and_then(attr::u64)?,
-        comment,
-    ))
+/// A rule as it stands in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) table: String,
+    pub(super) chain: String,
+    pub(super) handle: u64,
+    pub(super) comment: Option<String>,
+    /// What it says, as [`Rule::is_said_by`] reads it.
+    pub(super) expressions: Vec<u8>,
+}
+
+pub(super) fn read_rule(body: &[u8]) -> Option<Standing> {
+    Some(Standing {
+        table: attr::text(attr::find(body, RULE_TABLE)?),
+        chain: attr::text(attr::find(body, RULE_CHAIN)?),
+        handle: attr::find(body, RULE_HANDLE).and_then(attr::u64)?,
+        comment: attr::find(body, RULE_USERDATA).and_then(read_userdata),
+        expressions: attr::find(body, RULE_EXPRESSIONS).unwrap_or_default().to_vec(),
+    })
 }
 
 /// The family of all messages here.
@@ -191,6 +201,13 @@ mod tests {
     #[test]
     fn a_rule_is_read_back() {
         let body = delete_rule("t", "c", 7).attributes.bytes(RULE_USERDATA, &userdata("mine"));
-        assert_eq!(read_rule(body.as_slice()), Some(("t".into(), "c".into(), 7, Some("mine".into()))));
+        let read = Standing {
+            table: "t".into(),
+            chain: "c".into(),
+            handle: 7,
+            comment: Some("mine".into()),
+            expressions: Vec::new(),
+        };
+        assert_eq!(read_rule(body.as_slice()), Some(read));
     }
 }

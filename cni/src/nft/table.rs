@@ -4,9 +4,11 @@
 //! it without knowing addresses or ports. The table is there exactly as long as it has such a rule: the last DEL takes it
 //! away whole, and the host's rules are as they were. Called by `masquerade` and `portmap`.
 
+use std::convert::Infallible;
+
 use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
-use crate::request::{Home, Target};
-use message::Message;
+use crate::request::{Home, Target, ValidAttachment};
+use message::{Message, Standing};
 
 /// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
 const TRIES: u32 = 200;
@@ -50,6 +52,11 @@ impl Owner {
         format!("{:016x}-{:016x}", self.network, self.instance)
     }
 
+    /// Whether a rule is one of its.
+    pub(crate) fn has(&self, found: &Found) -> bool {
+        found.comment.starts_with(&self.prefix())
+    }
+
     /// What the comments of all rules of a network of this node begin with.
     pub(crate) fn network_prefix(network: &str, home: Home<'_>) -> String {
         format!("{:016x}-", network_of(network, home))
@@ -72,12 +79,45 @@ fn hash(parts: &[&str]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// Which rules of a network belong to none of these attachments.
+pub(crate) fn garbage(
+    network: &str,
+    home: Home<'_>,
+    valid: &[ValidAttachment],
+) -> impl Fn(&Found) -> bool + use<> {
+    let of_network = Owner::network_prefix(network, home);
+    let valid: Vec<_> =
+        valid.iter().map(|valid| Owner::new(network, home, &valid.container_id, &valid.ifname)).collect();
+    move |found| found.comment.starts_with(&of_network) && !valid.iter().any(|owner| owner.has(found))
+}
+
+/// Takes rules away; where there is no nf_tables, there are none.
+pub(crate) fn remove(layout: &Layout, is_garbage: impl Fn(&Found) -> bool) -> Result<(), Error> {
+    let gone = Netfilter::open().map_err(Edit::Kernel).and_then(|mut netfilter| {
+        netfilter.edit(layout, |found| {
+            let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
+            Ok::<_, Infallible>(Change { remove, add: Vec::new() })
+        })
+    });
+    match gone {
+        Err(Edit::Kernel(error)) if !error.is_unsupported() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// A rule of an attachment as it stands in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) chain: String,
     pub(crate) comment: String,
     handle: u64,
+}
+
+impl Found {
+    /// None for one of the frame.
+    fn from(rule: Standing) -> Option<Found> {
+        Some(Found { chain: rule.chain, comment: rule.comment?, handle: rule.handle })
+    }
 }
 
 #[cfg(test)]
@@ -105,9 +145,20 @@ pub(crate) enum Edit<E> {
 }
 
 impl Netfilter {
-    /// The rules of attachments in a table; none if there is no such table.
-    pub(crate) fn found(&mut self, layout: &Layout) -> Result<Vec<Found>, Error> {
-        self.read(layout).map(|(_, found)| found.unwrap_or_default())
+    /// Whether the kernel lets tables be read.
+    pub(crate) fn status(&mut self, layout: &Layout) -> Result<(), Error> {
+        self.read(layout).map(drop)
+    }
+
+    /// Whether a table has the frame of `layout` and these rules of an attachment, word for word, and no more of it.
+    pub(crate) fn check(
+        &mut self,
+        layout: &Layout,
+        owner: &Owner,
+        rules: &[(&'static str, Rule)],
+    ) -> Result<(), Error> {
+        let standing = self.read(layout)?.1.unwrap_or_default();
+        compare(layout, owner, rules, &standing)
     }
 
     /// Changes a table: `decide` gets the rules of attachments, and is asked again when somebody changed them meanwhile.
@@ -117,7 +168,8 @@ impl Netfilter {
         mut decide: impl FnMut(&[Found]) -> Result<Change, E>,
     ) -> Result<(), Edit<E>> {
         for _ in 0..TRIES {
-            let (generation, found) = self.read(layout)?;
+            let (generation, standing) = self.read(layout)?;
+            let found = standing.map(|rules| rules.into_iter().filter_map(Found::from).collect::<Vec<_>>());
             let change = decide(found.as_deref().unwrap_or_default()).map_err(Edit::Refused)?;
             let messages = plan(layout, found.as_deref(), &change);
             if messages.is_empty() {
@@ -131,8 +183,8 @@ impl Netfilter {
         Err(Error::Restless { tries: TRIES }.into())
     }
 
-    /// The generation and, if the table is there, its rules of attachments.
-    fn read(&mut self, layout: &Layout) -> Result<(u32, Option<Vec<Found>>), Error> {
+    /// The generation and, if the table is there, its rules.
+    fn read(&mut self, layout: &Layout) -> Result<(u32, Option<Vec<Standing>>), Error> {
         for _ in 0..TRIES {
             let before = self.generation()?;
             let tables = self.dump("to list tables", message::GET_TABLE, message::FAMILY, &[])?;
@@ -147,8 +199,7 @@ impl Netfilter {
                 .filter(|answer| answer.kind == message::NEW_RULE)
                 .filter_map(|answer| message::read_rule(&answer.body))
                 // Old kernels do not filter by table.
-                .filter(|(table, ..)| table == layout.table)
-                .filter_map(|(_, chain, handle, comment)| Some(Found { chain, comment: comment?, handle }))
+                .filter(|rule| rule.table == layout.table)
                 .collect();
             if self.generation()? == before {
                 return Ok((before, Some(found)));
@@ -191,7 +242,7 @@ impl Netfilter {
             last = self.append(&mut bytes, *kind, flags, message::FAMILY, 0, attributes.as_slice());
         }
         self.append(&mut bytes, message::BATCH_END, NLM_F_REQUEST, UNSPEC, message::BATCH_OF, &[]);
-        self.send(&bytes)?;
+        self.socket.send(&bytes)?;
         self.receive("the rules", last).map(drop)
     }
 }
@@ -201,6 +252,36 @@ fn is_nobody(error: &std::io::Error) -> bool {
     [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT]
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Chain by chain: each wanted rule against the one that stands in its place.
+fn compare(
+    layout: &Layout,
+    owner: &Owner,
+    rules: &[(&'static str, Rule)],
+    standing: &[Standing],
+) -> Result<(), Error> {
+    for chain in &layout.chains {
+        let name = chain.name;
+        let (whose, wanted): (_, Vec<&Rule>) = match &chain.rules {
+            Some(fixed) => ("of the frame", fixed.iter().collect()),
+            None => {
+                ("of the pod", rules.iter().filter(|(of, _)| *of == name).map(|(_, rule)| rule).collect())
+            }
+        };
+        let is_meant = |rule: &&Standing| {
+            let own = rule.comment.as_ref().is_some_and(|comment| comment.starts_with(&owner.prefix()));
+            rule.chain == name && (chain.rules.is_some() || own)
+        };
+        let found: Vec<&Standing> = standing.iter().filter(is_meant).collect();
+        if found.len() != wanted.len() {
+            return Err(Error::Count { chain: name, whose, found: found.len(), expected: wanted.len() });
+        }
+        if !wanted.iter().zip(&found).all(|(wanted, found)| wanted.is_said_by(&found.expressions)) {
+            return Err(Error::Changed { chain: name, whose });
+        }
+    }
+    Ok(())
 }
 
 /// The messages of a change. `found` is `None` when there is no table.

@@ -89,6 +89,27 @@ fn broken_datagrams_end_reading() {
     }
     let whole = [20, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 254, 255, 255, 255];
     let message = Message::first(&whole).unwrap();
-    assert_eq!((message.kind, message.sequence, message.code(), message.aligned), (NLMSG_ERROR, 7, -2, 20));
+    let code = message.code();
+    assert_eq!((message.kind, message.sequence, code, message.aligned), (NLMSG_ERROR, 7, Some(-2), 20));
     assert!(Message::first(&whole[..19]).is_none());
+}
+
+#[test]
+fn a_verdict_that_is_cut_off_or_lost_is_no_success() {
+    let datagram = |kind: u8, payload: &[u8]| {
+        let mut bytes =
+            vec![u8::try_from(16 + payload.len()).unwrap(), 0, 0, 0, kind, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend_from_slice(payload);
+        bytes
+    };
+    let take =
+        |bytes: &[u8]| Answers { what: "x", sequence: 7, list: Vec::new(), consistent: true }.take(bytes);
+    assert!(take(&datagram(2, &[0; 4])).unwrap(), "all is well");
+    assert!(!take(&datagram(99, &[0; 8])).unwrap(), "the verdict is yet to come");
+    assert!(matches!(take(&datagram(2, &[0; 3])), Err(Error::Broken { .. })));
+    assert!(matches!(take(&datagram(2, &[])), Err(Error::Broken { .. })));
+    assert!(matches!(take(&datagram(3, &[0; 2])), Err(Error::Broken { .. })));
+    assert!(matches!(take(&datagram(4, &[])), Err(Error::Overrun { .. })));
+    assert!(matches!(take(&datagram(2, &[0; 4])[..18]), Err(Error::Broken { .. })));
+    assert!(matches!(take(&datagram(2, &[254, 255, 255, 255])), Err(Error::Refused { .. })));
 }

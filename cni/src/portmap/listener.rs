@@ -10,21 +10,37 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::config::Protocol;
 
-/// Whether a listener would lose its traffic to a mapping of this port. When it cannot be told, nobody does.
+/// Whether a listener would lose its traffic to a mapping of this port. When it cannot be told, nobody does, and the
+/// log says so.
 pub(super) fn has(protocol: Protocol, at: SocketAddr) -> bool {
     let (kind, tables, listening) = match protocol {
         Protocol::Tcp => (SocketType::STREAM, ["tcp", "tcp6"], "0A"),
         Protocol::Udp => (SocketType::DGRAM, ["udp", "udp6"], "07"),
-        // The kernel shows no table of SCTP that would be worth its parser.
+        // The kernel shows no table of SCTP that would be worth its parser (docs/differences.md).
         Protocol::Sctp => return false,
     };
     if !matches!(bind(kind, at), Err(rustix::io::Errno::ADDRINUSE)) {
         return false;
     }
-    tables.iter().any(|table| {
-        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-        local_addresses(&text, listening).any(|listener| is_in_the_way(listener, at))
-    })
+    tables
+        .iter()
+        .any(|table| local_addresses(&read(table), listening).any(|listener| is_in_the_way(listener, at)))
+}
+
+fn read(table: &str) -> String {
+    let path = format!("/proc/thread-self/net/{table}");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        // A kernel without IPv6 has no tables of it, and no listeners.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && table.ends_with('6') => String::new(),
+        Err(error) => {
+            tracing::warn!(
+                path,
+                "whether a process of the host listens on a host port is not known: {error}"
+            );
+            String::new()
+        }
+    }
 }
 
 fn bind(kind: SocketType, at: SocketAddr) -> Result<(), rustix::io::Errno> {

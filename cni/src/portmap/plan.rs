@@ -55,6 +55,11 @@ impl Planned {
         let comment = format!("{} {}/{} {pod}", owner.prefix(), self.protocol.name(), self.on);
         (self.chain, self.rule.clone(), comment)
     }
+
+    /// The rule and its chain.
+    pub(super) fn in_chain(self) -> (&'static str, Rule) {
+        (self.chain, self.rule)
+    }
 }
 
 /// The rules of all mappings that lead to an address of a pod.

@@ -109,7 +109,7 @@ fn a_pod_is_masqueraded_beyond_its_subnet_only() {
     pod.check().unwrap();
     host::run("nft", &["flush", "chain", "inet", "gantry-masquerade", "pods"]);
     let error = explain(&pod.check().unwrap_err());
-    assert!(error.contains("0 rules of the pod, not 2"), "{error}");
+    assert!(error.contains("chain pods has 0 rules of the pod, not 2"), "{error}");
     pod.del();
     other.del();
     assert_eq!(host::ruleset(), before);
@@ -245,6 +245,53 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
     foreign.del();
     assert_eq!(host::ruleset(), before);
     nodes.iter().for_each(Node::assert_empty);
+}
+
+/// CHECK counted rules, and believed their comments.
+#[test]
+fn a_rule_that_says_something_else_is_not_the_pods_and_neither_is_one_that_nobody_calls() {
+    let _turn = turn();
+    let before = host::ruleset();
+    let node = Node::with("gt-check", dual("10.229.0.0/24", "fd00:229::/64"), &[portmap()]);
+    let ports = json!([
+        {"hostPort": 8301, "containerPort": 80, "protocol": "tcp"},
+        {"hostPort": 8302, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.1"},
+    ]);
+    let pod = node.pod("one").map(ports);
+    let check = || pod.check().map_err(|error| explain(&error));
+    for (table, chain, from, to) in [
+        (
+            "gantry-hostports",
+            "hostports",
+            "dport 8301 dnat ip to 10.229.0.2:80",
+            "dport 8301 dnat ip to 10.229.0.9:80",
+        ),
+        ("gantry-hostports", "hostports", "udp dport 8302", "udp dport 8309"),
+        ("gantry-hostports", "hairpin", "ip saddr 127.0.0.0/8", "ip saddr 127.0.0.0/12"),
+        ("gantry-masquerade", "pods", "ip daddr != 224.0.0.0/4 masquerade", "ip daddr != 224.0.0.0/4 drop"),
+    ] {
+        pod.add();
+        check().unwrap();
+        let whole = host::run("nft", &["-a", "list", "table", "inet", table]);
+        let line =
+            whole.lines().find(|line| line.contains(from)).unwrap_or_else(|| panic!("{from}: {whole}"));
+        let (rule, handle) = line.trim().split_once(" # handle ").unwrap();
+        let rule = rule.replacen(from, to, 1);
+        host::run("nft", &[&format!("replace rule inet {table} {chain} handle {handle} {rule}")]);
+        let error = check().unwrap_err();
+        assert!(
+            error.contains(&format!("a rule of the pod in chain {chain} says something else")),
+            "{error}"
+        );
+        pod.del();
+    }
+    pod.add();
+    host::run("nft", &["flush", "chain", "inet", "gantry-hostports", "prerouting"]);
+    let error = check().unwrap_err();
+    assert!(error.contains("chain prerouting has 0 rules of the frame, not 1"), "{error}");
+    pod.del();
+    assert_eq!(host::ruleset(), before);
+    node.assert_empty();
 }
 
 #[test]

@@ -4,8 +4,9 @@
 use std::fs;
 use std::io;
 
-use super::resources::{FileValue, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
+use super::resources::{FileValue, HUGETLB, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
 use super::{Cgroup, Error, Resources, write};
+use crate::error::chain;
 
 /// An absent limit of v1, rounded to pages, and -1 both mean more than any other.
 const ENDLESS: i64 = 1 << 62;
@@ -16,11 +17,17 @@ impl Cgroup {
     /// # Errors
     /// When the kernel refuses a value, with file and value.
     pub fn apply(&self, resources: &Resources) -> Result<(), Error> {
+        self.put(self.files(resources)?)
+    }
+
+    fn files(&self, resources: &Resources) -> Result<Vec<FileValue>, Error> {
         let mut files = resources.files(self.layout.is_unified())?;
-        // A node without swap accounting can't limit swap, and containerd lets it be.
-        files.retain(|(controller, file, _)| {
-            !matches!(file.as_str(), MEMSW_V1 | SWAP_V2) || self.has(controller, file)
-        });
+        files.retain(|(controller, file, value)| !may_lack(file, value) || self.has(controller, file));
+        Ok(files)
+    }
+
+    /// Writes in an order that the kernel accepts.
+    fn put(&self, mut files: Vec<FileValue>) -> Result<(), Error> {
         self.put_memory_in_order(&mut files);
         let mut rest = files.iter().peekable();
         while let Some(file) = rest.next() {
@@ -43,7 +50,8 @@ impl Cgroup {
 
     /// Sets limits of a cgroup that has members. A memory limit below what they use and can't
     /// give back at will is refused before anything is written: on v2 the kernel would kill them. Page
-    /// cache goes when the limit is set.
+    /// cache goes when the limit is set. When the kernel refuses a value, every file gets back what it
+    /// held; one that can't be read has nothing to get back.
     ///
     /// # Errors
     /// As [`Cgroup::apply`], or [`Error::BelowUsage`].
@@ -54,7 +62,20 @@ impl Cgroup {
         {
             return Err(Error::BelowUsage { path: self.path(), limit: resources.memory_limit, usage });
         }
-        self.apply(resources)
+        let files = self.files(resources)?;
+        let held: Vec<FileValue> = files.iter().filter_map(|file| self.held(file)).collect();
+        self.put(files).inspect_err(|_| {
+            if let Err(error) = self.put(held) {
+                tracing::warn!(cgroup = self.path, "setting the old limits again: {}", chain(&error));
+            }
+        })
+    }
+
+    /// The file with what it says now.
+    fn held(&self, (controller, file, _): &FileValue) -> Option<FileValue> {
+        let folder = self.layout.folder_of(controller, &self.path)?;
+        let value = fs::read_to_string(folder.join(file)).ok()?;
+        Some((controller, file.clone(), value.trim_end().to_owned()))
     }
 
     fn has(&self, controller: &str, file: &str) -> bool {
@@ -93,6 +114,65 @@ impl Cgroup {
     }
 }
 
+/// What a node lacks without being worse for it. One without swap accounting can't limit swap, and
+/// containerd lets it be. No huge pages of a size that is not counted is what there is; reservations are
+/// counted since Linux 5.7, and limited where they are, as runc does: mmap(2) fails then, instead of
+/// SIGBUS at the first touch.
+fn may_lack(file: &str, value: &str) -> bool {
+    let huge = file.starts_with(HUGETLB);
+    matches!(file, MEMSW_V1 | SWAP_V2) || (huge && (value == "0" || file.contains(".rsvd.")))
+}
+
 fn is_invalid(written: &Result<(), Error>) -> bool {
     matches!(written, Err(Error::Write { source, .. }) if source.raw_os_error() == Some(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Layout;
+
+    /// A folder in the place of a cgroup of v2, with these files.
+    fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, Cgroup) {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, value) in files {
+            fs::write(folder.path().join(file), value).unwrap();
+        }
+        let layout = Layout::Unified { mount: folder.path().to_owned() };
+        (folder, Cgroup::new(&layout, "/").unwrap())
+    }
+
+    fn huge(limits: &[(&str, u64)]) -> Resources {
+        let hugepages = limits.iter().map(|(size, limit)| ((*size).to_owned(), *limit)).collect();
+        Resources { hugepages, ..Resources::default() }
+    }
+
+    #[test]
+    fn huge_pages_are_limited_to_none_too_and_only_a_size_without_a_file_is_passed_over() {
+        let (folder, cgroup) =
+            fake(&[("hugetlb.2MB.max", ""), ("hugetlb.2MB.rsvd.max", ""), ("hugetlb.1GB.max", "")]);
+        cgroup.apply(&huge(&[("2MB", 0), ("1GB", 1 << 30), ("64KB", 0)])).unwrap();
+        for (file, value) in
+            [("hugetlb.2MB.max", "0"), ("hugetlb.2MB.rsvd.max", "0"), ("hugetlb.1GB.max", "1073741824")]
+        {
+            assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), value, "{file}");
+        }
+        assert!(
+            matches!(cgroup.apply(&huge(&[("64KB", 1)])), Err(Error::Write { .. })),
+            "a limit that is none"
+        );
+    }
+
+    #[test]
+    fn an_update_that_is_refused_gives_every_file_back_what_it_held() {
+        let (folder, cgroup) = fake(&[("memory.max", "555"), ("memory.swap.max", "7"), ("cpu.weight", "99")]);
+        // Nobody writes to a folder.
+        fs::create_dir(folder.path().join("cpuset.cpus")).unwrap();
+        let wanted =
+            Resources { memory_limit: 777, cpu_shares: 1, cpuset_cpus: "0".into(), ..Resources::default() };
+        assert!(cgroup.update(&wanted).is_err());
+        for (file, value) in [("memory.max", "555"), ("memory.swap.max", "7"), ("cpu.weight", "99")] {
+            assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), value, "{file}");
+        }
+    }
 }

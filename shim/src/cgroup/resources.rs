@@ -36,6 +36,8 @@ pub(super) const SWAP_V2: &str = "memory.swap.max";
 pub(super) const PERIOD_V1: &str = "cpu.cfs_period_us";
 pub(super) const QUOTA_V1: &str = "cpu.cfs_quota_us";
 
+pub(super) const HUGETLB: &str = "hugetlb";
+
 /// Controller, file, value.
 pub(super) type FileValue = (&'static str, String, String);
 
@@ -76,7 +78,11 @@ impl Resources {
         add("cpu", PERIOD_V1, self.cpu_period);
         add("cpu", QUOTA_V1, self.cpu_quota);
         for (size, limit) in &self.hugepages {
-            files.push(("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), limit.to_string()));
+            for file in
+                [format!("hugetlb.{size}.limit_in_bytes"), format!("hugetlb.{size}.rsvd.limit_in_bytes")]
+            {
+                files.push((HUGETLB, file, limit.to_string()));
+            }
         }
         self.cpuset(&mut files);
         Ok(files)
@@ -106,7 +112,9 @@ impl Resources {
             files.push(("cpu", "cpu.max".to_owned(), format!("{quota} {period}")));
         }
         for (size, limit) in &self.hugepages {
-            files.push(("hugetlb", format!("hugetlb.{size}.max"), limit.to_string()));
+            for file in [format!("hugetlb.{size}.max"), format!("hugetlb.{size}.rsvd.max")] {
+                files.push((HUGETLB, file, limit.to_string()));
+            }
         }
         self.cpuset(&mut files);
         for (file, value) in &self.unified {

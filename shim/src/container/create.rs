@@ -90,7 +90,7 @@ fn make(
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
     let mut start = checked.start(config, &image.config, &user, sandbox)?;
     if start.privileged {
-        start.devices = devices::all_of_node()?;
+        devices::add_all_of_node(&mut start.devices)?;
     }
     let bounding = start.capabilities.map_or(0, |sets| sets.bounding);
     let filter = seccomp::filter(&checked.seccomp, bounding)?;

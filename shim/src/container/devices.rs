@@ -1,6 +1,7 @@
 //! All devices of the node, for a privileged container. Owns which folders of /dev are not devices.
 //! Called by `container::create`.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -14,11 +15,14 @@ use crate::error::Error;
 /// HostDevices leaves out the same).
 const SKIPPED: [&str; 8] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev", "hugepages"];
 
-/// Every character and block device below /dev but the console, which belongs to a terminal.
-pub(super) fn all_of_node() -> Result<Vec<Device>, Error> {
-    let mut devices = Vec::new();
-    collect(Path::new("/dev"), &mut devices)?;
-    Ok(devices)
+/// Adds every character and block device below /dev but the console, which belongs to a terminal, to
+/// those that the request names: of two with one path the request's is meant.
+pub(super) fn add_all_of_node(devices: &mut Vec<Device>) -> Result<(), Error> {
+    let mut all = Vec::new();
+    collect(Path::new("/dev"), &mut all)?;
+    let asked: HashSet<String> = devices.iter().map(|device| device.container_path.clone()).collect();
+    devices.extend(all.into_iter().filter(|device| !asked.contains(&device.container_path)));
+    Ok(())
 }
 
 fn collect(folder: &Path, devices: &mut Vec<Device>) -> Result<(), Error> {
@@ -35,4 +39,24 @@ fn collect(folder: &Path, devices: &mut Vec<Device>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_devices_come_beside_those_of_the_request_and_replace_none() {
+        let own = |container: &str| Device {
+            host_path: "/dev/zero".into(),
+            container_path: container.into(),
+            permissions: "r".into(),
+        };
+        let asked = [own("/dev/null"), own("/dev/asked")];
+        let mut devices = asked.to_vec();
+        add_all_of_node(&mut devices).unwrap();
+        assert_eq!(devices[..2], asked);
+        let count = |path: &str| devices.iter().filter(|device| device.container_path == path).count();
+        assert_eq!((count("/dev/null"), count("/dev/zero"), count("/dev/console")), (1, 1, 0));
+    }
 }

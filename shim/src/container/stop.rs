@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
+use crate::events;
 use crate::feed;
 use crate::node::Node;
 use crate::store::{Container, ContainerState};
@@ -17,9 +18,6 @@ use crate::sys;
 
 /// How long a container has to be gone after SIGKILL, output drained and exit recorded.
 const KILL_END: Duration = Duration::from_secs(10);
-
-/// How long a monitor may take from an end to its report: it drains the output for two seconds.
-const REPORT: Duration = Duration::from_secs(3);
 
 /// How often a dying process is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -67,7 +65,7 @@ pub(crate) async fn unreported(pidfd: &OwnedFd) {
     while !is_dead(pidfd) {
         tokio::time::sleep(LOOK).await;
     }
-    tokio::time::sleep(REPORT).await;
+    tokio::time::sleep(events::REPORT).await;
 }
 
 /// A pidfd is readable once its process has ended (pidfd_open(2)).

@@ -7,21 +7,14 @@ use std::sync::Arc;
 use gantry_proto::cri::LinuxContainerResources;
 use prost::Message;
 
-use crate::cgroup::{Cgroup, Resources};
-use crate::error::{Error, chain};
+use crate::cgroup::Cgroup;
+use crate::error::Error;
 use crate::node::Node;
 use crate::spec::container::resources;
 use crate::spec::resources::merge;
 use crate::store::{Container, ContainerState, record};
 
-/// The old limits; what had none gets none again.
-fn undoing(old: &LinuxContainerResources) -> Resources {
-    let open = |limit: i64| if limit == 0 { -1 } else { limit };
-    let old = resources(old);
-    Resources { memory_limit: open(old.memory_limit), cpu_quota: open(old.cpu_quota), ..old }
-}
-
-/// Changes limits. When the kernel refuses one, the old ones are set again.
+/// Changes limits; all of them, or none.
 ///
 /// # Errors
 /// The file and value that were refused, or a memory limit below what is in use.
@@ -37,14 +30,7 @@ pub(crate) async fn update(
     limits.check(node.layout.is_unified())?;
     if let ContainerState::Running(_) = container.state() {
         let (layout, path) = (node.layout.clone(), container.record().cgroup);
-        let job = move || {
-            let cgroup = Cgroup::new(&layout, &path)?;
-            cgroup.update(&limits).inspect_err(|_| {
-                if let Err(error) = cgroup.apply(&undoing(&old)) {
-                    tracing::warn!(cgroup = path, "setting the old limits again: {}", chain(&error));
-                }
-            })
-        };
+        let job = move || Cgroup::new(&layout, &path)?.update(&limits);
         match tokio::task::spawn_blocking(job).await? {
             // It ended meanwhile, and its cgroup with it: what is stored is all there is to change.
             Err(_) if container.is_final() => {}

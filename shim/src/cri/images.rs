@@ -13,6 +13,7 @@ use super::{Answer, Service, detached, show};
 use crate::error::{Error, chain};
 use crate::image::{Auth, Image, Images, Reference, Usage};
 use crate::node::Node;
+use crate::spec;
 use crate::store::ContainerState;
 use crate::timeline::{Recorder, unix_nanos};
 
@@ -28,23 +29,25 @@ fn credentials(from: cri::AuthConfig) -> Auth {
 }
 
 /// All images, or the one that the filter names.
-fn list(images: &Images, filter: Option<cri::ImageFilter>) -> Vec<cri::Image> {
-    let name = named(filter.and_then(|filter| filter.image));
+fn list(images: &Images, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
+    let name = named(filter.and_then(|filter| filter.image))?;
     let found = match name.is_empty() {
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
     };
-    found.iter().map(|image| show(image)).collect()
+    Ok(found.iter().map(|image| show(image)).collect())
 }
 
-fn named(spec: Option<cri::ImageSpec>) -> String {
-    spec.unwrap_or_default().image
+fn named(image: Option<cri::ImageSpec>) -> Result<String, Status> {
+    let image = image.unwrap_or_default();
+    spec::handler(spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
+    Ok(image.image)
 }
 
 #[tonic::async_trait]
 impl ImageService for Service {
     async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        let images = list(&self.node.images, request.into_inner().filter);
+        let images = list(&self.node.images, request.into_inner().filter)?;
         Ok(Response::new(cri::ListImagesResponse { images }))
     }
 
@@ -52,7 +55,7 @@ impl ImageService for Service {
         &self,
         request: Request<cri::StreamImagesRequest>,
     ) -> Answer<Pieces<cri::StreamImagesResponse>> {
-        let images = list(&self.node.images, request.into_inner().filter);
+        let images = list(&self.node.images, request.into_inner().filter)?;
         Ok(pieces(images, |images| cri::StreamImagesResponse { images }))
     }
 
@@ -61,12 +64,12 @@ impl ImageService for Service {
         request: Request<cri::ImageStatusRequest>,
     ) -> Answer<cri::ImageStatusResponse> {
         let request = request.into_inner();
-        Ok(Response::new(status(&self.node.images, &named(request.image), request.verbose)))
+        Ok(Response::new(status(&self.node.images, &named(request.image)?, request.verbose)))
     }
 
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
         let request = request.into_inner();
-        let (node, name) = (self.node.clone(), named(request.image));
+        let (node, name) = (self.node.clone(), named(request.image)?);
         let auth = request.auth.map(credentials);
         let image = detached(async move {
             let reference = Reference::parse(&name).map_err(Error::from)?;
@@ -82,7 +85,7 @@ impl ImageService for Service {
         &self,
         request: Request<cri::RemoveImageRequest>,
     ) -> Answer<cri::RemoveImageResponse> {
-        let (node, name) = (self.node.clone(), named(request.into_inner().image));
+        let (node, name) = (self.node.clone(), named(request.into_inner().image)?);
         let removed =
             detached(
                 async move { Ok(tokio::task::spawn_blocking(move || node.images.remove(&name)).await??) },
@@ -188,6 +191,15 @@ fn verbose_info(images: &Images, image: &Image) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_of_an_unknown_handler_is_refused_by_name() {
+        let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
+        let error = named(Some(image)).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().contains("image.runtime_handler: \"kata\""), "{error:?}");
+        assert_eq!(named(None).unwrap(), "");
+    }
 
     #[test]
     fn the_image_user_is_a_number_or_a_name_and_never_its_group() {

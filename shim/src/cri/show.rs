@@ -88,7 +88,27 @@ pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cr
         .collect()
 }
 
-pub(crate) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandboxStatusResponse {
+/// A sandbox with its containers. `at`: from before the call, so that no change after it is missed by
+/// whoever asks for what is newer.
+pub(crate) fn sandbox_status(
+    store: &Store,
+    sandbox: &Sandbox,
+    at: i64,
+    verbose: bool,
+) -> cri::PodSandboxStatusResponse {
+    let containers = store.containers_of(&sandbox.id);
+    cri::PodSandboxStatusResponse {
+        status: Some(status_of(sandbox)),
+        info: info(verbose, &sandbox.spans.spans()),
+        containers_statuses: containers
+            .iter()
+            .filter_map(|container| container_status(container, false).status)
+            .collect(),
+        timestamp: at,
+    }
+}
+
+fn status_of(sandbox: &Sandbox) -> cri::PodSandboxStatus {
     let record = sandbox.record();
     // Of a stopped pod the addresses may be another's by now.
     let network = record.network.as_ref().filter(|_| !record.stopped);
@@ -100,7 +120,7 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandbo
         ipc: record.namespaces.ipc,
         ..cri::NamespaceOption::default()
     };
-    let status = cri::PodSandboxStatus {
+    cri::PodSandboxStatus {
         id: record.id,
         metadata: Some(pod_metadata(record.pod)),
         state: sandbox_state(sandbox).into(),
@@ -115,11 +135,6 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, verbose: bool) -> cri::PodSandbo
         labels: record.labels,
         annotations: record.annotations,
         runtime_handler: record.runtime_handler,
-    };
-    cri::PodSandboxStatusResponse {
-        status: Some(status),
-        info: info(verbose, &sandbox.spans.spans()),
-        ..cri::PodSandboxStatusResponse::default()
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use gantry_proto::monitor::Device;
 use rustix::fs::{AtFlags, FileType, Mode, ResolveFlags};
+use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{attach, new_filesystem, target};
@@ -22,6 +23,10 @@ const LINKS: [(&str, &str); 6] = [
     ("/proc/kcore", "core"),
     ("pts/ptmx", "ptmx"),
 ];
+
+/// Terminals are made by the container's own devpts, whichever way the node has this one (runc leaves it
+/// out as well).
+const PTMX: &str = "/dev/ptmx";
 
 const NOSUID_NOEXEC: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
@@ -66,12 +71,24 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
     if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
         return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
     }
+    if device.container_path == PTMX {
+        return Ok(());
+    }
     let Some((folder, name)) = device.container_path.rsplit_once('/') else {
         return refuse(libc::EINVAL, format!("device path {} is not absolute", device.container_path));
     };
     let folder = target(root, if folder.is_empty() { "/" } else { folder }, true, ResolveFlags::empty())?;
-    if rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-        return Ok(());
+    match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => {}
+        // Every container has those of `NODES`, and a privileged one is given the node's, too.
+        Ok(there) if FileType::from_raw_mode(there.st_mode) == kind && there.st_rdev == found.st_rdev => {
+            return Ok(());
+        }
+        Ok(_) => {
+            let (from, to) = (&device.host_path, &device.container_path);
+            return refuse(libc::EEXIST, format!("make the device {from} as {to}: something else is there"));
+        }
+        Err(errno) => return Err(errno).step(|| format!("look at {}", device.container_path)),
     }
     node(&folder, name, kind, found.st_rdev, found.st_mode & 0o7777)?;
     rustix::fs::chownat(

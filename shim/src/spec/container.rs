@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
 
-use super::{Error, capabilities, pid_mode, profiles, shared, unsupported};
+use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
@@ -28,6 +28,8 @@ pub(crate) struct Checked {
 /// The field, by name.
 pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
     unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
+    let handler = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
+    super::handler(IMAGE_HANDLER, handler)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
     unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
@@ -96,12 +98,7 @@ pub(crate) fn resources(from: &cri::LinuxContainerResources) -> Resources {
         memory_swap_limit: from.memory_swap_limit_in_bytes,
         cpuset_cpus: from.cpuset_cpus.clone(),
         cpuset_mems: from.cpuset_mems.clone(),
-        hugepages: from
-            .hugepage_limits
-            .iter()
-            .filter(|page| page.limit > 0)
-            .map(|page| (page.page_size.clone(), page.limit))
-            .collect(),
+        hugepages: from.hugepage_limits.iter().map(|page| (page.page_size.clone(), page.limit)).collect(),
         unified: from.unified.clone().into_iter().collect::<BTreeMap<_, _>>(),
     }
 }
@@ -134,11 +131,7 @@ impl Checked {
     ) -> Result<StartContainer, Error> {
         let security = &self.security;
         let options = security.namespace_options.clone().unwrap_or_default();
-        unsupported(
-            options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod),
-            "namespace_options.userns_options",
-        )?;
-        let pid = pid_mode(options.pid, "namespace_options.pid")?;
+        let Namespaces { net, pid, ipc } = Namespaces::new(&options)?;
         if pid == NamespaceMode::Sandbox && sandbox.namespaces.pid != cri::NamespaceMode::Pod as i32 {
             return Err(Error::Invalid {
                 field: "namespace_options.pid",
@@ -170,10 +163,10 @@ impl Checked {
             readonly_paths: hidden(&security.readonly_paths),
             capabilities: Some(capabilities::sets(security.capabilities.as_ref(), privileged)?),
             no_new_privs: security.no_new_privs,
-            oom_score_adj: i32::try_from(self.linux_resources.oom_score_adj).unwrap_or(0),
+            oom_score_adj: oom_score(self.linux_resources.oom_score_adj)?,
             pid: pid.into(),
-            ipc: shared(options.ipc, "namespace_options.ipc")?.into(),
-            net: shared(options.network, "namespace_options.network")?.into(),
+            ipc: ipc.into(),
+            net: net.into(),
             privileged,
             tty: config.tty,
             stdin: config.stdin,
@@ -212,6 +205,15 @@ fn mount(from: &cri::Mount) -> Mount {
         recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),
     }
+}
+
+/// What the kernel takes (proc_pid_oom_score_adj(5)).
+fn oom_score(wanted: i64) -> Result<i32, Error> {
+    i32::try_from(wanted).ok().filter(|score| (-1000..=1000).contains(score)).ok_or_else(|| Error::Invalid {
+        field: "resources.oom_score_adj",
+        value: wanted.to_string(),
+        expected: "a number from -1000 to 1000",
+    })
 }
 
 /// A command of the request replaces the image's entrypoint and its arguments both; arguments alone

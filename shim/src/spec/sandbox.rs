@@ -6,7 +6,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Sysctl};
 
 use super::resources::with_overhead;
-use super::{Error, pid_mode, profiles, shared, unsupported};
+use super::{Error, Namespaces, profiles, unsupported};
 use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
 
@@ -44,13 +44,7 @@ impl SandboxSpec {
         handler: &str,
         unset_seccomp: &Wanted,
     ) -> Result<Self, Error> {
-        if !handler.is_empty() {
-            return Err(Error::Invalid {
-                field: "runtime_handler",
-                value: handler.to_owned(),
-                expected: "this runtime has the default handler only; leave it empty",
-            });
-        }
+        super::handler("runtime_handler", handler)?;
         let metadata = config.metadata.ok_or(Error::Missing("config.metadata"))?;
         for (value, field) in [
             (&metadata.name, "metadata.name"),
@@ -66,14 +60,11 @@ impl SandboxSpec {
         unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
         let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
-        let userns =
-            options.userns_options.as_ref().is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod);
-        unsupported(userns, "namespace_options.userns_options")?;
-        let host_network = shared(options.network, "namespace_options.network")? == NamespaceMode::Host;
+        let Namespaces { net, pid, ipc } = Namespaces::new(&options)?;
+        let host_network = net == NamespaceMode::Host;
         // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
         let is_mapped = |port: &cri::PortMapping| port.host_port > 0 && !host_network;
         let host_ports = config.port_mappings.into_iter().filter(is_mapped).collect();
-        let ipc = shared(options.ipc, "namespace_options.ipc")?;
         let hostname = config.hostname;
         if hostname.len() > 64 || hostname.contains(['\0', '\n']) {
             return Err(Error::Invalid {
@@ -94,7 +85,7 @@ impl SandboxSpec {
             log_directory: config.log_directory,
             hostname,
             modes: NamespaceModes { network: options.network, pid: options.pid, ipc: options.ipc },
-            pid: pid_mode(options.pid, "namespace_options.pid")?,
+            pid,
             ipc,
             privileged: security.privileged,
             host_network,

@@ -18,7 +18,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::sys::{allow, task};
+use crate::sys::{self, allow, task};
 
 /// The process could not be confined, and did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,8 @@ pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
 /// # Errors
 /// [`ConfineError`], naming the step.
 pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), ConfineError> {
+    // Or a file larger than promised would end the process without a word; as EFBIG it has a name.
+    sys::signal::ignore(libc::SIGXFSZ);
     // Before any other: it must go while there are files. A layer that eats memory is killed first.
     std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))?;
     task::new_namespaces(libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS)

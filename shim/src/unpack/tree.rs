@@ -372,10 +372,9 @@ impl Tree {
 
 impl Writing {
     pub(super) fn write(&mut self, chunk: &[u8]) -> Result<usize, UnpackError> {
-        self.file.write_all(chunk).map_err(|source| UnpackError::Io {
-            operation: "write",
-            path: shown(&self.path),
-            source: Arc::new(source),
+        self.file.write_all(chunk).map_err(|source| match source.kind() {
+            io::ErrorKind::FileTooLarge => UnpackError::Large { path: shown(&self.path) },
+            _ => UnpackError::Io { operation: "write", path: shown(&self.path), source: Arc::new(source) },
         })?;
         Ok(chunk.len())
     }

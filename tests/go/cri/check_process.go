@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -137,12 +138,18 @@ func init() {
 		Equal(t, "bytes", strings.TrimSpace(text), "3")
 	})
 	register("process/device-read-only", func(t *T) {
-		text := t.RunPod("dev").Output("head -c 3 /dev/mine | wc -c; (echo x > /dev/mine) 2>/dev/null || echo refused", func(config *cri.ContainerConfig) {
-			config.Devices = []*cri.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "r"}}
+		// A number nobody drives (60 is for local use): the rules are asked before the driver, so a
+		// device that may be opened does not exist, and one that may not is refused. No default
+		// rule names it.
+		host := filepath.Join(t.Folder("dev"), "nobodys")
+		t.OK("mknod", syscall.Mknod(host, syscall.S_IFCHR|0o666, 60<<8|7))
+		text := t.RunPod("dev").Output("(: < /dev/mine) 2>&1; (: > /dev/mine) 2>&1; true", func(config *cri.ContainerConfig) {
+			config.Devices = []*cri.Device{{HostPath: host, ContainerPath: "/dev/mine", Permissions: "r"}}
 		})
-		// /dev/zero may be written by every container by default rules: the node type decides, so
-		// only reading is claimed.
-		t.Contains("output", text, "3")
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		Equal(t, "lines", len(lines), 2)
+		t.Contains("reading", lines[0], "No such device or address")
+		t.Contains("writing", lines[1], "Operation not permitted")
 	})
 	register("process/oom-score-adj", func(t *T) {
 		Equal(t, "oom_score_adj", t.RunPod("oom").Output("cat /proc/self/oom_score_adj"), "1000\n")

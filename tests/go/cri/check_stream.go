@@ -132,12 +132,12 @@ func init() {
 	})
 	register("port-forward/spdy", func(t *T) {
 		pod := t.RunPod("forward")
-		pod.Run("web", "while :; do echo hello | nc -l -p 8080; done")
-		port := forward(t, pod, 8080)
-		t.Await("an answer", 10*time.Second, func() (bool, string) {
-			text, err := dial(port, "hi\n")
-			return text == "hello\n", fmt.Sprint(text, err)
-		})
+		container := pod.Run("web", "while :; do echo hello | nc -l -p 8080; done")
+		// client-go's forwarder ends with the first connection that is refused.
+		t.awaitListen(pod, container, 8080)
+		text, err := dial(forward(t, pod, 8080), "hi\n")
+		t.OK("the exchange", err)
+		Equal(t, "text", text, "hello\n")
 	})
 	register("port-forward/much-data", func(t *T) {
 		pod := t.RunPod("forward")

@@ -79,7 +79,7 @@ fn life_of_web(run: &mut Standalone, out: &Path) -> Result<()> {
     title("where did the time go?", "each stage of the start, from the YAML file to ready");
     let waterfall = stage::gantry(run, "timeline", &["web"])?;
     ensure!(waterfall.contains("sandbox"), "a waterfall without stages");
-    let picture = out.join("web.svg");
+    let picture = out.join(super::PICTURE);
     stage::gantry(run, "timeline", &["web", "--svg", &picture.display().to_string()])?;
     ensure!(picture.is_file(), "{} was not written", picture.display());
 

@@ -9,7 +9,6 @@ use crate::events::Note;
 use crate::pod::Life;
 use crate::pod::spec::Pod;
 use crate::pod::spec::probe::HttpGet;
-use crate::pod::spec::qos::Qos;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::tests::{container, pod};
 use crate::runtime::Exit;
@@ -20,13 +19,10 @@ fn running(name: &str) -> ContainerStatus {
         role: Role::Regular,
         id: "c1".into(),
         image: "127.0.0.1:5000/web:v1".into(),
-        image_id: String::new(),
         state: ContainerState::Running { started_at: 1 },
-        last_exit: None,
-        restart_count: 0,
         started: true,
         ready: true,
-        log_path: String::new(),
+        ..ContainerStatus::default()
     }
 }
 
@@ -40,19 +36,10 @@ fn status(containers: Vec<ContainerStatus>) -> PodStatus {
         life: Life::Starting,
         phase: Phase::Pending,
         reason: "x".into(),
-        message: String::new(),
-        api_reason: String::new(),
         ip: "10.88.0.2".into(),
         ips: vec!["10.88.0.2".into()],
-        host_ips: vec![],
-        qos: Qos::BestEffort,
-        conditions: vec![],
-        started_at: 0,
-        killed: false,
-        init_containers: vec![],
         containers,
-        spans: Arc::from([]),
-        events: Arc::from([]),
+        ..PodStatus::default()
     }
 }
 
@@ -210,5 +197,29 @@ fn no_sandbox_no_volume() {
         status.events = Arc::from([event("", reason, message)]);
         let found = explained(&pod(), &status, |_| {});
         assert!(found.first().unwrap().cause.contains(word), "{word}: {found:?}");
+    }
+}
+
+#[test]
+fn a_kill_by_hand_is_not_blamed_on_the_grace_period() {
+    let mut web = running("web");
+    web.state = ContainerState::Terminated(Exit {
+        code: 137,
+        reason: "Error".into(),
+        message: String::new(),
+        started_at: 10,
+        finished_at: 20,
+    });
+    let killing = |at| {
+        let note = Note::container(Kind::Normal, "Killing", "web", "Stopping container web");
+        Event { note, count: 1, first: at, last: at }
+    };
+    // One of an earlier instance says nothing of this one.
+    for (events, asked) in [(vec![], false), (vec![killing(5)], false), (vec![killing(15)], true)] {
+        let mut status = status(vec![web.clone()]);
+        status.events = events.into();
+        let found = only(explained(&pod(), &status, |_| {}));
+        assert_eq!(found.cause.contains("grace period"), asked, "{found:?}");
+        assert_eq!(found.remedy.contains("terminationGracePeriodSeconds"), asked, "{found:?}");
     }
 }

@@ -381,3 +381,12 @@ fn names_and_resolver_are_read() {
         (with_spec("subdomain", "a.b"), "spec.subdomain: Invalid value: \"a.b\": a lowercase RFC 1123 label"),
     ]);
 }
+
+#[test]
+fn unmasked_proc_wants_a_user_namespace() {
+    let text = with("securityContext", "{procMount: Unmasked}");
+    let pods = parse(&format!("{}\n  hostUsers: false\n", text.trim_end())).unwrap();
+    assert!(pods.first().unwrap().containers.first().unwrap().security.unmasked_proc);
+    let on_host = format!("{}\n  hostUsers: false\n  hostNetwork: true\n", GOOD.trim_end());
+    assert!(error(&on_host).contains("spec.hostNetwork: Forbidden"), "{}", error(&on_host));
+}

@@ -5,13 +5,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::{env_file, services};
 use crate::api::{Api, ConfigMap, Secret};
 use crate::manifest::expand::expand;
 use crate::node::NodeInfo;
 use crate::pod::downward;
-use crate::pod::spec::env::{EnvFromSource, EnvValue, KeyRef};
-use crate::pod::spec::{Container, Pod};
-use crate::volumes::PodFacts;
+use crate::pod::spec::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
+use crate::pod::spec::{Container, Origin, Pod};
+use crate::volumes::{PodFacts, Volumes};
+
+/// Told of to every container, whatever it wants.
+const MASTER: &str = "kubernetes";
+const MASTER_NAMESPACE: &str = "default";
 
 /// Names and values in the order of their first mention.
 type Env = Vec<(String, String)>;
@@ -23,6 +28,7 @@ pub(in crate::pod) struct EnvOf<'a> {
     pub(in crate::pod) container: &'a Container,
     pub(in crate::pod) facts: &'a PodFacts,
     pub(in crate::pod) node: &'a NodeInfo,
+    pub(in crate::pod) volumes: &'a dyn Volumes,
 }
 
 /// What was read already: an object that changes meanwhile gives no mixture.
@@ -38,6 +44,7 @@ struct Objects<'a> {
 pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<Env, String> {
     let mut objects =
         Objects { api, namespace: &of.pod.namespace, config_maps: BTreeMap::new(), secrets: BTreeMap::new() };
+    let services = of_services(api, of.pod).await?;
     let mut env = Env::new();
     for from in &of.container.env_from {
         let pairs: Vec<(String, String)> = match &from.source {
@@ -56,29 +63,78 @@ pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<
     }
     for variable in &of.container.env {
         let value = match &variable.value {
-            EnvValue::Literal(text) => Some(expand(text, &known(&env))),
+            EnvValue::Literal(text) => Some(expand(text, &known(&services, &env))),
             EnvValue::Field(path) => Some(downward::field(of.pod, path, of.facts, of.node)?),
             EnvValue::Resource(resource) => {
                 Some(downward::resource(of.pod, Some(of.container), resource, of.node)?)
             }
             EnvValue::ConfigMapKey(key) => objects.config_map_key(key).await?,
             EnvValue::SecretKey(key) => objects.secret_key(key).await?,
+            EnvValue::FileKey(key) => file_key(of, key).await?,
         };
         if let Some(value) = value {
             set(&mut env, variable.name.clone(), value)?;
         }
     }
+    // What the container says itself wins.
+    for (name, value) in services {
+        if env.iter().all(|(known, _)| *known != name) {
+            env.push((name, value));
+        }
+    }
     Ok(env)
+}
+
+/// Those of the pod's namespace when it wants them, and the API server itself always. A pod of files
+/// does not wait for an API server.
+async fn of_services(api: &dyn Api, pod: &Pod) -> Result<Env, String> {
+    let all = async {
+        let mut all = api.services(MASTER_NAMESPACE).await?;
+        all.retain(|service| service.name == MASTER);
+        if pod.service_links {
+            let own = api.services(&pod.namespace).await?;
+            all.retain(|master| own.iter().all(|service| service.name != master.name));
+            all.extend(own);
+        }
+        Ok::<_, crate::api::Error>(services::variables(&all))
+    };
+    match all.await {
+        Ok(all) => Ok(all),
+        Err(error) if pod.origin != Origin::Api => {
+            tracing::debug!(%error, "no variables of services");
+            Ok(Env::new())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Its words are few: the file may hold secrets.
+async fn file_key(of: EnvOf<'_>, key: &FileKeyRef) -> Result<Option<String>, String> {
+    let FileKeyRef { volume, path, key, optional } = key;
+    let text = of.volumes.left_file(&of.pod.uid, volume, path).await;
+    let value = text.map_err(|error| error.message).and_then(|text| env_file::value(&text, key));
+    match value {
+        Ok(value) if value.is_empty() && *optional => Ok(None),
+        Ok(value) if value.is_empty() => {
+            Err(format!("environment variable key {key:?} not found in file {path:?}"))
+        }
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            tracing::warn!(pod = of.pod.formatted(), error, "cannot read a file of variables");
+            Err("couldn't parse env file".to_owned())
+        }
+    }
 }
 
 /// `$(NAME)` in command and arguments.
 pub(in crate::pod) fn expand_all(texts: &[String], env: &[(String, String)]) -> Vec<String> {
-    let known = known(env);
+    let known = known(&[], env);
     texts.iter().map(|text| expand(text, &known)).collect()
 }
 
-fn known(env: &[(String, String)]) -> BTreeMap<&str, &str> {
-    env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+/// The container's own over those of services.
+fn known<'a>(services: &'a [(String, String)], env: &'a [(String, String)]) -> BTreeMap<&'a str, &'a str> {
+    services.iter().chain(env).map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 /// The later wins and keeps the earlier one's place.

@@ -55,6 +55,7 @@ impl History {
                 }
                 self.pod_trouble = None;
             }
+            (Action::RefreshVolumes, _) => self.pod_trouble = None,
             (Action::TearDownVolumes, _) => {
                 self.ground = Ground::NoVolumes;
                 self.pod_trouble = None;
@@ -141,6 +142,8 @@ impl History {
             Action::PreStop { id, .. } => self.hooks.pre_stop_ended(id),
             // Said once, where it happened; what it was about is tried again.
             Action::Probe { .. } | Action::ReadLastWords { .. } | Action::Remember { .. } => {}
+            // What was there stays in use; the event has told.
+            Action::RefreshVolumes => self.stale = true,
             Action::SetUpCgroup
             | Action::SetUpVolumes
             | Action::TearDownVolumes

@@ -12,13 +12,30 @@ pub(super) fn all(
     containers: &[ContainerStatus],
 ) -> Vec<Condition> {
     let containers_ready = containers_ready(phase, init, containers);
-    vec![
+    let mut all = vec![
         plain(ConditionKind::PodReadyToStartContainers, view.serving().is_some()),
-        initialized(phase, init, containers),
+        initialized(view, phase, init, containers),
         Condition { kind: ConditionKind::Ready, ..containers_ready.clone() },
         containers_ready,
         plain(ConditionKind::PodScheduled, true),
-    ]
+    ];
+    if crate::pod::plan::reset::may(view.pod) {
+        all.push(all_restarting(view, phase));
+    }
+    all
+}
+
+fn all_restarting(view: &View<'_>, phase: Phase) -> Condition {
+    let kind = ConditionKind::AllContainersRestarting;
+    match phase {
+        Phase::Succeeded => because(kind, false, "PodCompleted", String::new()),
+        Phase::Failed => because(kind, false, "PodFailed", String::new()),
+        Phase::Pending | Phase::Running if view.history.resetting => {
+            let message = "container exited with restart policy rule".to_owned();
+            because(kind, true, "RestartAllContainersStarted", message)
+        }
+        Phase::Pending | Phase::Running => plain(kind, false),
+    }
 }
 
 fn plain(kind: ConditionKind, holds: bool) -> Condition {
@@ -29,7 +46,12 @@ fn because(kind: ConditionKind, holds: bool, reason: &str, message: String) -> C
     Condition { reason: reason.to_owned(), message, ..plain(kind, holds) }
 }
 
-fn initialized(phase: Phase, init: &[ContainerStatus], containers: &[ContainerStatus]) -> Condition {
+fn initialized(
+    view: &View<'_>,
+    phase: Phase,
+    init: &[ContainerStatus],
+    containers: &[ContainerStatus],
+) -> Condition {
     let kind = ConditionKind::Initialized;
     if phase == Phase::Succeeded {
         return because(kind, true, "PodCompleted", String::new());
@@ -40,10 +62,11 @@ fn initialized(phase: Phase, init: &[ContainerStatus], containers: &[ContainerSt
     }
     let done = |status: &&ContainerStatus| match status.role {
         Role::Sidecar => status.started,
-        Role::Init | Role::Regular => status.ready,
+        Role::Init | Role::Regular | Role::Ephemeral => status.ready,
     };
     let incomplete = names(init.iter().filter(|status| !done(status)));
-    if incomplete.is_empty() {
+    // While all containers are started anew it stays what it was.
+    if incomplete.is_empty() || (view.history.resets > 0 && view.history.started) {
         return plain(kind, true);
     }
     let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{starts_again, unknown};
 use crate::pod::history::{History, Trouble};
 use crate::pod::plan::Op;
+use crate::pod::plan::reset::{REMOVED, RESTARTING_ALL};
 use crate::pod::restart::{crash_key, go_duration, pull_key};
 use crate::pod::spec::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -29,40 +30,98 @@ impl View<'_> {
         let name = &container.name;
         let newest = self.observed.newest(name).or_else(|| self.history.last.get(name));
         let mut state = newest.map_or_else(|| self.absent(container), |instance| self.plain(instance));
-        let mut last_exit = newest.and_then(|n| self.before(n)).and_then(|n| self.exit(n));
+        let api = self.history.api.containers.get(name);
+        let before = newest.and_then(|n| self.before(n));
+        let mut last_exit = before.and_then(|n| self.exit(n)).or_else(|| self.exit_before(container, newest));
+        let mut last_id = before.map(|n| n.id.clone()).unwrap_or_default();
         if let Some(waiting) = self.waiting(container, &state) {
             if let ContainerState::Terminated(exit) = state {
                 last_exit = Some(exit);
+                last_id = newest.map(|n| n.id.clone()).unwrap_or_default();
             }
             state = waiting;
         }
         let log_of = |n: &Instance| !matches!(n.state, InstanceState::Created) && !n.log_path.is_empty();
         let log = newest.filter(|n| log_of(n)).or_else(|| newest.and_then(|n| self.before(n)));
-        let id = newest.map(|n| n.id.clone()).unwrap_or_default();
+        let ended_before = matches!(state, ContainerState::Terminated(_)).then_some(api).flatten();
+        let id = newest.map(|n| n.id.clone()).or_else(|| ended_before.map(|api| api.id.clone()));
+        let id = id.unwrap_or_default();
         let started = matches!(state, ContainerState::Running { .. })
             && self.history.hooks.is_done(&id)
             && self.history.probing.started(container, &id);
         let ready = match container.role {
             Role::Init => matches!(&state, ContainerState::Terminated(exit) if exit.initialized()),
             Role::Regular | Role::Sidecar => started && self.history.probing.ready(container, &id),
+            Role::Ephemeral => false,
         };
+        let image_id = newest.map(|n| n.image_id.clone());
+        let runs = matches!(state, ContainerState::Running { .. });
         ContainerStatus {
             name: name.clone(),
             role: container.role,
             id,
             image: container.image.clone(),
-            image_id: newest.map(|n| n.image_id.clone()).unwrap_or_default(),
+            image_id: image_id.or_else(|| ended_before.map(|api| api.image_id.clone())).unwrap_or_default(),
             started,
             ready,
             state,
             last_exit,
-            restart_count: newest.map_or(0, |n| n.attempt),
+            last_id,
+            user: newest.and_then(|n| n.user.clone()),
+            actual: newest.and_then(|n| n.actual).filter(|_| runs),
+            restart_count: self.restart_count(container, newest),
             log_path: log.map(|n| n.log_path.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Never falls: what the runtime has forgotten the API may remember (trap 8).
+    fn restart_count(&self, container: &Container, newest: Option<&Instance>) -> u32 {
+        let api = self.history.api.containers.get(&container.name).map_or(0, |api| api.restart_count);
+        match newest {
+            Some(instance) => instance.attempt.max(api),
+            // It ran, and is nowhere to be found: that counts as a restart, unless the pod ends.
+            None => api + u32::from(self.vanished(container) && self.going_on),
+        }
+    }
+
+    /// The API says that it runs, and the runtime does not know it.
+    fn vanished(&self, container: &Container) -> bool {
+        let api = self.history.api.containers.get(&container.name);
+        let ran = api.is_some_and(|api| matches!(api.state, ContainerState::Running { .. }));
+        ran && !self.observed.containers.iter().any(|c| c.name == container.name)
+            && !self.history.last.contains_key(&container.name)
+    }
+
+    /// How the attempt before the newest ended, of which the runtime has no record any more.
+    fn exit_before(&self, container: &Container, newest: Option<&Instance>) -> Option<Exit> {
+        if let Some(exit) = self.history.removed.get(&container.name) {
+            return Some(exit.clone());
+        }
+        let api = self.history.api.containers.get(&container.name)?;
+        match (&api.state, newest) {
+            (ContainerState::Terminated(exit), Some(newest)) if newest.id != api.id => Some(exit.clone()),
+            (ContainerState::Running { .. }, None) if api.last_exit.is_none() && self.vanished(container) => {
+                Some(Exit {
+                    message: "The container could not be located when the pod was deleted.  The container used to be Running".to_owned(),
+                    ..unknown()
+                })
+            }
+            _ => api.last_exit.clone(),
         }
     }
 
     /// Of a container that has no record.
     fn absent(&self, container: &Container) -> ContainerState {
+        if self.history.resetting && container.role != Role::Ephemeral {
+            let reason = RESTARTING_ALL.to_owned();
+            return ContainerState::Waiting { reason, message: REMOVED.to_owned() };
+        }
+        let api = self.history.api.containers.get(&container.name);
+        if let Some(ContainerState::Terminated(exit)) = api.map(|api| &api.state)
+            && (!self.going_on || !starts_again(container, exit))
+        {
+            return ContainerState::Terminated(exit.clone());
+        }
         if container.role == Role::Init && self.has_begun() {
             let exit =
                 Exit { code: 0, reason: "Completed".to_owned(), message: NO_RECORD.to_owned(), ..unknown() };
@@ -112,7 +171,7 @@ impl View<'_> {
         let to_start = match plain {
             ContainerState::Running { .. } => self.hook_failed(container),
             ContainerState::Waiting { .. } => true,
-            ContainerState::Terminated(exit) => self.going_on && starts_again(container, exit),
+            ContainerState::Terminated(exit) => self.going_on && self.starts_again(container, exit),
         };
         if !to_start || !self.is_turn(container) {
             return None;
@@ -126,6 +185,12 @@ impl View<'_> {
             (Some((trouble, _)), Some(_)) if fresh => Some(self.trouble(container, trouble, fresh)),
             (_, crashed) => crashed,
         }
+    }
+
+    /// One whose description has changed is, whatever its policy.
+    fn starts_again(&self, container: &Container, exit: &Exit) -> bool {
+        let newest = self.observed.newest(&container.name);
+        starts_again(container, exit) || newest.is_some_and(|n| self.history.redefined.contains_key(&n.id))
     }
 
     fn hook_failed(&self, container: &Container) -> bool {
@@ -148,7 +213,9 @@ impl View<'_> {
                         && self.history.hooks.is_done(&instance.id)
                         && self.history.probing.started(container, &instance.id)
                 }
-                Role::Init | Role::Regular => instance.exit().is_some_and(Exit::initialized),
+                Role::Init | Role::Regular | Role::Ephemeral => {
+                    instance.exit().is_some_and(Exit::initialized)
+                }
             })
         })
     }
@@ -156,12 +223,12 @@ impl View<'_> {
     fn trouble(&self, container: &Container, trouble: &Trouble, fresh: bool) -> ContainerState {
         let key = pull_key(self.pod, container);
         let backing_off = self.going_on && !fresh && self.history.pull.blocked(&key, self.now).is_some();
-        if trouble.reason == "ErrImagePull" && backing_off {
+        if trouble.is_of_pull() && backing_off {
             return ContainerState::Waiting {
                 reason: "ImagePullBackOff".to_owned(),
                 message: format!(
-                    "Back-off pulling image {:?}: ErrImagePull: {}",
-                    container.image, trouble.message
+                    "Back-off pulling image {:?}: {}: {}",
+                    container.image, trouble.reason, trouble.message
                 ),
             };
         }

@@ -1,6 +1,7 @@
 //! getPhase, table by table.
 
 use super::*;
+use crate::pod::spec::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
 
 fn exit(code: i32) -> Exit {
@@ -11,15 +12,11 @@ fn status(container: &Container, state: ContainerState, last_exit: Option<i32>) 
     ContainerStatus {
         name: container.name.clone(),
         role: container.role,
-        id: String::new(),
-        image: String::new(),
-        image_id: String::new(),
         started: matches!(state, ContainerState::Running { .. }),
         ready: false,
         state,
         last_exit: last_exit.map(exit),
-        restart_count: 0,
-        log_path: String::new(),
+        ..ContainerStatus::default()
     }
 }
 

@@ -13,6 +13,8 @@ use crate::runtime::Image;
 pub enum Action {
     SetUpCgroup,
     SetUpVolumes,
+    /// Objects or the pod's own fields have changed: what is in the volumes follows.
+    RefreshVolumes,
     EnsureImage {
         container: String,
         attempt: u32,
@@ -94,6 +96,8 @@ pub struct Place {
     pub cgroup_parent: String,
     /// The pod's, primary first.
     pub ips: Vec<String>,
+    /// The ID of the container whose processes it is to see; empty for none.
+    pub target: String,
 }
 
 /// What an action is about: of one `Op` at most one is under way.
@@ -102,6 +106,7 @@ pub struct Place {
 pub enum Op {
     Cgroup,
     Volumes,
+    Refresh,
     Image(String),
     Sandbox,
     Container(String),
@@ -131,6 +136,7 @@ impl Op {
             | Self::RemoveSandbox(_) => true,
             Self::Cgroup
             | Self::Volumes
+            | Self::Refresh
             | Self::Image(_)
             | Self::PostStart(_)
             | Self::Probe(..)
@@ -150,6 +156,7 @@ impl Action {
         match self {
             Self::SetUpCgroup => Op::Cgroup,
             Self::SetUpVolumes => Op::Volumes,
+            Self::RefreshVolumes => Op::Refresh,
             Self::EnsureImage { container, .. } => Op::Image(container.clone()),
             Self::RunSandbox { .. } => Op::Sandbox,
             Self::CreateContainer { container, .. } | Self::StartContainer { container, .. } => {

@@ -3,7 +3,7 @@
 
 use super::{Action, Draft, Facts, Op, Place, Wait, ended};
 use crate::pod::plan::UNKNOWN_CODE;
-use crate::pod::restart::{crash_key, pull_key, restarts};
+use crate::pod::restart::{crash_key, pull_key, starts_again};
 use crate::pod::spec::{Container, Role};
 use crate::runtime::{Instance, InstanceState};
 
@@ -38,7 +38,8 @@ pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Containe
         _ => return ensure_image(facts, draft, container, attempt),
     };
     if let Some(place) = place {
-        let (container, place) = (name.clone(), place.clone());
+        let target = facts.observed.newest(&container.target).map(|t| t.id.clone()).unwrap_or_default();
+        let (container, place) = (name.clone(), Place { target, ..place.clone() });
         draft.act(facts, Action::CreateContainer { container, attempt, place, image, ended });
     }
 }
@@ -59,7 +60,7 @@ pub(super) fn fetch_ahead(facts: Facts<'_>, draft: &mut Draft, container: &Conta
 /// The record that counts: one of another sandbox says nothing about an init container.
 fn record<'a>(facts: Facts<'a>, container: &Container, place: Option<&Place>) -> Option<&'a Instance> {
     match (container.role, place) {
-        (Role::Regular, _) | (_, None) => facts.record(container),
+        (Role::Regular | Role::Ephemeral, _) | (_, None) => facts.record(container),
         (Role::Init | Role::Sidecar, Some(place)) => facts.record_in(container, &place.sandbox),
     }
 }
@@ -77,8 +78,11 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
             // Made by a call whose answer was lost, or by an agent that is gone.
             Next::Start { id: instance.id.clone() }
         }
+        InstanceState::Created if container.role == Role::Ephemeral => Next::Nothing,
         InstanceState::Created => Next::Another { ended: None },
-        InstanceState::Exited(_) | InstanceState::Unknown if !again(container, instance) => Next::Nothing,
+        InstanceState::Exited(_) | InstanceState::Unknown if !again(facts, container, instance) => {
+            Next::Nothing
+        }
         InstanceState::Exited(_) | InstanceState::Unknown => {
             let seen = facts.history.exits.get(&instance.id).copied().unwrap_or(facts.now);
             let key = crash_key(facts.pod, container);
@@ -95,15 +99,20 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
 }
 
 /// Whether one that has ended so is started again.
-fn again(container: &Container, instance: &Instance) -> bool {
+fn again(facts: Facts<'_>, container: &Container, instance: &Instance) -> bool {
+    if facts.history.redefined.contains_key(&instance.id) {
+        return true;
+    }
     let code = match &instance.state {
         InstanceState::Exited(exit) => exit.code,
         _ => UNKNOWN_CODE,
     };
     match container.role {
         Role::Sidecar => true,
-        Role::Regular => restarts(container.restart_policy, code),
-        Role::Init => ended::failure(instance).is_some_and(|code| restarts(container.restart_policy, code)),
+        Role::Regular => starts_again(container, code),
+        Role::Init => ended::failure(instance).is_some_and(|code| starts_again(container, code)),
+        // What people looked into is left as it is.
+        Role::Ephemeral => false,
     }
 }
 

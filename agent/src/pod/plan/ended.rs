@@ -3,7 +3,7 @@
 
 use super::{Draft, Facts};
 use crate::pod::plan::Op;
-use crate::pod::restart::restarts;
+use crate::pod::restart::starts_again;
 use crate::pod::spec::{Container, RestartPolicy, Role};
 use crate::runtime::{Instance, InstanceState};
 
@@ -14,12 +14,17 @@ pub enum Ended {
     Finished,
     /// activeDeadlineSeconds are over.
     DeadlineExceeded,
+    /// The API has it as ended: it is never started again (trap 3).
+    Before,
+    /// The node does not take it in.
+    Refused,
 }
 
 /// The code of a container of which the runtime lost track.
 pub const UNKNOWN_CODE: i32 = 137;
 
-pub(super) fn decide(facts: Facts<'_>, draft: &mut Draft) -> Option<Ended> {
+/// `resets`: all its containers are being started anew.
+pub(super) fn decide(facts: Facts<'_>, resets: bool, draft: &mut Draft) -> Option<Ended> {
     if let Some(limit) = facts.pod.active_deadline {
         let left = limit.saturating_sub(facts.history.active(facts.now));
         if left.is_zero() {
@@ -27,7 +32,7 @@ pub(super) fn decide(facts: Facts<'_>, draft: &mut Draft) -> Option<Ended> {
         }
         draft.wake_at(facts.now + left);
     }
-    finished(facts).then_some(Ended::Finished)
+    (!resets && finished(facts)).then_some(Ended::Finished)
 }
 
 fn finished(facts: Facts<'_>) -> bool {
@@ -42,8 +47,9 @@ fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
     let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
     !busy
         && match facts.record(container).map(|instance| &instance.state) {
-            Some(InstanceState::Exited(exit)) => !restarts(container.restart_policy, exit.code),
-            Some(InstanceState::Unknown) => !restarts(container.restart_policy, UNKNOWN_CODE),
+            _ if facts.history.is_redefined(container) => false,
+            Some(InstanceState::Exited(exit)) => !starts_again(container, exit.code),
+            Some(InstanceState::Unknown) => !starts_again(container, UNKNOWN_CODE),
             Some(InstanceState::Created) | None => lost,
             Some(InstanceState::Running { .. }) => false,
         }
@@ -66,7 +72,7 @@ fn init_failed(facts: Facts<'_>) -> bool {
         && facts.pod.init_containers.iter().filter(|c| c.role == Role::Init).any(|container| {
             let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
             let failed = facts.record_in(container, &newest.id).and_then(failure);
-            !busy && failed.is_some_and(|code| !restarts(container.restart_policy, code))
+            !busy && failed.is_some_and(|code| !starts_again(container, code))
         })
 }
 

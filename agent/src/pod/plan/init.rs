@@ -45,7 +45,7 @@ fn is_done(facts: Facts<'_>, container: &Container, place: &Place) -> bool {
     let Some(instance) = facts.record_in(container, &place.sandbox) else { return false };
     match container.role {
         Role::Sidecar => facts.has_started(container, instance),
-        Role::Init | Role::Regular => {
+        Role::Init | Role::Regular | Role::Ephemeral => {
             matches!(instance.state, InstanceState::Exited(_)) && ended::failure(instance).is_none()
         }
     }

@@ -79,6 +79,16 @@ fn verdict(
     container: &Container,
     instance: &Instance,
 ) -> Option<(Duration, Duration, String)> {
+    if let Some(since) = facts.history.redefined.get(&instance.id) {
+        let name = &container.name;
+        let why = match container.role {
+            Role::Regular => format!("Container {name} definition changed, will be restarted"),
+            Role::Init | Role::Sidecar | Role::Ephemeral => {
+                format!("Init container {name} definition changed")
+            }
+        };
+        return Some((*since, facts.pod.grace, why));
+    }
     if let Some(since) = facts.history.hooks.failed(&instance.id) {
         return Some((since, facts.pod.grace, "FailedPostStartHook".to_owned()));
     }
@@ -100,6 +110,7 @@ fn failed_probe(container: &Container, kind: ProbeKind) -> String {
             format!("Container {name} failed {what} probe")
         }
         Role::Regular => format!("Container {name} failed {what} probe, will be restarted"),
+        Role::Ephemeral => format!("Ephemeral container {name} failed {what} probe"),
     }
 }
 

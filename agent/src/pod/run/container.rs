@@ -48,6 +48,17 @@ async fn made(
         .prepare(pod, Some(container))
         .await
         .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
+    if !container.target.is_empty() && place.target.is_empty() {
+        let message = format!("unable to find target container {}", container.target);
+        return Err(trouble("CreateContainerConfigError", message));
+    }
+    // The range is the sandbox's: it was given out before, whatever the handler.
+    let users = match pod.namespaces.own_users {
+        true => Some(
+            deps.users.of(&pod.uid).await.map_err(|error| trouble("CreateContainerConfigError", error))?,
+        ),
+        false => None,
+    };
     let facts = &PodFacts { ips: place.ips.clone() };
     let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
     let created = deps.runtime.create_container(NewContainer {
@@ -57,6 +68,8 @@ async fn made(
         sandbox: &place.sandbox,
         sandbox_attempt: place.sandbox_attempt,
         cgroup_parent: &place.cgroup_parent,
+        users,
+        target: &place.target,
         setup,
         image_id: &image.id,
     });

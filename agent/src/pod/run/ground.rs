@@ -3,9 +3,11 @@
 
 use super::{Output, Task, Trouble, both, trouble};
 use crate::checkpoint::Marks;
+use crate::dns;
 use crate::events::Kind::{Normal, Warning};
+use crate::pod::spec::{Origin, Pod};
 use crate::ports;
-use crate::runtime::NewSandbox;
+use crate::runtime::{NewSandbox, Users};
 
 /// The claim comes first: what an agent leaves that dies in between can still be told from another's.
 pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
@@ -43,6 +45,7 @@ pub(super) async fn no_volumes(task: Task<'_>) -> Result<Output, Trouble> {
 pub(super) async fn no_cgroup(task: Task<'_>) -> Result<Output, Trouble> {
     let torn = task.deps.cgroups.tear_down(&task.pod.uid).await;
     torn.map_err(|error| trouble("FailedKillPod", format!("remove cgroup: {error}")))?;
+    task.deps.users.release(&task.pod.uid);
     // The last that is taken back: nothing of it is an orphan any more.
     let disowned = task.deps.checkpoints.disown(&task.pod.uid).await;
     disowned.map_err(|error| trouble("CheckpointError", error.chain()))?;
@@ -66,10 +69,10 @@ pub(super) async fn sandbox(
         let message = "Pod sandbox changed, it will be killed and re-created.";
         task.tell(Normal, "SandboxChanged", message).await;
     }
-    let made = match ready(task).await {
+    let made = match wanted(task).await {
         Err(message) => Err(message),
-        Ok(()) => {
-            let new = NewSandbox { pod: task.pod, attempt, cgroup_parent };
+        Ok((handler, users)) => {
+            let new = NewSandbox { pod: task.pod, attempt, cgroup_parent, handler: &handler, users };
             task.deps.runtime.run_sandbox(new).await.map_err(|error| error.detail())
         }
     };
@@ -81,6 +84,71 @@ pub(super) async fn sandbox(
             Err(trouble("CreatePodSandboxError", message))
         }
     }
+}
+
+/// Everything that the sandbox hangs on: its handler and its users.
+async fn wanted(task: Task<'_>) -> Result<(String, Option<Users>), String> {
+    let Task { deps, pod, .. } = task;
+    name_fits(pod, &deps.node.cluster_domain)?;
+    tell_resolver(task).await;
+    let handler = match pod.runtime_class.as_str() {
+        "" => String::new(),
+        class => match deps.api.runtime_handler(class).await {
+            Ok(Some(handler)) => handler.as_ref().clone(),
+            Ok(None) => return Err(format!("runtimeclass.node.k8s.io {class:?} not found")),
+            Err(error) => return Err(error.to_string()),
+        },
+    };
+    let users = users(task, &handler).await?;
+    ready(task).await?;
+    Ok((handler, users))
+}
+
+/// The kernel takes 64 characters.
+fn name_fits(pod: &Pod, cluster_domain: &str) -> Result<(), String> {
+    const MOST: usize = 64;
+    let Some(domain) = pod.domain(cluster_domain).filter(|_| pod.fqdn) else { return Ok(()) };
+    let full = format!("{}.{domain}", pod.hostname);
+    if full.len() <= MOST || pod.hostname.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "Failed to construct FQDN from Pod hostname and cluster domain, FQDN {full} is too long ({MOST} characters is the max, {} characters requested)",
+        full.len()
+    ))
+}
+
+/// A pod of files needs no cluster.
+async fn tell_resolver(task: Task<'_>) {
+    let Task { deps, pod, .. } = task;
+    let formed = dns::of_pod(pod, &deps.node.resolver);
+    if formed.missing && pod.origin != Origin::Run {
+        let message = format!(
+            "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
+            pod.formatted()
+        );
+        task.tell(Warning, "MissingClusterDNS", message).await;
+    }
+    for message in formed.omitted {
+        task.tell(Warning, "DNSConfigForming", message).await;
+    }
+}
+
+/// The pod's range of users, when it wants its own.
+pub(super) async fn users(task: Task<'_>, handler: &str) -> Result<Option<Users>, String> {
+    let Task { deps, pod, .. } = task;
+    if !pod.namespaces.own_users {
+        return Ok(None);
+    }
+    if !deps.node.user_namespaces.contains(handler) {
+        return Err(match handler {
+            "" => "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned(),
+            handler => format!(
+                "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces"
+            ),
+        });
+    }
+    deps.users.of(&pod.uid).await.map(Some)
 }
 
 /// The pod's log folder is there, and nobody else answers on its ports.

@@ -63,7 +63,7 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
         Err(error) => {
             let message = format!("Failed to pull image {written:?}: {}", error.detail());
             task.tell_of(container, "", Warning, "Failed", &message).await;
-            return Err(trouble("ErrImagePull", error.detail()));
+            return Err(judged(written, &error.detail()));
         }
     };
     let took = took(task.deps.clock.mono().saturating_sub(begun));
@@ -74,6 +74,20 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
     );
     task.tell_of(container, "", Normal, "Pulled", &message).await;
     Ok(Image { id: pulled, ..image })
+}
+
+/// Two causes that a CRI runtime names at the head of its words, each a reason of its own; all others
+/// are told as they came.
+fn judged(image: &str, said: &str) -> Trouble {
+    for (reason, what) in [
+        ("RegistryUnavailable", "the registry is unavailable"),
+        ("SignatureValidationFailed", "the signature validation failed"),
+    ] {
+        if let Some(rest) = said.strip_prefix(reason) {
+            return trouble(reason, format!("image pull failed for {image} because {what}{rest}"));
+        }
+    }
+    trouble("ErrImagePull", said.to_owned())
 }
 
 /// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may not.
@@ -134,6 +148,31 @@ fn took(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_causes_that_the_runtime_names_are_reasons_of_their_own() {
+        let told = |said| {
+            let Trouble { reason, message } = judged("web", said);
+            (reason, message)
+        };
+        let pair = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+        assert_eq!(
+            told("RegistryUnavailable: connection refused"),
+            pair(
+                "RegistryUnavailable",
+                "image pull failed for web because the registry is unavailable: connection refused"
+            )
+        );
+        assert_eq!(
+            told("SignatureValidationFailed"),
+            pair(
+                "SignatureValidationFailed",
+                "image pull failed for web because the signature validation failed"
+            )
+        );
+        let other = "pull: RegistryUnavailable";
+        assert_eq!(told(other), pair("ErrImagePull", other));
+    }
 
     #[test]
     fn durations_print_as_in_go() {

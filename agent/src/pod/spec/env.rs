@@ -23,6 +23,21 @@ pub enum EnvValue {
     Field(String),
     /// A container's request or limit.
     Resource(ResourceRef),
+    /// A line of a file that an init container has left.
+    FileKey(FileKeyRef),
+}
+
+/// One variable of a file in an emptyDir of the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileKeyRef {
+    /// Of the pod.
+    pub volume: String,
+    /// Below the volume's root, without `..`.
+    pub path: String,
+    /// The variable's name in the file.
+    pub key: String,
+    /// Whether it may be missing.
+    pub optional: bool,
 }
 
 /// One key of a ConfigMap or Secret of the pod's namespace.

@@ -1,14 +1,17 @@
 //! A pod's class of service and the sums of its requests and limits, by the kubelet's arithmetic.
 //! Pure: owns the rules; never a cgroup. Called by [`crate::cgroups`], the CRI mapping and status.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Container, Pod, Resources, Role};
+use super::{Container, Pod, Requirements, Resources, Role};
+use crate::manifest::quantity::{parse_milli, parse_units};
 
 /// Who is killed first when memory runs out: the lower ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
     /// Asks for nothing.
+    #[default]
     BestEffort,
     /// Anything between.
     Burstable,
@@ -26,9 +29,14 @@ impl fmt::Display for Qos {
     }
 }
 
-/// The class of the pod, init containers counted.
+/// The class of the pod, init containers counted; by its own numbers alone, where it has any.
 #[must_use]
 pub fn qos(pod: &Pod) -> Qos {
+    if let Some(own) = &pod.resources
+        && !(own.requests.is_empty() && own.limits.is_empty())
+    {
+        return of_requirements(own);
+    }
     let set = |value: Option<i64>| value.is_some_and(|v| v > 0);
     let asks = |r: &Resources| {
         set(r.cpu_request) || set(r.cpu_limit) || set(r.memory_request) || set(r.memory_limit)
@@ -44,6 +52,23 @@ pub fn qos(pod: &Pod) -> Qos {
     let equal = sum(&|r| r.cpu_request) == sum(&|r| r.cpu_limit)
         && sum(&|r| r.memory_request) == sum(&|r| r.memory_limit);
     if limited && equal { Qos::Guaranteed } else { Qos::Burstable }
+}
+
+fn of_requirements(own: &Requirements) -> Qos {
+    let amount = |list: &BTreeMap<String, String>, name: &str| {
+        let text = list.get(name)?;
+        let parsed = if name == "cpu" { parse_milli(text) } else { parse_units(text) };
+        parsed.ok().filter(|amount| *amount > 0)
+    };
+    let pairs = ["cpu", "memory"].map(|name| {
+        let limit = amount(&own.limits, name);
+        (amount(&own.requests, name).or(limit), limit)
+    });
+    match pairs {
+        pairs if pairs.iter().all(|(request, limit)| request.is_none() && limit.is_none()) => Qos::BestEffort,
+        pairs if pairs.iter().all(|(request, limit)| limit.is_some() && request == limit) => Qos::Guaranteed,
+        _ => Qos::Burstable,
+    }
 }
 
 /// What the pod needs at most at any moment of its life, of one kind of resource: the regular

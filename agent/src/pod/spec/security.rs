@@ -24,6 +24,31 @@ pub struct Security {
     pub unmasked_proc: bool,
     /// The node's default when not set.
     pub seccomp: Option<Seccomp>,
+    /// The runtime's choice when not set.
+    pub app_armor: Option<AppArmor>,
+    /// The runtime's choice when not set.
+    pub se_linux: Option<SeLinux>,
+}
+
+/// As in AppArmorProfile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppArmor {
+    /// No profile.
+    Unconfined,
+    /// The runtime's.
+    RuntimeDefault,
+    /// One that is loaded on the node, by name.
+    Localhost(String),
+}
+
+/// As in SELinuxOptions; parts may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the API's fields")]
+pub struct SeLinux {
+    pub user: String,
+    pub role: String,
+    pub kind: String,
+    pub level: String,
 }
 
 /// As in SeccompProfile.
@@ -54,6 +79,8 @@ pub struct PodSecurity {
     pub run_as_user: Option<i64>,
     /// For the sandbox.
     pub run_as_group: Option<i64>,
+    /// For the sandbox.
+    pub se_linux: Option<SeLinux>,
     /// The node's default when not set.
     pub seccomp: Option<Seccomp>,
 }

@@ -1,7 +1,9 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
 //! [`crate::volumes`]).
 
+use super::Pod;
 use super::env::ResourceRef;
+use crate::api::TokenOf;
 
 /// One volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,13 @@ pub enum VolumeSource {
         path: String,
         /// What must be there, or is made.
         kind: HostPathType,
+    },
+    /// What a PersistentVolumeClaim of the pod's namespace is bound to.
+    Claim {
+        /// Its name.
+        name: String,
+        /// Every mount of it is read-only.
+        read_only: bool,
     },
     /// Files from one or several sources; ConfigMap, Secret and downwardAPI volumes are
     /// projections of one source.
@@ -58,6 +67,20 @@ pub enum HostPathType {
     BlockDevice,
 }
 
+impl HostPathType {
+    /// As the API spells them.
+    pub const NAMES: [(&'static str, Self); 8] = [
+        ("", Self::Unset),
+        ("DirectoryOrCreate", Self::DirectoryOrCreate),
+        ("Directory", Self::Directory),
+        ("FileOrCreate", Self::FileOrCreate),
+        ("File", Self::File),
+        ("Socket", Self::Socket),
+        ("CharDevice", Self::CharDevice),
+        ("BlockDevice", Self::BlockDevice),
+    ];
+}
+
 /// One source of a projected volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Projection {
@@ -67,6 +90,38 @@ pub enum Projection {
     Secret(KeysOf),
     /// Fields of the pod.
     Downward(Vec<DownwardFile>),
+    /// A token of the pod's service account.
+    Token(TokenFile),
+}
+
+/// As in ServiceAccountTokenProjection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenFile {
+    /// Relative, without `..`.
+    pub path: String,
+    /// Whom it is for; the API server itself when empty.
+    pub audience: String,
+    /// Wanted life, in seconds.
+    pub seconds: i64,
+}
+
+impl TokenFile {
+    /// Which token that is.
+    #[must_use]
+    pub fn of(&self, pod: &Pod) -> TokenOf {
+        TokenOf {
+            namespace: pod.namespace.clone(),
+            service_account: pod.shown.service_account.clone(),
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            audiences: Some(&self.audience)
+                .filter(|audience| !audience.is_empty())
+                .cloned()
+                .into_iter()
+                .collect(),
+            seconds: self.seconds,
+        }
+    }
 }
 
 /// Which keys of an object become files.

@@ -6,20 +6,24 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
+use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
-use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy};
+use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use crate::pod::status::PodStatus;
 use crate::pod::status::{ContainerState, Phase};
-use crate::pod::tests::{container, deps, pod, restarted};
+use crate::pod::tests::{container, deps, node_info, pod, restarted};
 use crate::probe::fake::FakeProbe;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
 use crate::runtime::{FailureKind, Runtime};
+use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 
+mod described;
 mod hooks;
 mod init;
 mod life;
@@ -55,7 +59,9 @@ pub(super) struct World {
     pub(super) probes: FakeProbe,
     pub(super) volumes: Arc<FakeVolumes>,
     pub(super) cgroups: Arc<FakeCgroups>,
-    checkpoints: Arc<Memory>,
+    pub(super) checkpoints: Arc<Memory>,
+    pub(super) api: Arc<FakeApi>,
+    pub(super) node: NodeInfo,
     workers: JoinSet<()>,
     highest_log: Option<u32>,
 }
@@ -69,6 +75,8 @@ impl World {
             volumes: Arc::default(),
             cgroups: Arc::default(),
             checkpoints: Arc::default(),
+            api: Arc::default(),
+            node: node_info(),
             workers: JoinSet::new(),
             highest_log: None,
         }
@@ -81,13 +89,16 @@ impl World {
             cgroups: self.cgroups.clone(),
             probe_io: Arc::new(self.probes.clone()),
             checkpoints: self.checkpoints.clone(),
+            api: self.api.clone(),
+            node: Arc::new(self.node.clone()),
             ..deps(&self.runtime, logs, self.clock.clone())
         }
     }
 
     /// A new agent takes the pod up.
-    pub(super) fn start(&mut self, pod: Pod) -> PodHandle {
-        let (worker, handle) = Worker::new(pod, self.deps());
+    pub(super) fn start(&mut self, pod: impl Into<Wanted>) -> PodHandle {
+        let (_, silent) = watch::channel(false);
+        let (worker, handle) = Worker::watched(pod, self.deps(), silent);
         self.workers.spawn(run_after(worker, vec![]));
         handle
     }
@@ -139,7 +150,8 @@ async fn a_pod_starts_runs_and_is_stopped_within_its_grace() {
         (status.reason.as_str(), status.ip.as_str(), status.life),
         ("Running", "10.88.0.2", Life::Running)
     );
-    let names: Vec<&str> = status.spans.iter().map(|s| s.name.as_str()).collect();
+    let by_others = |name: &&str| !name.starts_with("agent.") && !name.ends_with(".made");
+    let names: Vec<&str> = status.spans.iter().map(|s| s.name.as_str()).filter(by_others).collect();
     assert_eq!(
         names,
         [
@@ -171,6 +183,37 @@ async fn a_pod_starts_runs_and_is_stopped_within_its_grace() {
     handle.remove();
     until(&handle, "gone", |s| s.life == Life::Gone).await;
     assert_eq!(world.runtime.residue(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_start_is_explained_and_asking_for_details_delays_nothing() {
+    let mut world = World::new();
+    world.runtime.set_latency(Duration::from_millis(10));
+    world.runtime.set_timeline_latency(secs(60));
+    world.runtime.script("setup", &[Script::Exit { after: Duration::from_millis(300), code: 0 }]);
+    let setup = Container { role: Role::Init, ..container("setup") };
+    let handle = world.start(Pod { init_containers: vec![setup], ..pod() });
+    let status = until_running(&handle).await;
+    let chart = Chart::new(&status.spans, 0);
+    assert_eq!(chart.covered_percent(), 100, "{:#?}", status.spans);
+    assert!(chart.ready.unwrap() < 1_000_000_000, "{:#?}", status.spans);
+    // The agent's share is told, not hidden in the stages: without it there are gaps.
+    let (own, stages): (Vec<Span>, Vec<Span>) =
+        status.spans.iter().cloned().partition(|span| span.name.starts_with("agent."));
+    assert!(Chart::new(&stages, 0).covered_percent() < 95, "{stages:#?}");
+    let turns = own.iter().filter(|span| span.name == "agent.turn");
+    let led_to: Vec<&str> = turns.filter_map(|span| span.detail.split(';').next()).collect();
+    for next in ["[setup] container.start", "[web] container.create", "[web] container.start"] {
+        assert!(led_to.contains(&format!("to {next}").as_str()), "{next}: {led_to:?}");
+    }
+    assert_eq!(led_to.last(), Some(&"to ready"));
+    let ran = stages.iter().find(|span| span.name == "container.run").unwrap();
+    assert_eq!((ran.container.as_str(), ran.end - ran.start), ("setup", 300_000_000));
+    let detailed = |s: &PodStatus| {
+        let has = |name| s.spans.iter().any(|span| span.name == name);
+        has("sandbox.made") && has("container.create.made")
+    };
+    until(&handle, "detailed", detailed).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire};
 
 use super::observe::CONTAINER_NAME;
-use super::sandbox_config::{namespaces, pod_labels, port_json, seccomp, signal, supplemental_groups};
+use super::sandbox_config::{
+    id_mappings, namespaces, pod_labels, port_json, profile, se_linux, seccomp, signal, supplemental_groups,
+};
 use super::{NodeConfig, resources};
+use crate::pod::spec::security::AppArmor;
 use crate::pod::spec::volume::Propagation;
 use crate::pod::spec::{Container, Pod, Security};
-use crate::runtime::NewContainer;
+use crate::runtime::{NewContainer, Users};
 use crate::volumes::Mount;
 
 /// What a container must not see of /proc and /sys, as the kubelet asks.
@@ -31,7 +35,7 @@ const MASKED: &[&str] = &[
 const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
-    let NewContainer { pod, container, attempt, image_id, setup, .. } = *new;
+    let NewContainer { pod, container, attempt, image_id, setup, users, target, .. } = *new;
     let mut labels: BTreeMap<String, String> = BTreeMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
     wire::ContainerConfig {
@@ -49,7 +53,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             .iter()
             .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
-        mounts: setup.mounts.iter().map(mount).collect(),
+        mounts: setup.mounts.iter().map(|of| mount(of, users)).collect(),
         labels,
         annotations: annotations(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
@@ -59,13 +63,14 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         stop_signal: i32::from(signal(container.lifecycle.stop_signal.as_deref())),
         linux: Some(wire::LinuxContainerConfig {
             resources: Some(resources::linux(pod, container, node)),
-            security_context: Some(security(pod, &container.security, node)),
+            security_context: Some(security(pod, &container.security, users, target, node)),
         }),
         ..Default::default()
     }
 }
 
-fn mount(mount: &Mount) -> wire::Mount {
+fn mount(mount: &Mount, users: Option<Users>) -> wire::Mount {
+    let ids = users.map(id_mappings).unwrap_or_default();
     let propagation = match mount.propagation {
         Propagation::None => wire::MountPropagation::PropagationPrivate,
         Propagation::HostToContainer => wire::MountPropagation::PropagationHostToContainer,
@@ -77,6 +82,8 @@ fn mount(mount: &Mount) -> wire::Mount {
         readonly: mount.read_only,
         recursive_read_only: mount.recursive_read_only,
         propagation: i32::from(propagation),
+        uid_mappings: ids.clone(),
+        gid_mappings: ids,
         ..Default::default()
     }
 }
@@ -98,7 +105,19 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
     list
 }
 
-fn security(pod: &Pod, security: &Security, node: &NodeConfig) -> wire::LinuxContainerSecurityContext {
+/// `target`: the container whose processes it is to see.
+fn security(
+    pod: &Pod,
+    security: &Security,
+    users: Option<Users>,
+    target: &str,
+    node: &NodeConfig,
+) -> wire::LinuxContainerSecurityContext {
+    let mut namespaces = namespaces(pod.namespaces, users);
+    if !target.is_empty() && namespaces.pid() == wire::NamespaceMode::Container {
+        namespaces.set_pid(wire::NamespaceMode::Target);
+        namespaces.target_id = target.to_owned();
+    }
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     let owned = |list: &[&str]| -> Vec<String> {
         // Nothing is hidden with procMount: Unmasked.
@@ -117,7 +136,7 @@ fn security(pod: &Pod, security: &Security, node: &NodeConfig) -> wire::LinuxCon
             add_ambient_capabilities: Vec::new(),
         }),
         privileged: security.privileged,
-        namespace_options: Some(namespaces(pod.namespaces)),
+        namespace_options: Some(namespaces),
         run_as_user: id(security.run_as_user),
         run_as_group: id(security.run_as_group),
         supplemental_groups: supplemental_groups(pod),
@@ -127,6 +146,16 @@ fn security(pod: &Pod, security: &Security, node: &NodeConfig) -> wire::LinuxCon
         masked_paths: owned(MASKED),
         readonly_paths: owned(READONLY),
         seccomp: Some(seccomp(security.seccomp.as_ref(), node)),
+        apparmor: security.app_armor.as_ref().map(app_armor),
+        selinux_options: security.se_linux.as_ref().map(se_linux),
         ..Default::default()
+    }
+}
+
+fn app_armor(wanted: &AppArmor) -> wire::SecurityProfile {
+    match wanted {
+        AppArmor::Unconfined => profile(ProfileType::Unconfined, String::new()),
+        AppArmor::RuntimeDefault => profile(ProfileType::RuntimeDefault, String::new()),
+        AppArmor::Localhost(name) => profile(ProfileType::Localhost, name.clone()),
     }
 }

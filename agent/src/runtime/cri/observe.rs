@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::{try_join, try_join_all};
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
 use tonic::transport::Channel;
@@ -10,44 +11,56 @@ use tonic::{Code, Status};
 
 use super::{NodeConfig, TIMEOUT, timed};
 use crate::pod::spec::PodUid;
-use crate::runtime::{Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox};
+use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User};
 
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+pub(super) const HASH: &str = "io.kubernetes.container.hash";
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Marks the pods of `gantry run`. Not the kubelet's `config.source`: on a runtime that both use, a
 /// static pod of the kubelet's must never be taken for an older version of ours.
 pub(super) const RUN_SOURCE: &str = "io.gantry.run";
 
-/// Lists first, then asks for each one's status: what vanished in between is left out.
+/// Lists first, then asks for each one's status: what vanished in between is left out. All at once
+/// in both steps, because every step of a pod's start waits for it.
 pub(super) async fn pod(
-    mut client: RuntimeServiceClient<Channel>,
+    client: RuntimeServiceClient<Channel>,
     uid: &PodUid,
     node: &NodeConfig,
 ) -> Result<Observed, Status> {
     let label_selector = BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]);
     let filter = wire::PodSandboxFilter { label_selector: label_selector.clone(), ..Default::default() };
     let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
-    let sandboxes = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+    let (mut first, mut second) = (client.clone(), client.clone());
+    let sandboxes = first.list_pod_sandbox(timed(ask, TIMEOUT));
     let filter = wire::ContainerFilter { label_selector, ..Default::default() };
     let ask = wire::ListContainersRequest { filter: Some(filter) };
-    let containers = client.list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+    let (sandboxes, containers) = try_join(sandboxes, second.list_containers(timed(ask, TIMEOUT))).await?;
 
-    let mut observed = Observed::default();
-    for item in sandboxes {
-        let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id.clone(), verbose: false };
-        let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
-        observed.sandboxes.extend(present(answer)?.map(sandbox));
-    }
-    for item in containers {
-        let ask = wire::ContainerStatusRequest { container_id: item.id.clone(), verbose: false };
-        let answer = client.container_status(timed(ask, TIMEOUT)).await.map(|a| a.into_inner().status);
-        if let Some(status) = present(answer)? {
-            observed.containers.push(instance(status, item.pod_sandbox_id, node));
+    let sandboxes = sandboxes.into_inner().items.into_iter().map(|item| {
+        let mut client = client.clone();
+        async move {
+            let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id, verbose: false };
+            let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await;
+            present(answer.map(|a| a.into_inner().status)).map(|status| status.map(sandbox))
         }
-    }
-    Ok(observed)
+    });
+    let containers = containers.into_inner().containers.into_iter().map(|item| {
+        let mut client = client.clone();
+        async move {
+            let ask = wire::ContainerStatusRequest { container_id: item.id, verbose: false };
+            let answer = client.container_status(timed(ask, TIMEOUT)).await;
+            let status = present(answer.map(|a| a.into_inner().status))?;
+            Ok(status.map(|status| instance(status, item.pod_sandbox_id, node)))
+        }
+    });
+    let (sandboxes, containers) = try_join(try_join_all(sandboxes), try_join_all(containers)).await?;
+    Ok(Observed {
+        sandboxes: sandboxes.into_iter().flatten().collect(),
+        containers: containers.into_iter().flatten().collect(),
+    })
 }
 
 /// Every pod with a sandbox and the kubelet's labels; others are nobody's business here.
@@ -115,6 +128,10 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         }),
         wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
     };
+    let hash = status.annotations.get(HASH).cloned().unwrap_or_default();
+    let linux = status.user.and_then(|user| user.linux);
+    let user = linux.map(|of| User { uid: of.uid, gid: of.gid, groups: of.supplemental_groups });
+    let actual = status.resources.and_then(|resources| resources.linux).map(|linux| actual(&linux));
     let (name, attempt) = status.metadata.map_or_else(Default::default, |m| (m.name, m.attempt));
     Instance {
         id: status.id,
@@ -125,6 +142,22 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         created_at: status.created_at,
         log_path: absolute(&status.log_path, node),
         image_id: status.image_ref,
+        hash,
+        user,
+        actual,
+    }
+}
+
+/// By toKubeContainerResources: shares and quota as thousandths of a core.
+fn actual(linux: &wire::LinuxContainerResources) -> Actual {
+    let quota = Some(linux.cpu_quota).filter(|quota| *quota > 0 && linux.cpu_period > 0);
+    let shares = Some(linux.cpu_shares).filter(|shares| *shares >= 2);
+    Actual {
+        cpu_request: shares.map(|shares| shares.saturating_mul(1000).saturating_add(1023) / 1024),
+        cpu_limit: quota
+            .map(|quota| quota.saturating_mul(1000) / linux.cpu_period)
+            .filter(|milli| *milli > 0),
+        memory_limit: Some(linux.memory_limit_in_bytes).filter(|bytes| *bytes > 0),
     }
 }
 

@@ -3,20 +3,34 @@
 
 use std::collections::BTreeMap;
 
-use gantry_proto::cri::LinuxContainerResources;
+use gantry_proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::NodeConfig;
-use crate::cgroups::limits::{PERIOD, quota, shares};
+use crate::admission;
+use crate::cgroups::limits::{self, PERIOD, quota, shares};
+use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::qos::{Qos, qos};
-use crate::pod::spec::{Container, Origin, Pod, Role};
+use crate::pod::spec::{Container, Origin, Pod, Resources, Role};
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
 const NODE_CRITICAL: &str = "system-node-critical";
 
+/// The container's own limits, where it has none those of the pod as a whole.
+fn held_to(pod: &Pod, container: &Container) -> Resources {
+    let own = container.resources;
+    let Some(of_pod) = &pod.resources else { return own };
+    let limit = |name: &str| of_pod.limits.get(name);
+    Resources {
+        cpu_limit: own.cpu_limit.or_else(|| parse_milli(limit("cpu")?).ok()),
+        memory_limit: own.memory_limit.or_else(|| parse_units(limit("memory")?).ok()),
+        ..own
+    }
+}
+
 /// A container's resources as CRI wants them.
 pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> LinuxContainerResources {
-    let resources = &container.resources;
+    let resources = &held_to(pod, container);
     let mut unified = BTreeMap::new();
     if node.cgroup_v2 {
         // All processes of the container die together, as the kubelet has it since 1.28.
@@ -36,16 +50,64 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
         memory_swap_limit_in_bytes,
         oom_score_adj: oom_score_adj(pod, container, node.memory_capacity),
+        hugepage_limits: huge_pages(container),
         unified,
         ..LinuxContainerResources::default()
     }
 }
 
+/// What the pod's containers may use together, for runtimes that size a machine by it.
+pub(super) fn of_sandbox(pod: &Pod) -> Option<LinuxContainerResources> {
+    if pod.origin != Origin::Api {
+        return None;
+    }
+    let without = Pod { overhead: BTreeMap::new(), ..pod.clone() };
+    let requests = admission::requests(&without);
+    let limited = limits::of_pod(&without);
+    Some(LinuxContainerResources {
+        cpu_period: PERIOD,
+        cpu_quota: limited.cpu_quota.unwrap_or(0),
+        cpu_shares: shares(requests.get("cpu").copied().unwrap_or(0)),
+        memory_limit_in_bytes: limited.memory.unwrap_or(0),
+        ..LinuxContainerResources::default()
+    })
+}
+
+/// Of the RuntimeClass: request and limit at once.
+pub(super) fn overhead(pod: &Pod) -> Option<LinuxContainerResources> {
+    if pod.origin != Origin::Api {
+        return None;
+    }
+    if pod.overhead.is_empty() {
+        return Some(LinuxContainerResources::default());
+    }
+    let amount = |name: &str| pod.overhead.get(name).map(String::as_str).unwrap_or("0");
+    let cpu = parse_milli(amount("cpu")).unwrap_or(0);
+    Some(LinuxContainerResources {
+        cpu_period: PERIOD,
+        cpu_quota: quota(cpu),
+        cpu_shares: shares(cpu),
+        memory_limit_in_bytes: parse_units(amount("memory")).unwrap_or(0),
+        ..LinuxContainerResources::default()
+    })
+}
+
+/// Pages of each size, for a container that asks for any: what it doesn't ask for it doesn't get.
+fn huge_pages(container: &Container) -> Vec<HugepageLimit> {
+    let limit = |(name, text): (&String, &String)| {
+        let size = name.strip_prefix("hugepages-")?;
+        let limit = u64::try_from(parse_units(text).ok()?).ok()?;
+        // The kernel's files say 2MB where Kubernetes says 2Mi.
+        let page_size = size.replace('i', "B");
+        Some(HugepageLimit { page_size, limit })
+    };
+    container.written.limits.iter().filter_map(limit).collect()
+}
+
 /// The larger the request of a burstable container, the later it is killed; a sidecar not before
 /// the regular containers.
 fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
-    // Static pods count as critical; others would need a priority, which only an API server gives.
-    if pod.origin == Origin::Static && pod.shown.priority_class == NODE_CRITICAL {
+    if admission::is_critical(pod) && pod.shown.priority_class == NODE_CRITICAL {
         return GUARANTEED;
     }
     match qos(pod) {
@@ -69,7 +131,7 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
 mod tests {
     use super::super::tests::node;
     use super::*;
-    use crate::pod::spec::{Resources, Shown};
+    use crate::pod::spec::Shown;
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {

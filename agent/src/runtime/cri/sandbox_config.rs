@@ -7,22 +7,34 @@ use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire, NamespaceMode};
 
 use super::NodeConfig;
-use super::observe::{POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
+use super::observe::{CONFIG_SOURCE, POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
+use super::resources;
 use crate::dns;
-use crate::pod::spec::{Container, Namespaces, Pod, Port, Role, Seccomp};
+use crate::pod::spec::security::SeLinux;
+use crate::pod::spec::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
+use crate::runtime::Users;
 
 /// The same pod and attempt always give the same config: containers are created with it.
 pub(super) fn sandbox(
     pod: &Pod,
     attempt: u32,
     cgroup_parent: &str,
+    users: Option<Users>,
     node: &NodeConfig,
 ) -> wire::PodSandboxConfig {
     let mut labels: BTreeMap<String, String> = pod.labels.clone().into_iter().collect();
     labels.extend(pod_labels(pod));
     let mut annotations: BTreeMap<String, String> = pod.annotations.clone().into_iter().collect();
-    annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
-    let dns = dns::of_pod(pod, if pod.namespaces.host_network { &node.host_dns } else { &node.dns });
+    match pod.origin {
+        Origin::Run | Origin::Static => {
+            annotations.insert(RUN_SOURCE.to_owned(), "true".to_owned());
+        }
+        Origin::Api => {
+            // As the kubelet notes when it met a pod and where from.
+            annotations.insert(CONFIG_SOURCE.to_owned(), "api".to_owned());
+        }
+    }
+    let dns = dns::of_pod(pod, &node.resolver).config;
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {
@@ -44,17 +56,19 @@ pub(super) fn sandbox(
         linux: Some(wire::LinuxPodSandboxConfig {
             cgroup_parent: cgroup_parent.to_owned(),
             security_context: Some(wire::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces(pod.namespaces)),
+                namespace_options: Some(namespaces(pod.namespaces, users)),
                 run_as_user: id(pod.security.run_as_user),
                 run_as_group: id(pod.security.run_as_group),
                 supplemental_groups: supplemental_groups(pod),
                 privileged: pod.all_containers().any(|c| c.security.privileged),
                 // As the kubelet: whatever the containers get, the pause process is confined.
                 seccomp: Some(profile(ProfileType::RuntimeDefault, String::new())),
+                selinux_options: pod.security.se_linux.as_ref().map(se_linux),
                 ..Default::default()
             }),
             sysctls: pod.security.sysctls.iter().cloned().collect(),
-            ..Default::default()
+            overhead: resources::overhead(pod),
+            resources: resources::of_sandbox(pod),
         }),
         windows: None,
     }
@@ -69,7 +83,7 @@ pub(super) fn pod_labels(pod: &Pod) -> [(String, String); 3] {
     ]
 }
 
-pub(super) fn namespaces(namespaces: Namespaces) -> wire::NamespaceOption {
+pub(super) fn namespaces(namespaces: Namespaces, users: Option<Users>) -> wire::NamespaceOption {
     let mode = |on_host: bool, else_mode: NamespaceMode| {
         i32::from(if on_host { NamespaceMode::Node } else { else_mode })
     };
@@ -79,8 +93,27 @@ pub(super) fn namespaces(namespaces: Namespaces) -> wire::NamespaceOption {
         pid: mode(namespaces.host_pid, own),
         ipc: mode(namespaces.host_ipc, NamespaceMode::Pod),
         target_id: String::new(),
-        userns_options: None,
+        userns_options: Some(user_namespace(users)),
     }
+}
+
+/// The node's, when the pod has none of its own.
+fn user_namespace(users: Option<Users>) -> wire::UserNamespace {
+    let Some(users) = users else {
+        return wire::UserNamespace { mode: i32::from(NamespaceMode::Node), ..Default::default() };
+    };
+    let ids = id_mappings(users);
+    wire::UserNamespace { mode: i32::from(NamespaceMode::Pod), uids: ids.clone(), gids: ids }
+}
+
+/// The same for users and groups.
+pub(super) fn id_mappings(users: Users) -> Vec<wire::IdMapping> {
+    vec![wire::IdMapping { host_id: users.first, container_id: 0, length: users.length }]
+}
+
+pub(super) fn se_linux(options: &SeLinux) -> wire::SeLinuxOption {
+    let SeLinux { user, role, kind, level } = options.clone();
+    wire::SeLinuxOption { user, role, r#type: kind, level }
 }
 
 /// What runs beside each other and so has ports at the same time.
@@ -113,7 +146,7 @@ pub(super) fn seccomp(wanted: Option<&Seccomp>, node: &NodeConfig) -> wire::Secu
     }
 }
 
-fn profile(kind: ProfileType, localhost_ref: String) -> wire::SecurityProfile {
+pub(super) fn profile(kind: ProfileType, localhost_ref: String) -> wire::SecurityProfile {
     wire::SecurityProfile { profile_type: i32::from(kind), localhost_ref }
 }
 

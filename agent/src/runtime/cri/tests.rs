@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::dns::DnsConfig;
 use crate::pod::spec::probe::Lifecycle;
 use crate::pod::spec::{
     Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
@@ -14,8 +15,11 @@ pub(super) fn node() -> NodeConfig {
     NodeConfig {
         pod_logs_dir: "/var/log/pods".into(),
         memory_capacity: 1 << 30,
-        dns: DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() },
-        host_dns: DnsConfig { servers: vec!["127.0.0.53".into()], ..DnsConfig::default() },
+        resolver: Arc::new(Resolver {
+            pods: DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() },
+            host: DnsConfig { servers: vec!["127.0.0.53".into()], ..DnsConfig::default() },
+            ..Resolver::default()
+        }),
         cgroup_v2: false,
         swap: false,
         seccomp_default: false,
@@ -27,7 +31,7 @@ pub(super) fn node() -> NodeConfig {
 #[test]
 fn a_sandbox_has_the_kubelets_labels_and_folder() {
     let annotations = BTreeMap::from([("note".to_owned(), "x".to_owned())]);
-    let config = sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, "/kubepods/x", &node());
+    let config = sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, "/kubepods/x", None, &node());
     let metadata = config.metadata.unwrap();
     assert_eq!((metadata.name.as_str(), metadata.uid.as_str(), metadata.attempt), ("web", "uid-1", 2));
     assert_eq!(config.log_directory, "/var/log/pods/default_web_uid-1");
@@ -48,19 +52,19 @@ fn a_sandbox_has_the_kubelets_labels_and_folder() {
 fn namespaces_follow_the_pod() {
     use wire::NamespaceMode::{Container as Own, Node, Pod as Shared};
     let modes = |namespaces| {
-        let option = sandbox_config::namespaces(namespaces);
+        let option = sandbox_config::namespaces(namespaces, None);
         [option.network(), option.pid(), option.ipc()]
     };
     assert_eq!(modes(Namespaces::default()), [Shared, Own, Shared]);
     assert_eq!(modes(Namespaces { share_process: true, ..Namespaces::default() }), [Shared, Shared, Shared]);
-    let host = Namespaces { host_network: true, host_pid: true, host_ipc: true, share_process: false };
+    let host = Namespaces { host_network: true, host_pid: true, host_ipc: true, ..Namespaces::default() };
     assert_eq!(modes(host), [Node, Node, Node]);
 }
 
 #[test]
 fn a_pod_on_the_hosts_network_has_the_hosts_resolver() {
     let namespaces = Namespaces { host_network: true, ..Namespaces::default() };
-    let config = sandbox_config::sandbox(&Pod { namespaces, ..pod() }, 0, "", &node());
+    let config = sandbox_config::sandbox(&Pod { namespaces, ..pod() }, 0, "", None, &node());
     assert_eq!(config.dns_config.unwrap().servers, ["127.0.0.53"]);
 }
 
@@ -92,6 +96,8 @@ fn a_container_has_the_kubelets_config() {
         sandbox: "s",
         sandbox_attempt: 0,
         cgroup_parent: "",
+        users: None,
+        target: "",
         image_id: "sha256:1",
         setup: &Setup::as_written(pod.container("web").unwrap()),
     };
@@ -137,7 +143,7 @@ fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
         ..container("web")
     };
     let pod = Pod { security, subdomain: "sub".into(), fqdn: true, containers: vec![web], ..pod() };
-    let sandbox = sandbox_config::sandbox(&pod, 0, "", &node());
+    let sandbox = sandbox_config::sandbox(&pod, 0, "", None, &node());
     assert_eq!(sandbox.hostname, "web.sub.default.svc.cluster.local");
     let linux = sandbox.linux.unwrap();
     assert_eq!(linux.sysctls.get("net.ipv4.tcp_syncookies").map(String::as_str), Some("1"));
@@ -150,6 +156,8 @@ fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
         sandbox: "s",
         sandbox_attempt: 0,
         cgroup_parent: "",
+        users: None,
+        target: "",
         image_id: "i",
         setup: &Setup::default(),
     };
@@ -178,6 +186,8 @@ fn read_only_root_reaches_the_runtime() {
         sandbox: "s",
         sandbox_attempt: 0,
         cgroup_parent: "",
+        users: None,
+        target: "",
         image_id: "i",
         setup: &Setup::default(),
     };
@@ -230,7 +240,8 @@ fn what_the_default_handler_can_is_read_from_status() {
         }),
     };
     let of = |runtime_handlers| {
-        recursive_read_only(&wire::StatusResponse { runtime_handlers, ..wire::StatusResponse::default() })
+        let status = wire::StatusResponse { runtime_handlers, ..wire::StatusResponse::default() };
+        features(&status).recursive_read_only
     };
     assert!(of(vec![handler("kata", false), handler("", true)]));
     assert!(!of(vec![handler("kata", true), handler("", false)]));
@@ -256,4 +267,120 @@ async fn endpoints_are_sockets_that_answer() {
     let endpoint = format!("unix://{}/none.sock", folder.path().display());
     let error = connect(&endpoint).await.unwrap_err();
     assert!(error.to_string().contains("none.sock"), "{error}");
+}
+
+#[test]
+fn an_ephemeral_container_sees_the_processes_of_its_target() {
+    let modes = |namespaces, target| {
+        let pod = Pod { namespaces, ..pod() };
+        let new = NewContainer {
+            pod: &pod,
+            container: pod.container("web").unwrap(),
+            attempt: 0,
+            sandbox: "s",
+            sandbox_attempt: 0,
+            cgroup_parent: "",
+            users: None,
+            target,
+            image_id: "i",
+            setup: &Setup::default(),
+        };
+        let config = container_config::container(&new, &node());
+        let options = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
+        (options.pid(), options.target_id)
+    };
+    let own = Namespaces::default();
+    assert_eq!(modes(own, ""), (wire::NamespaceMode::Container, String::new()));
+    assert_eq!(modes(own, "c1"), (wire::NamespaceMode::Target, "c1".to_owned()));
+    let shared = Namespaces { share_process: true, ..own };
+    assert_eq!(modes(shared, "c1"), (wire::NamespaceMode::Pod, String::new()));
+}
+
+#[test]
+fn a_user_namespace_reaches_sandbox_container_and_mounts() {
+    let users = Some(crate::runtime::Users { first: 65_536, length: 65_536 });
+    let mount = crate::volumes::Mount {
+        host_path: "/a".into(),
+        container_path: "/b".into(),
+        read_only: false,
+        recursive_read_only: false,
+        propagation: crate::pod::spec::volume::Propagation::None,
+    };
+    let pod = pod();
+    let new = NewContainer {
+        pod: &pod,
+        container: pod.container("web").unwrap(),
+        attempt: 0,
+        sandbox: "s",
+        sandbox_attempt: 0,
+        cgroup_parent: "",
+        users,
+        target: "",
+        image_id: "i",
+        setup: &Setup { mounts: vec![mount], ..Setup::default() },
+    };
+    let ids = vec![wire::IdMapping { host_id: 65_536, container_id: 0, length: 65_536 }];
+    let config = container_config::container(&new, &node());
+    let bound = config.mounts.first().unwrap();
+    assert_eq!((&bound.uid_mappings, &bound.gid_mappings), (&ids, &ids));
+    let own =
+        config.linux.unwrap().security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
+    let sandbox = sandbox_config::sandbox(&pod, 0, "", users, &node()).linux.unwrap();
+    let of_pod = sandbox.security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
+    assert_eq!(own, of_pod);
+    assert_eq!((own.mode(), own.uids, own.gids), (wire::NamespaceMode::Pod, ids.clone(), ids));
+}
+
+#[test]
+fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
+    use crate::pod::spec::security::{AppArmor, SeLinux};
+    use crate::pod::spec::{Origin, Requirements};
+    let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    };
+    let label = SeLinux { level: "s0:c1".into(), ..SeLinux::default() };
+    let security = Security {
+        app_armor: Some(AppArmor::Localhost("k8s-x".into())),
+        se_linux: Some(label),
+        ..Security::default()
+    };
+    let written = Requirements { limits: text(&[("hugepages-2Mi", "4Mi")]), ..Requirements::default() };
+    let own = Requirements { limits: text(&[("cpu", "1"), ("memory", "1Mi")]), ..Requirements::default() };
+    let pod = Pod {
+        origin: Origin::Api,
+        containers: vec![Container { security, written, ..container("web") }],
+        overhead: text(&[("cpu", "100m"), ("memory", "1Mi")]),
+        resources: Some(own),
+        ..pod()
+    };
+    let new = NewContainer {
+        pod: &pod,
+        container: pod.container("web").unwrap(),
+        attempt: 0,
+        sandbox: "s",
+        sandbox_attempt: 0,
+        cgroup_parent: "",
+        users: None,
+        target: "",
+        image_id: "i",
+        setup: &Setup::default(),
+    };
+    let linux = container_config::container(&new, &node()).linux.unwrap();
+    let context = linux.security_context.unwrap();
+    let profile = context.apparmor.unwrap();
+    assert_eq!(
+        (profile.profile_type(), profile.localhost_ref.as_str()),
+        (wire::security_profile::ProfileType::Localhost, "k8s-x")
+    );
+    assert_eq!(context.selinux_options.unwrap().level, "s0:c1");
+    let held = linux.resources.unwrap();
+    // Where the container has no limit of its own, that of its pod counts.
+    assert_eq!((held.cpu_quota, held.memory_limit_in_bytes), (100_000, 1 << 20));
+    let pages = held.hugepage_limits.first().unwrap();
+    assert_eq!((pages.page_size.as_str(), pages.limit), ("2MB", 4 << 20));
+    let config = sandbox_config::sandbox(&pod, 0, "", None, &node());
+    assert_eq!(config.annotations.get("kubernetes.io/config.source").map(String::as_str), Some("api"));
+    let sandbox = config.linux.unwrap();
+    assert_eq!(sandbox.overhead.unwrap().memory_limit_in_bytes, 1 << 20);
+    assert_eq!(sandbox.resources.unwrap().memory_limit_in_bytes, 1 << 20);
 }

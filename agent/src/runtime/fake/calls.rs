@@ -78,14 +78,16 @@ impl Runtime for FakeRuntime {
     }
 
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
-        let NewSandbox { pod, attempt, .. } = new;
+        let NewSandbox { pod, attempt, handler, users, .. } = new;
+        let under = if handler.is_empty() { String::new() } else { format!(" under {handler}") };
+        let own = users.map(|users| format!(" as {}", users.first)).unwrap_or_default();
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         let act = move |state: &mut State| {
             if state.sandboxes.iter().any(|s| s.uid == uid && s.view.attempt == attempt) {
                 return Err(failed(format!("sandbox name of attempt {attempt} is reserved")));
             }
             let id = state.id("s");
-            state.log.push(format!("run-sandbox {attempt}"));
+            state.log.push(format!("run-sandbox {attempt}{under}{own}"));
             let created_at = state.wall();
             let view = Sandbox {
                 id: id.clone(),
@@ -127,6 +129,7 @@ impl Runtime for FakeRuntime {
     fn create_container<'a>(&'a self, new: NewContainer<'a>) -> Effect<'a, String> {
         let (uid, name, attempt) = (new.pod.uid.clone(), new.container.name.clone(), new.attempt);
         let (sandbox, image) = (new.sandbox.to_owned(), new.image_id.to_owned());
+        let (hash, target) = (new.container.hash.clone(), new.target.to_owned());
         let act = move |state: &mut State| {
             if !state.sandboxes.iter().any(|s| s.view.id == sandbox && s.view.ready) {
                 return Err(not_found("ready sandbox", &sandbox));
@@ -139,7 +142,8 @@ impl Runtime for FakeRuntime {
                 return Err(failed(format!("container name {name} of attempt {attempt} is reserved")));
             }
             let id = state.id("c");
-            state.log.push(format!("create {name}/{attempt}"));
+            let seeing = if target.is_empty() { String::new() } else { format!(" seeing {target}") };
+            state.log.push(format!("create {name}/{attempt}{seeing}"));
             let script = match state.scripts.get_mut(&name) {
                 Some(list) if list.len() > 1 => list.remove(0),
                 Some(list) => list.first().cloned().unwrap_or(Script::Serve),
@@ -154,6 +158,9 @@ impl Runtime for FakeRuntime {
                 state: InstanceState::Created,
                 created_at: state.wall(),
                 image_id: image,
+                hash,
+                user: None,
+                actual: None,
             };
             state.tell(&uid);
             state.containers.push(FakeContainer { uid, view, script, ends: None });
@@ -266,7 +273,28 @@ impl Runtime for FakeRuntime {
         Box::pin(async move { Ok(ReceiverStream::new(begun.await?).map(|uid| Ok(Some(uid))).boxed()) })
     }
 
-    fn timeline<'a>(&'a self, _of: Subject<'a>) -> Effect<'a, Vec<Span>> {
-        Box::pin(async { Ok(Vec::new()) })
+    fn timeline<'a>(&'a self, of: Subject<'a>) -> Effect<'a, Vec<Span>> {
+        let latency = self.lock().timeline_latency;
+        Box::pin(async move {
+            tokio::time::sleep(latency).await;
+            let state = self.lock();
+            let made = match of {
+                Subject::Image(_) => None,
+                Subject::Sandbox(id) => {
+                    state.sandboxes.iter().find(|s| s.view.id == id).map(|s| s.view.created_at)
+                }
+                Subject::Container(id) => {
+                    state.containers.iter().find(|c| c.view.id == id).map(|c| c.view.created_at)
+                }
+            };
+            let span = |at| Span {
+                name: "made".to_owned(),
+                container: String::new(),
+                start: at,
+                end: at,
+                detail: String::new(),
+            };
+            Ok(made.map(span).into_iter().collect())
+        })
     }
 }

@@ -32,6 +32,7 @@ pub(super) struct State {
     pub(super) failures: BTreeMap<Call, Vec<Failure>>,
     pub(super) lost_answers: BTreeMap<Call, Failure>,
     pub(super) latency: Duration,
+    pub(super) timeline_latency: Duration,
     pub(super) log: Vec<String>,
 }
 
@@ -68,6 +69,7 @@ impl Default for State {
             failures: BTreeMap::new(),
             lost_answers: BTreeMap::new(),
             latency: Duration::ZERO,
+            timeline_latency: Duration::ZERO,
             log: Vec::new(),
         }
     }

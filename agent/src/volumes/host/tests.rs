@@ -15,6 +15,7 @@ fn node() -> Arc<NodeInfo> {
         cpu: 1000,
         memory: 1 << 30,
         ephemeral: 0,
+        ..NodeInfo::default()
     })
 }
 

@@ -52,6 +52,35 @@ fn what_is_not_honoured_is_refused_by_name() {
 }
 
 #[test]
+fn an_image_of_an_unknown_handler_is_refused_by_name() {
+    let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
+    let config = cri::ContainerConfig { image: Some(image), ..cri::ContainerConfig::default() };
+    let refused = check(&config, &Wanted::Unconfined).unwrap_err();
+    assert!(matches!(refused, Error::Invalid { field: "image.runtime_handler", .. }), "{refused:?}");
+}
+
+#[test]
+fn an_oom_score_that_the_kernel_does_not_take_is_refused_with_its_value() {
+    for score in [-1000, 0, 1000] {
+        assert_eq!(oom_score(score).map(i64::from), Ok(score));
+    }
+    for score in [-1001, 1001, i64::MAX] {
+        let refused = oom_score(score).unwrap_err();
+        let Error::Invalid { field: "resources.oom_score_adj", value, .. } = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(value, score.to_string());
+    }
+}
+
+#[test]
+fn a_limit_of_no_huge_pages_is_a_limit() {
+    let none = cri::HugepageLimit { page_size: "2MB".into(), limit: 0 };
+    let limits = cri::LinuxContainerResources { hugepage_limits: vec![none], ..Default::default() };
+    assert_eq!(resources(&limits).hugepages, [("2MB".to_owned(), 0)].into());
+}
+
+#[test]
 fn signals_are_known_by_name_and_number() {
     for (name, number) in [("", 15), ("SIGTERM", 15), ("quit", 3), ("9", 9), ("SIGRTMIN+3", 37)] {
         assert_eq!(signal(name), Ok(number));

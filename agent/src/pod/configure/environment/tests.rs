@@ -13,6 +13,7 @@ fn node() -> NodeInfo {
         cpu: 2000,
         memory: 1 << 30,
         ephemeral: 0,
+        ..NodeInfo::default()
     }
 }
 
@@ -42,7 +43,10 @@ fn key(name: &str, key: &str, optional: bool) -> KeyRef {
 async fn run(api: &FakeApi, env_from: Vec<EnvFrom>, env: Vec<EnvVar>) -> Result<Env, String> {
     let container = Container { env_from, env, ..container("web") };
     let facts = PodFacts { ips: vec!["10.1.0.2".into()] };
-    environment(api, EnvOf { pod: &pod(), container: &container, facts: &facts, node: &node() }).await
+    let volumes = crate::volumes::fake::FakeVolumes::default();
+    volumes.leave(&pod().uid, "shared", "a/env", "K='from a file'\n");
+    let of = EnvOf { pod: &pod(), container: &container, facts: &facts, node: &node(), volumes: &volumes };
+    environment(api, of).await
 }
 
 #[tokio::test]
@@ -129,4 +133,17 @@ async fn a_value_with_nul_is_refused_by_name() {
     let error =
         run(&api, vec![from(EnvFromSource::Secret("s".into()), "", false)], vec![]).await.unwrap_err();
     assert_eq!(error, "the value of environment variable \"A\" holds a NUL character");
+}
+
+#[tokio::test]
+async fn a_variable_may_come_from_a_file_that_another_container_has_left() {
+    let run = async |path: &str, key: &str, optional| {
+        let file = FileKeyRef { volume: "shared".into(), path: path.into(), key: key.into(), optional };
+        run(&FakeApi::default(), vec![], vec![variable("V", EnvValue::FileKey(file))]).await
+    };
+    assert_eq!(run("a/env", "K", false).await.unwrap(), [("V".to_owned(), "from a file".to_owned())]);
+    assert_eq!(run("a/env", "NOPE", true).await.unwrap(), []);
+    let missing = run("a/env", "NOPE", false).await.unwrap_err();
+    assert_eq!(missing, "environment variable key \"NOPE\" not found in file \"a/env\"");
+    assert_eq!(run("b", "K", true).await.unwrap_err(), "couldn't parse env file");
 }

@@ -23,8 +23,8 @@ fn takes(time: Duration, code: i32) -> Exec {
     Exec { takes: time, output }
 }
 
-fn reasons(handle: &PodHandle) -> Vec<&'static str> {
-    handle.events().iter().map(|event| event.note.reason).collect()
+fn reasons(handle: &PodHandle) -> Vec<String> {
+    handle.events().iter().map(|event| event.note.reason.to_string()).collect()
 }
 
 #[tokio::test(start_paused = true)]

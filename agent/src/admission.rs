@@ -1,0 +1,166 @@
+//! Whether this node takes a pod in that was bound to it, in the kubelet's order and words. Pure: owns
+//! the rules; never ends a pod or reads the node. Called by [`crate::agent`] for each new pod, and
+//! its types by [`crate::manifest::api`].
+//!
+//! sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
+//! taints ([`labels`]) → name → ports → AppArmor. What an API object asks for that this node does not
+//! do at all is refused before, by [`crate::manifest::api`].
+
+mod fit;
+mod labels;
+mod sysctls;
+
+use std::collections::BTreeMap;
+
+use crate::pod::spec::security::AppArmor;
+use crate::pod::spec::{Origin, Pod};
+use crate::ports;
+pub use fit::{Shortage, requests};
+pub use sysctls::Allowed;
+
+/// Above which a pod is critical: scheduling.SystemCriticalPriority.
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+
+/// Why a pod is not run here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Rejection {
+    /// Of the pod's status and of the event.
+    pub reason: String,
+    /// Of the event; the status says "Pod was rejected: " before it.
+    pub message: String,
+}
+
+impl Rejection {
+    /// With upstream's reason and message.
+    #[must_use]
+    pub fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// The node as far as pods must fit it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Of the Node object.
+    pub name: String,
+    /// Of the Node object.
+    pub labels: BTreeMap<String, String>,
+    /// Of the Node object.
+    pub taints: Vec<Taint>,
+    /// cpu in thousandths, everything else in its own unit.
+    pub allocatable: BTreeMap<String, i64>,
+    /// The runtime can hold processes to the pod's own groups.
+    pub strict_groups: bool,
+    /// The kernel has AppArmor enabled.
+    pub app_armor: bool,
+    /// What pods may set.
+    pub sysctls: Allowed,
+}
+
+/// As in the Node's spec.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as the API's fields")]
+pub struct Taint {
+    pub key: String,
+    pub value: String,
+    pub effect: String,
+}
+
+/// What stands against a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Objection {
+    /// Others could be ended for a pod that matters more.
+    Resource(Shortage),
+    /// Nothing could be done about it.
+    Other(Rejection),
+}
+
+/// Whether `pod` may run beside `others`, those that were admitted and are not over. Returns which of
+/// these must go first: none, unless the pod is critical.
+///
+/// # Errors
+/// The first thing that stands against it.
+pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a Pod>, Rejection> {
+    node.sysctls.check(pod)?;
+    if !labels::runs_linux(pod) {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    if !matches!(pod.placement.os.as_str(), "" | "linux") {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Rejection::new("PodOSNotSupported", message));
+    }
+    if pod.security.strict_groups && !node.strict_groups {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(Rejection::new("SupplementalGroupsPolicyNotSupported", message));
+    }
+    let victims = general(pod, others, node)?;
+    if !node.app_armor && wants_app_armor(pod) {
+        let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        return Err(Rejection::new("AppArmor", message));
+    }
+    Ok(victims)
+}
+
+/// The scheduler's predicates, once more: pods may come without having met a scheduler.
+fn general<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a Pod>, Rejection> {
+    let predicate = |name: &str, why: &str| {
+        Objection::Other(Rejection::new(name, format!("Predicate {name} failed: {why}")))
+    };
+    let mut objections: Vec<Objection> =
+        fit::shortages(pod, others, node).into_iter().map(Objection::Resource).collect();
+    if !labels::affine(pod, node) {
+        objections.push(predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+    }
+    if !pod.shown.node_name.is_empty() && pod.shown.node_name != node.name {
+        objections.push(predicate("NodeName", "node(s) didn't match the requested node name"));
+    }
+    if others.iter().any(|other| ports::clash(pod, other).is_some()) {
+        let why = "node(s) didn't have free ports for the requested pod ports";
+        objections.push(predicate("NodePorts", why));
+    }
+    if pod.origin != Origin::Static && labels::untolerated(pod, node) {
+        objections.push(predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"));
+    }
+    if is_critical(pod) {
+        return make_room(pod, others, objections);
+    }
+    match objections.into_iter().next() {
+        None => Ok(Vec::new()),
+        Some(Objection::Resource(shortage)) => Err(shortage.rejection()),
+        Some(Objection::Other(rejection)) => Err(rejection),
+    }
+}
+
+/// A critical pod is only kept out by what ending others would not change.
+fn make_room<'a>(
+    pod: &Pod,
+    others: &[&'a Pod],
+    objections: Vec<Objection>,
+) -> Result<Vec<&'a Pod>, Rejection> {
+    let mut missing = Vec::new();
+    for objection in objections {
+        match objection {
+            Objection::Resource(shortage) => missing.push(shortage),
+            Objection::Other(rejection) => return Err(rejection),
+        }
+    }
+    fit::victims(pod, others, &missing).map_err(|why| {
+        let message = format!("Unexpected error while attempting to recover from admission failure: {why}");
+        Rejection::new("UnexpectedAdmissionError", message)
+    })
+}
+
+/// Static pods, and those of the system's priority classes.
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    pod.origin == Origin::Static || pod.placement.priority.is_some_and(|p| p >= SYSTEM_CRITICAL)
+}
+
+fn wants_app_armor(pod: &Pod) -> bool {
+    pod.every_container().any(|c| !matches!(c.security.app_armor, None | Some(AppArmor::Unconfined)))
+}
+
+#[cfg(test)]
+mod tests;

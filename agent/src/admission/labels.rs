@@ -1,0 +1,62 @@
+//! A pod's selector, affinity and tolerations against the node. Pure: owns the comparisons. Called by
+//! [`super::admit`].
+
+use std::collections::BTreeMap;
+
+use super::{Node, Taint};
+use crate::pod::spec::Pod;
+use crate::pod::spec::placement::{Match, Operator, Term, Toleration};
+
+const OS: &str = "kubernetes.io/os";
+
+/// Upstream looks at the pod's own label, when it has one.
+pub(super) fn runs_linux(pod: &Pod) -> bool {
+    pod.labels.get(OS).is_none_or(|os| os == "linux")
+}
+
+/// nodeSelector and the required node affinity; both must fit.
+pub(super) fn affine(pod: &Pod, node: &Node) -> bool {
+    let selected = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
+    let terms = pod.placement.affinity.as_ref();
+    pod.placement.node_selector.iter().all(selected)
+        && terms.is_none_or(|terms| terms.iter().any(|term| fits(term, node)))
+}
+
+/// An empty term fits no node.
+fn fits(term: &Term, node: &Node) -> bool {
+    let fields = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
+    let empty = term.labels.is_empty() && term.fields.is_empty();
+    !empty
+        && term.labels.iter().all(|of| matches(of, &node.labels))
+        && term.fields.iter().all(|of| matches(of, &fields))
+}
+
+fn matches(of: &Match, values: &BTreeMap<String, String>) -> bool {
+    let value = values.get(&of.key);
+    let compare = |ordering| {
+        let number = |text: &String| text.parse::<i64>().ok();
+        let (Some(own), [bound]) = (value.and_then(number), &of.values[..]) else { return false };
+        number(bound).is_some_and(|bound| own.cmp(&bound) == ordering)
+    };
+    match of.operator {
+        Operator::In => value.is_some_and(|value| of.values.contains(value)),
+        Operator::NotIn => value.is_none_or(|value| !of.values.contains(value)),
+        Operator::Exists => value.is_some(),
+        Operator::DoesNotExist => value.is_none(),
+        Operator::Gt => compare(std::cmp::Ordering::Greater),
+        Operator::Lt => compare(std::cmp::Ordering::Less),
+    }
+}
+
+/// A node looks at NoExecute only.
+pub(super) fn untolerated(pod: &Pod, node: &Node) -> bool {
+    let strict = node.taints.iter().filter(|taint| taint.effect == "NoExecute");
+    strict.into_iter().any(|taint| !pod.placement.tolerations.iter().any(|t| bears(t, taint)))
+}
+
+fn bears(toleration: &Toleration, taint: &Taint) -> bool {
+    let any_or = |wanted: &str, is: &str| wanted.is_empty() || wanted == is;
+    any_or(&toleration.effect, &taint.effect)
+        && any_or(&toleration.key, &taint.key)
+        && (toleration.exists || toleration.value == taint.value)
+}

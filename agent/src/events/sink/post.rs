@@ -1,0 +1,191 @@
+//! Posts events, one after the other. Owns the requests and their retries; never decides which are
+//! told. Called by [`super::run`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::correlate::{About, Correlator, Happening, Posted, Verdict};
+use crate::clock::Clock;
+use crate::random;
+
+/// client-go's: a server that cannot be reached is tried so often, this long apart.
+const TRIES: usize = 12;
+const PAUSE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Of an event's name; the API server allows 253.
+const MOST_NAME: usize = 230;
+
+pub(super) struct Poster {
+    client: Option<Client>,
+    node: String,
+    clock: Arc<dyn Clock>,
+    correlator: Correlator,
+    /// The last name's time: no two are the same.
+    named: i64,
+}
+
+/// How a request went.
+enum Outcome {
+    Done,
+    /// There is no such event any more.
+    Gone,
+    /// It would be refused again.
+    Refused(String),
+    /// Nobody answered.
+    Later(String),
+}
+
+impl Poster {
+    pub(super) fn new(client: Option<Client>, node: String, clock: Arc<dyn Clock>) -> Self {
+        Self { client, node, clock, correlator: Correlator::default(), named: 0 }
+    }
+
+    /// Until nobody tells any more.
+    pub(super) async fn run(mut self, mut receiver: mpsc::Receiver<Happening>) {
+        while let Some(happening) = receiver.recv().await {
+            let Happening { about, kind, reason, message, .. } = &happening;
+            tracing::debug!(?about, kind = kind.as_str(), %reason, message, "event");
+            self.take(&happening).await;
+        }
+    }
+
+    async fn take(&mut self, happening: &Happening) {
+        let Some(client) = self.client.clone() else { return };
+        let fresh = self.name(happening);
+        let mut verdict = self.correlator.judge(happening, fresh, self.clock.mono());
+        let mut tried = 0;
+        loop {
+            let outcome = match &verdict {
+                Verdict::Hold => return,
+                Verdict::Create(posted) => create(&client, &self.node, happening, posted).await,
+                Verdict::Count(posted) => count(&client, happening, posted).await,
+            };
+            match outcome {
+                Outcome::Done => return,
+                Outcome::Gone => {
+                    // Events live for an hour; this one begins a new series.
+                    let Verdict::Count(old) = verdict else { return };
+                    verdict = Verdict::Create(old);
+                    continue;
+                }
+                Outcome::Refused(error) => {
+                    tracing::warn!(reason = %happening.reason, error, "the server rejected an event");
+                    self.correlator.forget(happening);
+                    return;
+                }
+                Outcome::Later(error) => {
+                    tried += 1;
+                    if tried >= TRIES {
+                        tracing::error!(reason = %happening.reason, error, "unable to write event");
+                        return;
+                    }
+                    let pause = if tried == 1 { PAUSE.mul_f64(random::fraction()) } else { PAUSE };
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// As upstream: the object's name and the time.
+    fn name(&mut self, happening: &Happening) -> String {
+        self.named = self.clock.wall_nanos().max(self.named.saturating_add(1));
+        let name = match &happening.about {
+            About::Node => self.node.as_str(),
+            About::Pod { name, .. } => name,
+        };
+        let name = name.get(..name.floor_char_boundary(MOST_NAME)).unwrap_or(name);
+        format!("{name}.{:x}", self.named)
+    }
+}
+
+async fn create(client: &Client, node: &str, happening: &Happening, posted: &Posted) -> Outcome {
+    let event = event(node, happening, posted);
+    let events = Api::<Event>::namespaced(client.clone(), namespace(&happening.about));
+    let asked = async { events.create(&PostParams::default(), &event).await };
+    outcome(timeout(PATIENCE, asked).await.map(|answer| answer.map(drop)), false)
+}
+
+async fn count(client: &Client, happening: &Happening, posted: &Posted) -> Outcome {
+    let patch = Patch::Strategic(json!({
+        "count": posted.count,
+        "lastTimestamp": time(happening.last),
+        "message": happening.message,
+    }));
+    let events = Api::<Event>::namespaced(client.clone(), namespace(&happening.about));
+    let parameters = PatchParams::default();
+    let asked = events.patch(&posted.name, &parameters, &patch);
+    outcome(timeout(PATIENCE, asked).await.map(|answer| answer.map(drop)), true)
+}
+
+fn outcome(answer: Result<Result<(), kube::Error>, tokio::time::error::Elapsed>, patched: bool) -> Outcome {
+    match answer {
+        Ok(Ok(())) => Outcome::Done,
+        Ok(Err(kube::Error::Api(status))) if patched && status.code == 404 => Outcome::Gone,
+        // Tried before, and the answer was lost.
+        Ok(Err(kube::Error::Api(status))) if !patched && status.reason == "AlreadyExists" => Outcome::Done,
+        Ok(Err(kube::Error::Api(status))) if status.code == 429 => Outcome::Later(status.message.clone()),
+        Ok(Err(kube::Error::Api(status))) => Outcome::Refused(status.message.clone()),
+        Ok(Err(error)) => Outcome::Later(error.to_string()),
+        Err(_) => Outcome::Later("no answer".to_owned()),
+    }
+}
+
+/// A node is in none; its events are in this one.
+fn namespace(about: &About) -> &str {
+    match about {
+        About::Node => "default",
+        About::Pod { namespace, .. } => namespace,
+    }
+}
+
+fn time(nanos: i64) -> Option<Time> {
+    Timestamp::from_nanosecond(i128::from(nanos)).ok().map(Time)
+}
+
+fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
+    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let involved_object = match &happening.about {
+        About::Node => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        About::Pod { namespace, name, uid } => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(namespace.clone()),
+            name: Some(name.clone()),
+            uid: Some(uid.clone()),
+            field_path: filled(&happening.field),
+            ..ObjectReference::default()
+        },
+    };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(posted.name.clone()),
+            namespace: Some(namespace(&happening.about).to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object,
+        reason: Some(happening.reason.to_string()),
+        message: Some(happening.message.clone()),
+        type_: Some(happening.kind.as_str().to_owned()),
+        count: i32::try_from(posted.count).ok(),
+        first_timestamp: time(posted.first),
+        last_timestamp: time(happening.last),
+        source: Some(EventSource { component: Some("kubelet".to_owned()), host: Some(node.to_owned()) }),
+        reporting_component: Some("kubelet".to_owned()),
+        reporting_instance: Some(node.to_owned()),
+        ..Event::default()
+    }
+}

@@ -1,0 +1,142 @@
+//! Pods as an API server tells them: leniently read, and never without a word.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::manifest::api::{pod, wanted};
+use crate::pod::spec::placement::Operator;
+use crate::pod::spec::security::AppArmor;
+use crate::pod::spec::{Origin, RestartAction, Role};
+use crate::pod::status::{ContainerState, Phase};
+
+fn described(spec: Value, more: Value) -> k8s_openapi::api::core::v1::Pod {
+    let mut own = json!({"containers": [{"name": "web", "image": "web:v1"}]});
+    own.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let mut whole = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "web", "namespace": "default", "uid": "u-1", "generation": 4, "resourceVersion": "7",
+            "creationTimestamp": "2027-01-15T08:00:00Z", "generateName": "web-", "finalizers": ["a/b"]
+        },
+        "spec": own,
+    });
+    for (key, value) in more.as_object().unwrap() {
+        match whole.get_mut(key).and_then(Value::as_object_mut) {
+            Some(part) => part.extend(value.as_object().unwrap().clone()),
+            None => drop(whole.as_object_mut().unwrap().insert(key.clone(), value.clone())),
+        }
+    }
+    serde_json::from_value(whole).unwrap()
+}
+
+fn refusal(spec: Value) -> String {
+    pod(&described(spec, json!({}))).unwrap_err().to_string()
+}
+
+#[test]
+fn a_pod_of_an_api_server_is_read_whole() {
+    let read = pod(&described(
+        json!({
+            "containers": [{
+                "name": "web", "image": "web:v1", "restartPolicy": "Never",
+                "restartPolicyRules": [
+                    {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0, 1]}}
+                ],
+                "resources": {
+                    "requests": {"cpu": "250m", "example.com/gpu": "1"},
+                    "limits": {"example.com/gpu": "1", "hugepages-2Mi": "4Mi"}
+                },
+                "lifecycle": {"preStop": {"tcpSocket": {"port": 80}}},
+                "securityContext": {"seLinuxOptions": {"level": "s0"}, "capabilities": {"add": ["net_admin"]}}
+            }],
+            "ephemeralContainers": [{"name": "debug", "image": "busybox", "targetContainerName": "web"}],
+            "priority": 7, "enableServiceLinks": false, "runtimeClassName": "fast", "hostUsers": false,
+            "overhead": {"cpu": "1"}, "os": {"name": "linux"}, "terminationGracePeriodSeconds": 0,
+            "readinessGates": [{"conditionType": "a/b"}], "schedulingGates": [{"name": "gone"}],
+            "nodeSelector": {"zone": "a"}, "resources": {"limits": {"cpu": "2"}},
+            "securityContext": {
+                "appArmorProfile": {"type": "RuntimeDefault"}, "sysctls": [{"name": "kernel.msgmax", "value": "1"}],
+                "windowsOptions": {}
+            },
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+            ]}}},
+            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]
+        }),
+        json!({}),
+    ))
+    .unwrap();
+    assert_eq!((read.origin.clone(), read.generation, read.created_at), (Origin::Api, 4, 1_800_000_000));
+    assert_eq!(read.grace, Duration::from_secs(1));
+    let web = read.containers.first().unwrap();
+    assert_eq!((web.rule_for(7), web.rule_for(1)), (Some(RestartAction::RestartAllContainers), None));
+    assert_eq!(web.written.limits.get("hugepages-2Mi").map(String::as_str), Some("4Mi"));
+    assert_eq!(
+        (web.security.app_armor.clone(), web.security.se_linux.clone().unwrap().level.as_str()),
+        (Some(AppArmor::RuntimeDefault), "s0")
+    );
+    let debug = read.ephemeral_containers.first().unwrap();
+    assert_eq!((debug.role, debug.target.as_str()), (Role::Ephemeral, "web"));
+    assert!(read.all_containers().all(|c| c.name != "debug") && read.container("debug").is_some());
+    assert!(!read.service_links && read.namespaces.own_users);
+    let placement = &read.placement;
+    let term = placement.affinity.as_ref().unwrap().first().unwrap();
+    assert_eq!((term.labels.first().unwrap().operator, placement.priority), (Operator::In, Some(7)));
+    let toleration = placement.tolerations.first().unwrap();
+    assert!(toleration.exists && toleration.effect == "NoExecute");
+    assert_eq!((read.runtime_class.as_str(), read.readiness_gates.len()), ("fast", 1));
+}
+
+#[test]
+fn what_this_node_does_not_do_is_refused_by_name() {
+    let feature = "PodFeatureUnsupported: Pod requires node features that are not available:";
+    assert_eq!(
+        refusal(json!({"resourceClaims": [{"name": "gpu"}]})),
+        format!("{feature} spec.resourceClaims")
+    );
+    assert_eq!(
+        refusal(json!({"volumes": [{"name": "v", "nfs": {"server": "a", "path": "/"}}]})),
+        format!("{feature} spec.volumes[0].nfs")
+    );
+    let broken = refusal(json!({"restartPolicy": "Perhaps"}));
+    assert!(
+        broken.starts_with("UnexpectedAdmissionError: spec.restartPolicy: Unsupported value"),
+        "{broken}"
+    );
+    // It still has a name, so that its end can be told.
+    let told = wanted(&described(json!({"resourceClaims": [{"name": "gpu"}]}), json!({}))).unwrap();
+    assert_eq!((told.pod.full_name().as_str(), told.pod.generation), ("default/web", 4));
+    assert_eq!(told.refused.unwrap().reason, "PodFeatureUnsupported");
+}
+
+#[test]
+fn deletion_and_the_last_status_come_along() {
+    let status = json!({
+        "phase": "Running",
+        "startTime": "2027-01-15T08:00:00Z",
+        "conditions": [{"type": "AllContainersRestarting", "status": "True"}],
+        "containerStatuses": [{
+            "name": "web", "image": "web:v1", "imageID": "i", "containerID": "containerd://c1",
+            "ready": true, "started": true, "restartCount": 2,
+            "state": {"running": {"startedAt": "2027-01-15T08:00:01Z"}},
+            "lastState": {"terminated": {"exitCode": 3, "finishedAt": "2027-01-15T08:00:00Z"}}
+        }]
+    });
+    let deleted = json!({"deletionTimestamp": "2027-01-15T08:00:09Z", "deletionGracePeriodSeconds": 0});
+    let told = wanted(&described(json!({}), json!({"status": status, "metadata": deleted}))).unwrap();
+    // Never less than a second.
+    assert_eq!(told.ending, Some(Duration::from_secs(1)));
+    let last = &told.last;
+    assert!(last.end.is_none() && last.restarting);
+    assert_eq!(last.started_at, 1_800_000_000_000_000_000);
+    let web = last.containers.get("web").unwrap();
+    assert_eq!((web.id.as_str(), web.restart_count, web.last_exit.as_ref().unwrap().code), ("c1", 2, 3));
+    assert!(matches!(web.state, ContainerState::Running { .. }));
+    assert_eq!(last.marks().len(), 1);
+    let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "m"});
+    let told = wanted(&described(json!({}), json!({"status": failed}))).unwrap();
+    let end = told.last.end.unwrap();
+    assert_eq!((end.phase, end.reason.as_str(), told.ending), (Phase::Failed, "Evicted", None));
+}

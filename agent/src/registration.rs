@@ -1,0 +1,181 @@
+//! The node in the API: registered once, its status kept true, its lease renewed, its own events
+//! told. Owns the Node object's loops; never runs a pod. Called by the kubelet's wiring.
+//!
+//! what it is: [`machine`] · what is said: [`compose`], [`conditions`] (pure) · whether the runtime is
+//! well: [`health`], [`stall`] · sign of life: [`lease`].
+//!
+//! ```text
+//! register ──made, or there already──▶ patch status ──every 10 s, if it changed──▶ patch …
+//!    └──refused or no answer: 100 ms, doubled to 7 s──┘        └ or nodeStatusReportFrequency is over
+//! ```
+//! A node that is deleted under us is not made again before the next start, as upstream (trap 14).
+
+mod amount;
+mod compose;
+mod conditions;
+mod health;
+mod lease;
+pub mod machine;
+pub mod stall;
+mod status;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::Client;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::Clock;
+use crate::events::sink::Recorder;
+use crate::reflect::{Query, Reflected, reflect};
+use crate::runtime::about::About;
+use machine::{Addresses, Machine};
+
+/// What the operator decides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Of the Node object.
+    pub node_name: String,
+    /// Its label and address.
+    pub hostname: String,
+    /// Whether to make the Node object.
+    pub register: bool,
+    /// Added, and over the defaults, when it is made.
+    pub labels: BTreeMap<String, String>,
+    /// When it is made.
+    pub taints: Vec<Taint>,
+    /// Of the cloud; may be empty.
+    pub provider_id: String,
+    /// A cloud's controller sets addresses.
+    pub external_cloud: bool,
+    /// Of --node-ip; may be empty, may be unspecified to choose a family.
+    pub node_ips: Vec<IpAddr>,
+    /// enableControllerAttachDetach.
+    pub attach_detach: bool,
+    /// Pods at most.
+    pub max_pods: i64,
+    /// Of them for each core at most; 0 for no such limit.
+    pub pods_per_core: i64,
+    /// Quantities by resource.
+    pub system_reserved: BTreeMap<String, String>,
+    /// Quantities by resource.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// evictionHard of memory.available: kept free of pods.
+    pub evict_memory: Threshold,
+    /// evictionHard of nodefs.available.
+    pub evict_storage: Threshold,
+    /// localStorageCapacityIsolation: ephemeral storage is a resource.
+    pub local_storage: bool,
+    /// Of the kubelet's API.
+    pub port: i32,
+    /// nodeStatusUpdateFrequency.
+    pub status_every: Duration,
+    /// nodeStatusReportFrequency.
+    pub report_every: Duration,
+    /// nodeLeaseDurationSeconds.
+    pub lease_seconds: i32,
+    /// nodeStatusMaxImages; -1 for all.
+    pub max_images: i32,
+    /// `v1.36.3+gantry.0.1.0`.
+    pub kubelet_version: String,
+    /// Sorted.
+    pub declared_features: Vec<String>,
+}
+
+/// Of a hard eviction signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Threshold {
+    /// Not set.
+    #[default]
+    None,
+    /// So much.
+    Bytes(i64),
+    /// From 0 to 1.
+    Share(f32),
+}
+
+/// What the rest of the world is to it.
+#[derive(Clone)]
+pub struct World {
+    /// For the Node object; no other part's requests may hold it up.
+    pub client: Client,
+    /// For the lease; likewise.
+    pub lease: Client,
+    /// Called when requests keep failing: new connections are to be made.
+    pub troubled: Arc<dyn Fn() + Send + Sync>,
+    /// The container runtime.
+    pub about: Arc<dyn About>,
+    /// Read at start.
+    pub machine: Machine,
+    /// The machine's.
+    pub addresses: Arc<dyn Addresses>,
+    /// For events of the node.
+    pub recorder: Recorder,
+    /// For heartbeats and transition times.
+    pub clock: Arc<dyn Clock>,
+    /// What else keeps pods from running; empty when nothing does.
+    pub troubles: watch::Receiver<Vec<String>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+/// The node under way. Dropping it lets the loops run on; they end with the process.
+#[derive(Debug)]
+pub struct Registered {
+    /// As the API has it; none before it was seen, and while it is not there.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+    /// Ends when something is badly wrong only.
+    pub status: JoinHandle<()>,
+    /// The same.
+    pub lease: JoinHandle<()>,
+}
+
+/// Begins.
+#[must_use]
+pub fn start(settings: Settings, world: World) -> Registered {
+    let node = follow(world.client.clone(), &settings.node_name);
+    let renewal = lease::Renewal {
+        client: world.lease.clone(),
+        node: settings.node_name.clone(),
+        seconds: settings.lease_seconds,
+        troubled: world.troubled.clone(),
+    };
+    let lease = tokio::spawn(renewal.run());
+    let status = tokio::spawn(status::Reporter::new(settings, world, node.clone()).run());
+    Registered { node, status, lease }
+}
+
+/// The node of that name, as the API has it.
+fn follow(client: Client, name: &str) -> watch::Receiver<Option<Arc<Node>>> {
+    let query = Query { path: "/api/v1/nodes".to_owned(), field_selector: format!("metadata.name={name}") };
+    let mut reflected = reflect::<Node>(client, query);
+    let (sender, receiver) = watch::channel(None);
+    tokio::spawn(async move {
+        loop {
+            let node = first(&reflected.borrow_and_update());
+            sender.send_replace(node);
+            tokio::select! {
+                // A change stays marked until it was looked at.
+                changed = reflected.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
+}
+
+fn first(reflected: &Reflected<Node>) -> Option<Arc<Node>> {
+    reflected.items.values().next().cloned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Amounts of resources as the API prints them. Pure: owns the canonical forms; never reads a
+//! machine. Called by [`super::compose`].
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// Bytes, with the largest binary suffix that divides them.
+pub(super) fn bytes(value: i64) -> Quantity {
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut rest, mut step) = (value, 0);
+    while rest != 0 && rest % 1024 == 0 && step + 1 < suffixes.len() {
+        rest /= 1024;
+        step += 1;
+    }
+    Quantity(format!("{rest}{}", suffixes.get(step).copied().unwrap_or_default()))
+}
+
+/// A plain number, with the largest decimal suffix that divides it.
+pub(super) fn count(value: i64) -> Quantity {
+    decimal(value, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+/// Thousandths.
+pub(super) fn milli(value: i64) -> Quantity {
+    decimal(value, &["m", "", "k", "M", "G", "T", "P", "E"])
+}
+
+fn decimal(value: i64, suffixes: &[&str]) -> Quantity {
+    let (mut rest, mut step) = (value, 0);
+    while rest != 0 && rest % 1000 == 0 && step + 1 < suffixes.len() {
+        rest /= 1000;
+        step += 1;
+    }
+    match rest {
+        0 => Quantity("0".to_owned()),
+        _ => Quantity(format!("{rest}{}", suffixes.get(step).copied().unwrap_or_default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_printed_as_upstream_does() {
+        let text = |quantity: Quantity| quantity.0;
+        assert_eq!(text(bytes(16_316_412 * 1024)), "16316412Ki");
+        assert_eq!(text(bytes(1 << 30)), "1Gi");
+        assert_eq!(text(bytes(242_541_353_378)), "242541353378");
+        assert_eq!(text(bytes(0)), "0");
+        assert_eq!(text(milli(2000)), "2");
+        assert_eq!(text(milli(1500)), "1500m");
+        assert_eq!(text(milli(0)), "0");
+        assert_eq!(text(count(110)), "110");
+        assert_eq!(text(count(2000)), "2k");
+    }
+}

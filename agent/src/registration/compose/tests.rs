@@ -1,0 +1,88 @@
+//! The parts of a Node that the story of its registration does not show.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+use super::super::tests::{machine, settings};
+use super::*;
+
+fn made(settings: &Settings, base: &Node) -> Value {
+    let machine = machine();
+    let facts =
+        Facts { settings, machine: &machine, version: None, health: None, images: None, addresses: None };
+    serde_json::to_value(updated(base, &facts)).unwrap()
+}
+
+#[test]
+fn taints_and_provider_are_set_when_the_node_is_made() {
+    let mut settings = settings();
+    settings.external_cloud = true;
+    settings.attach_detach = false;
+    settings.provider_id = "cloud://1".into();
+    settings.taints =
+        vec![Taint { key: "k".into(), effect: "NoExecute".into(), value: None, time_added: None }];
+    let node = serde_json::to_value(initial(&settings, &machine())).unwrap();
+    assert_eq!(node["spec"]["providerID"], "cloud://1");
+    let keys: Vec<&Value> =
+        node["spec"]["taints"].as_array().unwrap().iter().map(|taint| &taint["key"]).collect();
+    assert_eq!(keys, ["k", "node.cloudprovider.kubernetes.io/uninitialized"]);
+    assert_eq!(node["metadata"].get("annotations"), None);
+}
+
+#[test]
+fn reservations_beyond_capacity_leave_nothing_not_less() {
+    let mut settings = settings();
+    settings.pods_per_core = 10;
+    settings.system_reserved =
+        BTreeMap::from([("memory".into(), "100Gi".into()), ("cpu".into(), "3".into())]);
+    let node = made(&settings, &initial(&settings, &machine()));
+    assert_eq!(node["status"]["allocatable"]["memory"], "0");
+    assert_eq!(node["status"]["allocatable"]["cpu"], "0");
+    assert_eq!(node["status"]["capacity"]["pods"], "20");
+}
+
+#[test]
+fn a_clouds_addresses_stay_and_the_hint_for_it_comes_and_goes() {
+    let mut settings = settings();
+    settings.external_cloud = true;
+    settings.node_ips = vec!["10.0.0.5".parse().unwrap()];
+    let base: Node = serde_json::from_value(
+        json!({ "status": { "addresses": [{ "type": "ExternalIP", "address": "1.2.3.4" }] } }),
+    )
+    .unwrap();
+    let machine = machine();
+    let own = [NodeAddress { type_: "Hostname".into(), address: "n1".into() }];
+    let facts = Facts {
+        settings: &settings,
+        machine: &machine,
+        version: None,
+        health: None,
+        images: None,
+        addresses: Some(&own),
+    };
+    let node = updated(&base, &facts);
+    let with_hint = serde_json::to_value(&node).unwrap();
+    assert_eq!(with_hint["status"]["addresses"][0]["type"], "ExternalIP");
+    assert_eq!(with_hint["metadata"]["annotations"][PROVIDED_IP], "10.0.0.5");
+    let other = Settings { external_cloud: false, ..settings.clone() };
+    let facts = Facts { settings: &other, ..facts };
+    let plain = serde_json::to_value(updated(&node, &facts)).unwrap();
+    assert_eq!(plain["metadata"]["annotations"].get(PROVIDED_IP), None);
+    assert_eq!(plain["status"]["addresses"][0]["type"], "Hostname");
+}
+
+#[test]
+fn an_image_list_is_bounded_by_count_and_names() {
+    let image = |n: i64| StoredImage {
+        digests: (0..4).map(|d| format!("i{n}@sha256:{d}")).collect(),
+        tags: (0..4).map(|t| format!("i{n}:{t}")).collect(),
+        size: n,
+    };
+    let all: Vec<StoredImage> = (0..60).map(image).collect();
+    let listed = images(&all, 50);
+    assert_eq!((listed.len(), listed[0].size_bytes), (50, Some(59)));
+    assert_eq!(listed[0].names.as_ref().unwrap().len(), 5);
+    assert_eq!(images(&all, -1).len(), 60);
+}

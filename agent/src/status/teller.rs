@@ -1,0 +1,365 @@
+//! Tells the API server of one pod: looks at what the worker says and what the API has, sends the
+//! difference, looks again. Owns the requests of its pod, one at a time, the latest word only; never
+//! gives up while the pod is there. Started by [`super`].
+//!
+//! The API's pod comes from the watch, or from the answer to the last patch when that is newer: no
+//! GET but after a conflict.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
+
+use super::merge::{self, End, merge};
+use super::mirror;
+use super::{Sources, Told};
+use crate::backoff::Backoff;
+use crate::pod::spec::{Origin, PodUid};
+use crate::pod::status::PodStatus as Word;
+use crate::pod::worker::PodHandle;
+use crate::pod::{Life, StopStep};
+use crate::random;
+use crate::strategic;
+
+/// After a failure.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// After a refusal that will most likely be repeated, unless there is something new to say.
+const REFUSED_WAIT: Duration = Duration::from_secs(60);
+/// When somebody else changed what was told: upstream's syncPeriod. Never sooner, or two writers
+/// would write for ever.
+const AGAIN: Duration = Duration::from_secs(10);
+/// A pod that the server does not have, but the watch does.
+const LOST_FOR: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What all tellers share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) sources: Sources,
+    pub(super) told: watch::Sender<Told>,
+    pub(super) permits: Arc<Semaphore>,
+}
+
+/// ```text
+///          ┌──────── news ────────┐
+///          ▼                      │
+///        Look ──difference──▶ Patch / Delete ──▶ Look …
+///          │ the API has lost it, and the worker is done
+///          ▼
+///         Over
+/// ```
+enum Step {
+    /// Until something changes, or this long.
+    Rest(Option<Duration>),
+    Patch(Box<Pod>, Value),
+    Delete(Box<Pod>),
+    Over,
+}
+
+pub(super) struct Teller {
+    shared: Shared,
+    handles: watch::Receiver<PodHandle>,
+    /// The answer to the last patch.
+    answered: Option<Arc<Pod>>,
+    /// UID of an API pod that turned out not to be there any more, and when: the watch will say so, too.
+    lost: Option<(Option<String>, Instant)>,
+    backoff: Backoff,
+    /// Nothing is sent before.
+    not_before: Option<Instant>,
+    /// The word last told, and when.
+    last: Option<(Word, Instant)>,
+    /// The word that was refused.
+    refused: Option<Word>,
+    born: Instant,
+}
+
+impl Teller {
+    pub(super) fn new(shared: Shared, handles: watch::Receiver<PodHandle>) -> Self {
+        Self {
+            shared,
+            handles,
+            answered: None,
+            lost: None,
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+            not_before: None,
+            last: None,
+            refused: None,
+            born: Instant::now(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let uid = self.handles.borrow().pod.uid.clone();
+        let mut seen = self.shared.sources.seen.clone();
+        let mut statics = self.shared.sources.statics.clone();
+        loop {
+            let handle = self.handles.borrow_and_update().clone();
+            let mut status = handle.status.clone();
+            let word = status.borrow_and_update().clone();
+            seen.mark_unchanged();
+            statics.mark_unchanged();
+            let pause = match self.step(&handle, &word) {
+                Step::Over => break,
+                Step::Rest(pause) => pause,
+                Step::Patch(pod, patch) => {
+                    self.patch(&pod, patch, &word).await;
+                    continue;
+                }
+                Step::Delete(pod) => {
+                    self.delete(&pod).await;
+                    continue;
+                }
+            };
+            // All arms are cancel-safe: a change stays marked until it is looked at.
+            tokio::select! {
+                () = changed(&mut status) => {}
+                () = changed(&mut seen) => {}
+                () = changed(&mut statics) => {}
+                changed = self.handles.changed() => if changed.is_err() { break },
+                () = sleep(pause) => {}
+            }
+        }
+        self.shared.told.send_modify(|told| {
+            told.remove(&uid);
+        });
+    }
+
+    /// The API's image of the pod: itself, or its mirror; the newest known.
+    fn target(&self, handle: &PodHandle) -> Option<Arc<Pod>> {
+        let seen = self.shared.sources.seen.borrow();
+        let found = match handle.pod.origin {
+            Origin::Static => seen.mirrors.values().find(|pod| mirror::is_of(pod, &handle.pod)).cloned(),
+            _ => seen.pods.get(&handle.pod.uid).cloned(),
+        }?;
+        let same = self.answered.as_ref().filter(|answered| answered.metadata.uid == found.metadata.uid);
+        Some(same.filter(|answered| version(answered) > version(&found)).cloned().unwrap_or(found))
+    }
+
+    fn step(&mut self, handle: &PodHandle, word: &Word) -> Step {
+        let end = end_of(word);
+        let now = Timestamp::now();
+        let target = self.target(handle);
+        let base = target.clone().or_else(|| self.described(handle));
+        let Some(base) = base else {
+            let synced = self.shared.sources.seen.borrow().synced;
+            return if synced && handle.is_done() { Step::Over } else { Step::Rest(None) };
+        };
+        let old = base.status.clone().unwrap_or_default();
+        let ours = (self.shared.sources.form)(&handle.pod, word, &old);
+        let merged = merge(&base, ours, end, now);
+        let full = Pod { status: Some(merged), ..(*base).clone() };
+        let difference = difference(&base, &full);
+        self.show(&handle.pod.uid, full, difference.is_some());
+        let Some(target) = target else {
+            return if handle.is_done() { Step::Over } else { Step::Rest(None) };
+        };
+        if self.shared.sources.client.is_none() {
+            return Step::Rest(None);
+        }
+        if let Some((_, at)) = self.lost.as_ref().filter(|(uid, _)| *uid == target.metadata.uid) {
+            let left = (*at + LOST_FOR).saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Step::Rest(Some(left));
+            }
+        }
+        let due = self.due(word, difference.is_some());
+        if let Some(pause) = due {
+            return Step::Rest(Some(pause));
+        }
+        match difference {
+            Some(patch) => Step::Patch(Box::new((*target).clone()), patch),
+            None if deletable(&target, end) => Step::Delete(Box::new((*target).clone())),
+            None => Step::Rest(None),
+        }
+    }
+
+    /// How long nothing may be sent yet.
+    fn due(&mut self, word: &Word, differs: bool) -> Option<Duration> {
+        let now = Instant::now();
+        if self.refused.as_ref().is_some_and(|refused| !same(refused, word)) {
+            self.refused = None;
+            self.not_before = None;
+        }
+        if let Some(at) = self.not_before.filter(|at| *at > now) {
+            return Some(at - now);
+        }
+        let (told, at) = self.last.as_ref()?;
+        let again = *at + AGAIN;
+        (differs && same(told, word) && again > now).then(|| again - now)
+    }
+
+    /// A static pod without an image in the API, as its file says.
+    fn described(&self, handle: &PodHandle) -> Option<Arc<Pod>> {
+        self.shared.sources.statics.borrow().as_ref()?.get(&handle.pod.uid).cloned()
+    }
+
+    fn show(&self, uid: &PodUid, pod: Pod, differs: bool) {
+        self.shared.told.send_if_modified(|told| {
+            let old = told.get(uid);
+            let new = differs || old.is_none_or(|old| **old != pod);
+            if new {
+                told.insert(uid.clone(), Arc::new(pod));
+            }
+            new
+        });
+    }
+
+    fn api(&self, pod: &Pod) -> Option<Api<Pod>> {
+        let client = self.shared.sources.client.clone()?;
+        Some(Api::namespaced(client, pod.metadata.namespace.as_deref().unwrap_or("default")))
+    }
+
+    async fn patch(&mut self, pod: &Pod, patch: Value, word: &Word) {
+        let Some(api) = self.api(pod) else { return };
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let Ok(_permit) = self.shared.permits.clone().acquire_owned().await else { return };
+        let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        let asked = api.patch_status(&name, &parameters, &patch);
+        match timeout(PATIENCE, asked).await {
+            Ok(Ok(answer)) => {
+                self.answered = Some(Arc::new(answer));
+                self.last = Some((bare(word), Instant::now()));
+                self.worked();
+            }
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => self.lose(pod),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => self.conflict(pod, &api, &name).await,
+            Ok(Err(error)) => self.failed("patch the status", &error, word),
+            Err(_) => self.wait("patch the status", "no answer"),
+        }
+    }
+
+    /// Looks whom the name belongs to now.
+    async fn conflict(&mut self, pod: &Pod, api: &Api<Pod>, name: &str) {
+        match timeout(PATIENCE, api.get(name)).await {
+            Ok(Ok(fresh)) if fresh.metadata.uid == pod.metadata.uid => {
+                self.answered = Some(Arc::new(fresh));
+                // At once the first time; a conflict that stays is none.
+                self.not_before = Some(Instant::now() + self.pause());
+            }
+            // Another pod of that name (trap 2).
+            Ok(Ok(_)) => self.lose(pod),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => self.lose(pod),
+            Ok(Err(error)) => self.wait("read the pod after a conflict", &error.to_string()),
+            Err(_) => self.wait("read the pod after a conflict", "no answer"),
+        }
+    }
+
+    /// The last thing that is done of a pod: only now may its name be used again.
+    async fn delete(&mut self, pod: &Pod) {
+        let Some(api) = self.api(pod) else { return };
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let Ok(_permit) = self.shared.permits.clone().acquire_owned().await else { return };
+        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let options =
+            DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };
+        match timeout(PATIENCE, api.delete(&name, &options)).await {
+            Ok(Ok(_)) => {
+                tracing::info!(
+                    pod = name,
+                    uid = pod.metadata.uid,
+                    "deleted from the API: nothing of it is left"
+                );
+                self.lose(pod);
+                self.worked();
+            }
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                self.lose(pod);
+            }
+            Ok(Err(error)) => self.wait("delete the pod", &error.to_string()),
+            Err(_) => self.wait("delete the pod", "no answer"),
+        }
+    }
+
+    fn lose(&mut self, pod: &Pod) {
+        self.lost = Some((pod.metadata.uid.clone(), Instant::now()));
+    }
+
+    fn worked(&mut self) {
+        self.backoff.reset();
+        self.not_before = None;
+        self.refused = None;
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.backoff.next(self.born.elapsed(), random::fraction())
+    }
+
+    fn failed(&mut self, what: &str, error: &kube::Error, word: &Word) {
+        let refused = matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429);
+        if refused {
+            tracing::error!(what, error = %error, "refused");
+            self.refused = Some(bare(word));
+            self.not_before = Some(Instant::now() + REFUSED_WAIT);
+        } else {
+            self.wait(what, &error.to_string());
+        }
+    }
+
+    fn wait(&mut self, what: &str, error: &str) {
+        let pause = self.pause();
+        tracing::warn!(what, error, ?pause, "cannot; trying again");
+        self.not_before = Some(Instant::now() + pause);
+    }
+}
+
+async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn sleep(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn end_of(word: &Word) -> End {
+    match word.life {
+        Life::Stopped | Life::Gone => End::Gone,
+        Life::Stopping { step, .. } if step != StopStep::Containers => End::Ended,
+        Life::Stopping { .. } | Life::Waiting | Life::Starting | Life::Running => End::Not,
+    }
+}
+
+/// The API's phase must be terminal first: whoever watches sees how the pod ended (trap 4).
+fn deletable(pod: &Pod, end: End) -> bool {
+    let marked = pod.metadata.deletion_timestamp.is_some();
+    let mirror = crate::source::is_mirror(pod);
+    end == End::Gone && marked && !mirror && pod.status.as_ref().is_some_and(merge::terminal)
+}
+
+/// From what the API has to what it should have, guarded by the UID.
+fn difference(base: &Pod, full: &Pod) -> Option<Value> {
+    let of = |pod: &Pod| serde_json::to_value(&pod.status).unwrap_or_default();
+    let (old, new) = (of(base), of(full));
+    if merge::equal(&old, &new) {
+        return None;
+    }
+    let empty = json!({});
+    let old = if old.is_null() { &empty } else { &old };
+    let mut patch = strategic::diff(&json!({ "status": old }), &json!({ "status": new }), strategic::POD)?;
+    patch["metadata"] = json!({ "uid": base.metadata.uid });
+    Some(patch)
+}
+
+/// Versions can be compared since 1.35.
+fn version(pod: &Pod) -> u128 {
+    pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// What is told of a word.
+fn bare(word: &Word) -> Word {
+    Word { spans: Arc::from([]), events: Arc::from([]), ..word.clone() }
+}
+
+fn same(told: &Word, word: &Word) -> bool {
+    *told == bare(word)
+}

@@ -1,0 +1,398 @@
+//! Words of workers on a fake API server: each change told once, none lost, no pod told for another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{Sources, Statics, Told, publish};
+use crate::clock::FakeClock;
+use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use crate::pod::Life;
+use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::pod::status::{Phase, PodStatus as Word};
+use crate::pod::tests::pod;
+use crate::pod::worker::PodHandle;
+use crate::source::{self, Seen};
+
+const WEB: &str = "/api/v1/namespaces/default/pods/web";
+const GATE: &str = "example.com/gate";
+
+/// Phase, message and nothing else.
+fn form(_: &Pod, word: &Word, _: &api::PodStatus) -> api::PodStatus {
+    let condition = api::PodCondition {
+        type_: "Ready".into(),
+        status: if word.phase == Phase::Running { "True" } else { "False" }.into(),
+        ..api::PodCondition::default()
+    };
+    api::PodStatus {
+        phase: Some(word.phase.as_str().into()),
+        message: Some(word.api_message.clone()),
+        conditions: Some(vec![condition]),
+        ..api::PodStatus::default()
+    }
+}
+
+/// A worker as far as others see it.
+struct Worker {
+    status: watch::Sender<Word>,
+}
+
+impl Worker {
+    fn says(&self, phase: Phase, message: &str) {
+        self.status.send_modify(|word| {
+            word.phase = phase;
+            word.api_message = message.into();
+        });
+    }
+
+    fn is(&self, life: Life) {
+        self.status.send_modify(|word| word.life = life);
+    }
+}
+
+struct Bed {
+    server: FakeApiServer,
+    pods: watch::Sender<Arc<[PodHandle]>>,
+    statics: watch::Sender<Statics>,
+    told: watch::Receiver<Told>,
+    seen: watch::Receiver<Seen>,
+    _task: tokio::task::JoinHandle<()>,
+}
+
+impl Bed {
+    fn new(server: &FakeApiServer) -> Self {
+        let (pods, pods_seen) = watch::channel(Arc::from([]));
+        let (statics, statics_seen) = watch::channel(None);
+        let seen = source::follow(server.client(), "n1");
+        let (told, task) = publish(Sources {
+            client: Some(server.client()),
+            seen: seen.clone(),
+            pods: pods_seen,
+            statics: statics_seen,
+            form,
+        });
+        Self { server: server.clone(), pods, statics, told, seen, _task: task }
+    }
+
+    fn add(&self, pod: Pod) -> Worker {
+        let first = Word { phase: Phase::Pending, life: Life::Starting, ..Word::default() };
+        let (status, receiver) = watch::channel(first);
+        let handle = PodHandle::of_test(Arc::new(pod), receiver, Arc::new(FakeClock::new(0)));
+        self.pods.send_modify(|pods| *pods = pods.iter().cloned().chain([handle]).collect());
+        Worker { status }
+    }
+
+    /// A pod of the API with a worker.
+    async fn run(&self, name: &str) -> Worker {
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        let made = self.server.put(&path, on_node());
+        self.worker_of(name, made["metadata"]["uid"].as_str().unwrap()).await
+    }
+
+    async fn worker_of(&self, name: &str, uid: &str) -> Worker {
+        let uid = PodUid::parse(uid).unwrap();
+        let mut seen = self.seen.clone();
+        seen.wait_for(|seen| seen.pods.contains_key(&uid)).await.unwrap();
+        self.add(Pod { name: name.into(), uid, origin: Origin::Api, ..pod() })
+    }
+
+    async fn until(&self, what: &str, path: &str, test: impl Fn(&Value) -> bool) -> Value {
+        self.server.until(what, |server| server.get(path).filter(|pod| test(pod))).await
+    }
+
+    async fn phase(&self, path: &str, phase: &str) -> Value {
+        self.until(phase, path, |pod| pod["status"]["phase"] == phase).await
+    }
+
+    /// Writes since the last time.
+    fn writes(&self) -> Vec<Asked> {
+        self.server.asked().into_iter().filter(|asked| asked.method != "GET").collect()
+    }
+}
+
+fn on_node() -> Value {
+    json!({ "metadata": {}, "spec": { "nodeName": "n1", "containers": [{ "name": "web" }],
+        "terminationGracePeriodSeconds": 5 } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_one_patch_with_the_uid_and_only_what_differs() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    server.edit(WEB, |pod| {
+        let gate = json!({ "type": GATE, "status": "True" });
+        pod["status"]["conditions"].as_array_mut().unwrap().push(gate);
+    });
+    sleep(Duration::from_secs(1)).await;
+    let _ = bed.writes();
+    worker.says(Phase::Running, "hello");
+    let pod = bed.phase(WEB, "Running").await;
+    sleep(Duration::from_secs(300)).await;
+    let writes = bed.writes();
+    assert_eq!(writes.len(), 1, "{writes:#?}");
+    assert_eq!(
+        (writes[0].method.as_str(), writes[0].path.as_str()),
+        ("PATCH", "/api/v1/namespaces/default/pods/web/status")
+    );
+    let body = &writes[0].body;
+    assert_eq!(body["metadata"], json!({ "uid": pod["metadata"]["uid"] }));
+    assert_eq!((&body["status"]["phase"], &body["status"]["message"]), (&json!("Running"), &json!("hello")));
+    let conditions = body["status"]["conditions"].as_array().unwrap();
+    assert_eq!((conditions.len(), &conditions[0]["type"]), (1, &json!("Ready")), "trap 5: {body}");
+    let gates = pod["status"]["conditions"].as_array().unwrap().iter().filter(|c| c["type"] == GATE).count();
+    assert_eq!(gates, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_one_patch_is_under_way_only_the_latest_word_waits() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    let _ = bed.writes();
+    // The first is never answered until its deadline.
+    server.fault(Fault { method: "PATCH".into(), path: "web/status".into(), what: Wrong::Hangs, times: 1 });
+    for n in 0..20 {
+        worker.says(Phase::Running, &n.to_string());
+        sleep(Duration::from_millis(100)).await;
+    }
+    bed.until("the last word", WEB, |pod| pod["status"]["message"] == "19").await;
+    assert_eq!(bed.writes().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_away_is_told_the_latest_when_it_is_back() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    server.set_down(true);
+    for n in 0..180 {
+        worker.says(Phase::Running, &n.to_string());
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(server.get(WEB).unwrap()["status"]["phase"], "Pending");
+    server.set_down(false);
+    let began = tokio::time::Instant::now();
+    bed.until("the last word", WEB, |pod| pod["status"]["message"] == "179").await;
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_02_a_status_of_the_old_pod_never_reaches_the_new_one() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    // The watch is late: the old one is still seen.
+    server.fault(Fault { method: "GET".into(), path: "/api/v1/pods".into(), what: Wrong::Hangs, times: 100 });
+    server.cut();
+    sleep(Duration::from_millis(50)).await;
+    server.remove(WEB);
+    let mut new = on_node();
+    new["metadata"]["uid"] = json!("11111111-0000-0000-0000-000000000000");
+    server.put(WEB, new);
+    worker.says(Phase::Failed, "of the old one");
+    worker.is(Life::Gone);
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(server.get(WEB).unwrap().get("status"), None);
+    let writes = bed.writes();
+    let tried = writes.iter().filter(|asked| asked.path.ends_with("web/status")).count();
+    assert!((1..=4).contains(&tried), "{writes:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_read_anew_and_told_on_top() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    server.fault(Fault {
+        method: "PATCH".into(),
+        path: "web".into(),
+        what: Wrong::Refused(409, "Conflict"),
+        times: 1,
+    });
+    let _ = server.asked();
+    worker.says(Phase::Running, "x");
+    bed.phase(WEB, "Running").await;
+    let methods: Vec<String> = server.asked().into_iter().map(|asked| asked.method).collect();
+    assert_eq!(methods, ["PATCH", "GET", "PATCH"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_lost_is_not_told_twice_for_long() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    let _ = bed.writes();
+    server.fault(Fault { method: "PATCH".into(), path: "web".into(), what: Wrong::Lost, times: 1 });
+    worker.says(Phase::Running, "x");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.get(WEB).unwrap()["status"]["message"], "x");
+    assert!(bed.writes().len() <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_refuses_is_not_repeated_in_a_loop_but_the_next_word_is_told() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    let _ = bed.writes();
+    server.fault(Fault {
+        method: "PATCH".into(),
+        path: "web".into(),
+        what: Wrong::Refused(422, "Invalid"),
+        times: 3,
+    });
+    worker.says(Phase::Running, "wrong");
+    sleep(Duration::from_secs(110)).await;
+    assert_eq!(bed.writes().len(), 2);
+    worker.says(Phase::Running, "also wrong");
+    sleep(Duration::from_secs(1)).await;
+    worker.says(Phase::Running, "right");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.get(WEB).unwrap()["status"]["message"], "right");
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_05_two_writers_do_not_write_for_ever() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    worker.says(Phase::Running, "ours");
+    bed.phase(WEB, "Running").await;
+    let other = server.clone();
+    let writer = tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_millis(50)).await;
+            other.edit(WEB, |pod| pod["status"]["message"] = json!("theirs"));
+        }
+    });
+    let _ = bed.writes();
+    sleep(Duration::from_secs(100)).await;
+    writer.abort();
+    let writes = bed.writes().len();
+    assert!((9..=11).contains(&writes), "{writes} in 100 seconds");
+    bed.until("ours in the end", WEB, |pod| pod["status"]["message"] == "ours").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_04_the_end_is_told_before_the_pod_is_deleted_and_only_when_nothing_is_left() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    worker.says(Phase::Running, "");
+    bed.phase(WEB, "Running").await;
+    let options = kube::api::DeleteParams::default();
+    let pods: kube::Api<api::Pod> = kube::Api::namespaced(server.client(), "default");
+    pods.delete("web", &options).await.unwrap();
+    let _ = bed.writes();
+    // Containers have ended, volumes are still there.
+    let step = crate::pod::StopStep::Volumes;
+    worker.says(Phase::Failed, "exit code 3");
+    worker.is(Life::Stopping { deadline: None, step });
+    let pod = bed.phase(WEB, "Failed").await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(server.get(WEB).is_some(), "volumes are still there");
+    worker.is(Life::Stopped);
+    server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+    let writes = bed.writes();
+    let methods: Vec<&str> = writes.iter().map(|asked| asked.method.as_str()).collect();
+    assert_eq!(methods, ["PATCH", "DELETE"]);
+    assert_eq!(
+        writes[1].body,
+        json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": pod["metadata"]["uid"] } })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_ended_by_itself_stays_until_somebody_deletes_it() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    worker.says(Phase::Succeeded, "");
+    worker.is(Life::Stopped);
+    bed.phase(WEB, "Succeeded").await;
+    sleep(Duration::from_secs(300)).await;
+    assert!(server.get(WEB).is_some());
+    server.edit(WEB, |pod| pod["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z"));
+    server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_is_told_through_its_mirror_alone_and_shown_without_one() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let hash = "0123456789abcdef";
+    let uid = PodUid::parse(hash).unwrap();
+    let mut own = Pod { name: "web-n1".into(), uid: uid.clone(), origin: Origin::Static, ..pod() };
+    own.annotations.insert("kubernetes.io/config.hash".into(), hash.into());
+    let mut described = on_node();
+    described["metadata"] = json!({ "name": "web-n1", "namespace": "default" });
+    let described: api::Pod = serde_json::from_value(described).unwrap();
+    bed.statics.send_replace(Some(Arc::new(BTreeMap::from([(uid.clone(), Arc::new(described))]))));
+    let worker = bed.add(own);
+    worker.says(Phase::Running, "x");
+    let mut told = bed.told.clone();
+    let running = |told: &Told| {
+        told.get(&uid).is_some_and(|pod| pod.status.as_ref().unwrap().phase.as_deref() == Some("Running"))
+    };
+    told.wait_for(running).await.unwrap();
+    let mirror = |hash: &str| {
+        let mut pod = on_node();
+        pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": hash });
+        pod
+    };
+    let path = "/api/v1/namespaces/default/pods/web-n1";
+    server.put(path, mirror("another"));
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(server.get(path).unwrap().get("status"), None, "it is not this pod's");
+    server.put(path, mirror(hash));
+    bed.phase(path, "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_pods_are_told_with_a_bounded_number_of_requests_at_once() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let mut workers = Vec::new();
+    for n in 0..100 {
+        workers.push(bed.run(&format!("p{n}")).await);
+    }
+    server.fault(Fault {
+        method: "PATCH".into(),
+        path: "/status".into(),
+        what: Wrong::Hangs,
+        times: usize::MAX,
+    });
+    let _ = bed.writes();
+    workers.iter().for_each(|worker| worker.says(Phase::Running, "x"));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(bed.writes().len(), super::AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_everywhere_is_forgotten() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    assert_eq!(bed.told.borrow().len(), 1);
+    server.remove(WEB);
+    worker.is(Life::Gone);
+    drop(worker);
+    bed.pods.send_replace(Arc::from([]));
+    let mut told = bed.told.clone();
+    let waited = tokio::time::timeout(Duration::from_secs(30), told.wait_for(Told::is_empty)).await;
+    assert!(waited.is_ok());
+}

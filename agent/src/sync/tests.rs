@@ -1,0 +1,186 @@
+//! The way of a pod from the API to the runtime and of its status back, on fakes and paused time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::{Sources, run};
+use crate::agent::Agent;
+use crate::clock::FakeClock;
+use crate::fake_apiserver::FakeApiServer;
+use crate::logs::dir::LogDir;
+use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::pod::tests::{deps, pod};
+use crate::runtime::fake::FakeRuntime;
+use crate::static_pods::choice::Found;
+use crate::{source, status};
+
+const WEB: &str = "/api/v1/namespaces/default/pods/web";
+
+/// A machine with its runtime; the agent on it can be started again.
+struct Machine {
+    server: FakeApiServer,
+    runtime: FakeRuntime,
+    clock: Arc<FakeClock>,
+    folder: PathBuf,
+    found: watch::Sender<Found>,
+    _guard: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        Self {
+            server: FakeApiServer::default(),
+            runtime: FakeRuntime::new(&["reg/img:v1"]),
+            clock: Arc::new(FakeClock::new(1_800_000_000)),
+            folder: guard.path().to_owned(),
+            found: watch::channel(Found::default()).0,
+            _guard: guard,
+        }
+    }
+
+    /// A kubelet's loops; dropping them is its death.
+    fn kubelet(&self) -> JoinSet<()> {
+        let logs = Arc::new(LogDir::new(self.folder.clone()));
+        let agent = Agent::start(Vec::new(), deps(&self.runtime, logs, self.clock.clone()));
+        let seen = source::follow(self.server.client(), "n1");
+        let (statics, statics_seen) = watch::channel(None);
+        let node: api::Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
+        let (_, node) = watch::channel(Some(Arc::new(node)));
+        let (_, telling) = status::publish(status::Sources {
+            client: Some(self.server.client()),
+            seen: seen.clone(),
+            pods: agent.watch_pods(),
+            statics: statics_seen,
+            form: status::form::status,
+        });
+        let mut tasks = JoinSet::new();
+        let sources = Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
+        tasks.spawn(run(agent, sources, statics));
+        tasks.spawn(async {
+            // Ends with the agent's own.
+            let _ = telling.await;
+        });
+        tasks
+    }
+
+    fn wants(&self, restart: &str) -> Value {
+        let container = json!({ "name": "web", "image": "reg/img:v1", "imagePullPolicy": "IfNotPresent" });
+        let spec = json!({ "nodeName": "n1", "restartPolicy": restart, "terminationGracePeriodSeconds": 5,
+            "containers": [container] });
+        self.server.put(WEB, json!({ "metadata": { "generation": 1 }, "spec": spec }))
+    }
+
+    async fn phase(&self, phase: &str) -> Value {
+        let of = |pod: &Value| pod["status"]["phase"] == phase;
+        self.server.until(phase, |server| server.get(WEB).filter(of)).await
+    }
+
+    async fn delete(&self, grace: Option<u32>) {
+        let pods: kube::Api<api::Pod> = kube::Api::namespaced(self.server.client(), "default");
+        let options =
+            kube::api::DeleteParams { grace_period_seconds: grace, ..kube::api::DeleteParams::default() };
+        pods.delete("web", &options).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_api_runs_is_told_and_is_deleted_when_nothing_is_left() {
+    let machine = Machine::new();
+    let _kubelet = machine.kubelet();
+    machine.wants("Always");
+    let pod = machine.phase("Running").await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["ready"], true);
+    assert_eq!(pod["status"]["observedGeneration"], 1);
+    machine.delete(None).await;
+    machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+    assert_eq!(machine.runtime.count("stop "), 1);
+    let asked = machine.server.asked();
+    let ended = |asked: &&crate::fake_apiserver::Asked| {
+        asked.method == "PATCH"
+            && asked.body["status"]["containerStatuses"][0]["state"]["terminated"].is_object()
+    };
+    let told = asked.iter().position(|asked| ended(&asked)).unwrap();
+    let deleted = asked.iter().position(|asked| asked.body["gracePeriodSeconds"] == 0).unwrap();
+    assert!(told < deleted, "trap 4: exit codes are told before the pod goes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_by_force_is_torn_down_all_the_same() {
+    let machine = Machine::new();
+    let _kubelet = machine.kubelet();
+    machine.wants("Always");
+    machine.phase("Running").await;
+    machine.delete(Some(0)).await;
+    assert_eq!(machine.server.get(WEB), None);
+    machine.server.until("removed", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_01_nothing_is_touched_while_the_server_is_away_but_static_pods_start() {
+    let machine = Machine::new();
+    let kubelet = machine.kubelet();
+    machine.wants("Always");
+    machine.phase("Running").await;
+    drop(kubelet);
+    machine.server.set_down(true);
+    let _kubelet = machine.kubelet();
+    let uid = PodUid::parse("static-1").unwrap();
+    let own = Pod { name: "own-n1".into(), uid, origin: Origin::Static, ..pod() };
+    machine.found.send_replace(Found { pods: vec![own], ..Found::default() });
+    sleep(Duration::from_secs(180)).await;
+    assert_eq!(machine.runtime.count("start"), 2, "the static one");
+    assert_eq!(machine.runtime.count("stop") + machine.runtime.count("remove"), 0);
+    machine.server.set_down(false);
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(machine.runtime.count("start"), 2, "the other was adopted");
+    assert_eq!(machine.runtime.count("stop") + machine.runtime.count("remove"), 0);
+    assert_eq!(machine.server.get(WEB).unwrap()["status"]["containerStatuses"][0]["restartCount"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_03_a_pod_that_has_ended_is_not_started_by_the_next_agent() {
+    let machine = Machine::new();
+    machine.wants("Never");
+    machine.server.edit(WEB, |pod| {
+        pod["status"] = json!({ "phase": "Succeeded", "startTime": "2020-01-01T00:00:00Z" })
+    });
+    let _kubelet = machine.kubelet();
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(machine.runtime.count("create"), 0);
+    assert_eq!(machine.server.get(WEB).unwrap()["status"]["phase"], "Succeeded");
+    machine.delete(None).await;
+    machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_deletion_came_while_no_agent_was_there_is_ended_and_deleted() {
+    let machine = Machine::new();
+    let kubelet = machine.kubelet();
+    machine.wants("Always");
+    machine.phase("Running").await;
+    drop(kubelet);
+    machine.delete(None).await;
+    let _kubelet = machine.kubelet();
+    machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+    assert_eq!(machine.runtime.count("start"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_by_force_while_no_agent_was_there_is_swept() {
+    let machine = Machine::new();
+    let kubelet = machine.kubelet();
+    machine.wants("Always");
+    machine.phase("Running").await;
+    drop(kubelet);
+    machine.server.remove(WEB);
+    let _kubelet = machine.kubelet();
+    machine.server.until("swept", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
+}

@@ -1,0 +1,206 @@
+//! Ranges of the node's user IDs for pods with a user namespace of their own: each gets one for itself,
+//! and keeps it over a restart of the agent. Owns the ranges and the files in which the kubelet keeps
+//! them, `ROOT/pods/UID/userns`; never makes a namespace. Called before a sandbox is made.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::fs;
+
+use crate::pod::spec::PodUid;
+use crate::runtime::Users;
+
+/// As DefaultKubeletUserNamespacesIDsPerPod.
+const LENGTH: u32 = 65_536;
+
+/// All ranges of this node.
+#[derive(Debug)]
+pub struct UserRanges {
+    /// None: nothing outlives the agent.
+    root: Option<PathBuf>,
+    /// The first that may be given out, and how many.
+    first: u32,
+    count: u32,
+    length: u32,
+    given: Mutex<BTreeMap<PodUid, u32>>,
+}
+
+/// The kubelet's file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    uid_mappings: Vec<Mapping>,
+    gid_mappings: Vec<Mapping>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+struct Mapping {
+    host_id: u32,
+    container_id: u32,
+    length: u32,
+}
+
+impl Default for UserRanges {
+    /// All of the node's 32 bits but the first range, which is its own.
+    fn default() -> Self {
+        Self {
+            root: None,
+            first: LENGTH,
+            count: u32::MAX / LENGTH - 1,
+            length: LENGTH,
+            given: Mutex::default(),
+        }
+    }
+}
+
+impl UserRanges {
+    /// Ranges that are kept below `root`, with what an earlier agent has given out.
+    ///
+    /// # Errors
+    /// When a file of it cannot be read or understood: two pods must not share users.
+    pub async fn load(root: PathBuf) -> Result<Self, String> {
+        let ranges = Self { root: Some(root.clone()), ..Self::default() };
+        let mut entries = match fs::read_dir(root.join("pods")).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ranges),
+            entries => entries.map_err(|error| format!("read pods from disk: {error}"))?,
+        };
+        loop {
+            let entry =
+                entries.next_entry().await.map_err(|error| format!("read pods from disk: {error}"))?;
+            let Some(entry) = entry else { return Ok(ranges) };
+            if let Some(uid) = entry.file_name().to_str().and_then(PodUid::parse) {
+                ranges.recall(&uid).await?;
+            }
+        }
+    }
+
+    fn given(&self) -> MutexGuard<'_, BTreeMap<PodUid, u32>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod's range: the one it has, or one that nobody has.
+    ///
+    /// # Errors
+    /// When none is left, or it cannot be written down.
+    pub async fn of(&self, uid: &PodUid) -> Result<Users, String> {
+        let known = self.given().get(uid).copied();
+        if let Some(first) = known {
+            return Ok(self.users(first));
+        }
+        if let Some(first) = self.recall(uid).await? {
+            return Ok(self.users(first));
+        }
+        let first = {
+            let mut given = self.given();
+            let mut all = (0..self.count).map(|n| self.first + n * self.length);
+            let free = all.find(|first| given.values().all(|taken| taken != first));
+            let first = free.ok_or("could not find an empty slot to allocate a user namespace")?;
+            given.insert(uid.clone(), first);
+            first
+        };
+        if let Err(error) = self.write(uid, first).await {
+            self.given().remove(uid);
+            return Err(format!("create user namespace: {error}"));
+        }
+        Ok(self.users(first))
+    }
+
+    /// Others may have it.
+    pub fn release(&self, uid: &PodUid) {
+        self.given().remove(uid);
+    }
+
+    fn users(&self, first: u32) -> Users {
+        Users { first, length: self.length }
+    }
+
+    fn path(&self, uid: &PodUid) -> Option<PathBuf> {
+        Some(self.root.as_ref()?.join("pods").join(uid.as_str()).join("userns"))
+    }
+
+    async fn write(&self, uid: &PodUid, first: u32) -> std::io::Result<()> {
+        let Some(path) = self.path(uid) else { return Ok(()) };
+        let mapping = vec![Mapping { host_id: first, container_id: 0, length: self.length }];
+        let text = serde_json::to_vec(&File { uid_mappings: mapping.clone(), gid_mappings: mapping })?;
+        let next = path.with_extension("next");
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).await?;
+        }
+        fs::write(&next, text).await?;
+        fs::rename(next, path).await
+    }
+
+    /// What is written down for the pod, taken for given out.
+    async fn recall(&self, uid: &PodUid) -> Result<Option<u32>, String> {
+        let Some(path) = self.path(uid) else { return Ok(None) };
+        let text = match fs::read(&path).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| format!("read {}: {error}", path.display()))?,
+        };
+        let bad = |why: &str| format!("user namespace of pod {uid}: {why}: remove {}", path.display());
+        let file: File =
+            serde_json::from_slice(&text).map_err(|_| bad("invalid user namespace mappings file"))?;
+        let ([own], [groups]) = (&file.uid_mappings[..], &file.gid_mappings[..]) else {
+            return Err(bad("no more than one mapping allowed"));
+        };
+        if own != groups || own.container_id != 0 {
+            return Err(bad("GID and UID mapping should be identical, and 0 must be mapped"));
+        }
+        let last = self.first + (self.count - 1) * self.length;
+        if own.length != self.length
+            || own.host_id % self.length != 0
+            || !(self.first..=last).contains(&own.host_id)
+        {
+            return Err(bad("the range is none of this node's"));
+        }
+        let mut given = self.given();
+        if given.iter().any(|(other, first)| other != uid && *first == own.host_id) {
+            return Err(bad("another pod has the range"));
+        }
+        given.insert(uid.clone(), own.host_id);
+        Ok(Some(own.host_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uid(text: &str) -> PodUid {
+        PodUid::parse(text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_pod_has_a_range_of_its_own_that_outlives_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        let (a, b) = (ranges.of(&uid("a")).await.unwrap(), ranges.of(&uid("b")).await.unwrap());
+        assert_eq!((a.first, a.length, b.first), (65_536, 65_536, 131_072));
+        assert_eq!(ranges.of(&uid("a")).await.unwrap(), a);
+        let again = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        assert_eq!(again.of(&uid("b")).await.unwrap(), b);
+        assert_eq!(again.of(&uid("c")).await.unwrap().first, 196_608);
+        again.release(&uid("a"));
+        std::fs::remove_dir_all(folder.path().join("pods/a")).unwrap();
+        assert_eq!(again.of(&uid("d")).await.unwrap(), a);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_understood_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("pods/a")).unwrap();
+        let file = folder.path().join("pods/a/userns");
+        let mapping = |id: u32| format!("{{\"hostId\":{id},\"containerId\":0,\"length\":65536}}");
+        for text in ["", &format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(7))] {
+            std::fs::write(&file, text).unwrap();
+            assert!(UserRanges::load(folder.path().to_owned()).await.is_err(), "{text}");
+        }
+        let good = format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(131_072));
+        std::fs::write(&file, good).unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        assert_eq!(ranges.of(&uid("a")).await.unwrap().first, 131_072);
+    }
+}
