@@ -162,6 +162,7 @@ impl Server {
         sources.checks.splice(0..0, own);
         sources.metrics.metrics_provider.set(["cri"], 1.0);
         sources.metrics.node_name.set([&sources.node_name], 1.0);
+        sources.metrics.cgroup_version.set([], if sources.stats.machine().is_unified() { 2.0 } else { 1.0 });
         let (ending, _) = watch::channel(false);
         Ok(Self { inner: Arc::new(Inner { settings, sources, gate, ending }) })
     }

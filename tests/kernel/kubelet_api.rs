@@ -159,7 +159,7 @@ impl Api {
     }
 
     /// client-go with the certificate.
-    fn certified<'a>(&'a self) -> [(&'static str, &'a std::path::Path); 2] {
+    fn certified(&self) -> [(&'static str, &std::path::Path); 2] {
         [("STREAM_CLIENT_CERT", &self.certificate.0), ("STREAM_CLIENT_KEY", &self.certificate.1)]
     }
 }
@@ -233,7 +233,6 @@ fn logs_are_read_and_followed_over_a_rotation() -> Result<()> {
     assert_eq!(api.get(&format!("{logs}?tailLines=2"))?.1, "heard before\nheard after\n");
     node.cri().stop_container(cri::StopContainerRequest { container_id: id, timeout: 0 })?;
     assert_eq!(next()?, "", "the log ends with its container");
-    drop(next);
     api.server.end();
     pod.remove()?;
     node.assert_clean(&ready.before)
@@ -321,6 +320,7 @@ fn commands_and_ports_are_reached_with_a_certificate_only() -> Result<()> {
     );
     let (_, cadvisor) = api.get("metrics/cadvisor")?;
     ensure!(cadvisor.contains("container_cpu_usage_seconds_total{container=\"shell\""), "{cadvisor}");
+    ensure!(cadvisor.contains("machine_cpu_cores{"), "{cadvisor}");
     let (_, running) = api.get("runningpods/")?;
     ensure!(running.contains("\"name\":\"shell\""), "{running}");
     api.server.end();

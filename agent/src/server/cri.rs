@@ -152,6 +152,26 @@ impl Cri {
         Ok(Logged { path: status.log_path, running })
     }
 
+    /// How many sandboxes are ready, and how many containers are in which state, by upstream's words.
+    pub(super) async fn census(&self) -> Result<(usize, BTreeMap<&'static str, usize>), Status> {
+        let ask = wire::ListPodSandboxRequest { filter: None };
+        let sandboxes = self.runtime.clone().list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+        let ready = sandboxes.iter().filter(|sandbox| sandbox.state() == wire::PodSandboxState::SandboxReady);
+        let ask = wire::ListContainersRequest { filter: None };
+        let found = self.runtime.clone().list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+        let mut states = BTreeMap::new();
+        for container in found {
+            let state = match container.state() {
+                wire::ContainerState::ContainerCreated => "created",
+                wire::ContainerState::ContainerRunning => "running",
+                wire::ContainerState::ContainerExited => "exited",
+                wire::ContainerState::ContainerUnknown => "unknown",
+            };
+            *states.entry(state).or_default() += 1;
+        }
+        Ok((ready.count(), states))
+    }
+
     /// What runs, as pods: the runtime's view, not the API's.
     pub(super) async fn running_pods(&self) -> Result<Vec<Pod>, Status> {
         let ready = wire::PodSandboxStateValue { state: wire::PodSandboxState::SandboxReady.into() };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -54,6 +54,12 @@ enum Error {
 pub(super) fn is_web_socket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     is_upgrade(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether the WebSocket is to carry SPDY.
+pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|protocol| protocol.trim().starts_with("SPDY/3.1+"))
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {
@@ -154,6 +160,10 @@ where
     let (a_in, a_out) = tokio::io::split(a);
     let (b_in, b_out) = tokio::io::split(b);
     let quiet = async {
+        // As upstream: nothing is no timeout.
+        if idle.is_zero() {
+            return std::future::pending().await;
+        }
         loop {
             let last = *seen.borrow_and_update();
             tokio::time::sleep_until(last + idle).await;
@@ -264,6 +274,15 @@ mod tests {
         coupled.await.unwrap();
         assert_eq!(begun.elapsed().as_secs(), 150);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_timeout_an_idle_stream_stays() {
+        let ((mut client, a), (mut runtime, b)) = (tokio::io::duplex(64), tokio::io::duplex(64));
+        tokio::spawn(couple(a, b, Duration::ZERO));
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(runtime.read_u8().await.unwrap(), b'x');
     }
 
     #[tokio::test]

@@ -4,14 +4,21 @@
 mod cadvisor;
 mod resource;
 
+use std::sync::Arc;
+
 use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::Inner;
 use super::answer::{self, Answer};
+use super::cri::{Cri, said as said_by};
 use super::stats::summary::{Summary, VolumeStats};
 use super::stats::{self, Depth};
 use crate::metrics::process;
 use crate::metrics::text::{CONTENT_TYPE, Kind, Text};
+
+/// Where a pod came from.
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 fn said(text: Text) -> Answer {
     answer::of_type(StatusCode::OK, CONTENT_TYPE, text.finish())
@@ -33,10 +40,36 @@ async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
     }
 }
 
+/// Counts what is there now: pods and containers come and go without anybody who counts along.
+#[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+async fn census(inner: &Inner) {
+    let sources = &inner.sources;
+    let metrics = &sources.metrics;
+    match Cri::new(&sources.runtime).census().await {
+        Ok((pods, containers)) => {
+            metrics.running_pods.set([], pods as f64);
+            let states = containers.into_iter().map(|(state, count)| ([state.to_owned()], count as f64));
+            metrics.running_containers.replace(states);
+        }
+        Err(status) => tracing::warn!(error = said_by(&status), "the runtime's pods are not counted"),
+    }
+    let pods = sources.pods.pods();
+    let is_static = |pod: &&Arc<Pod>| {
+        let source = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(CONFIG_SOURCE));
+        source.is_some_and(|source| source != "api")
+    };
+    let from_files = pods.iter().filter(is_static).count();
+    metrics.desired_pods.set(["true"], from_files as f64);
+    metrics.desired_pods.set([""], (pods.len() - from_files) as f64);
+    let ephemeral = pods.iter().filter_map(|pod| pod.spec.as_ref()?.ephemeral_containers.as_ref());
+    metrics.managed_ephemeral_containers.set([], ephemeral.map(Vec::len).sum::<usize>() as f64);
+}
+
 /// The agent's own.
 pub(super) async fn metrics(inner: &Inner) -> Answer {
     let mut text = Text::new();
     let sources = &inner.sources;
+    census(inner).await;
     sources.metrics.write(&mut text);
     if let Ok(process) = process::read() {
         process.write(&mut text);
@@ -130,13 +163,20 @@ pub(super) async fn resource(inner: &Inner) -> Answer {
 
 /// Containers by cAdvisor's names.
 pub(super) async fn cadvisor(inner: &Inner) -> Answer {
-    let mut text = Text::new();
-    let machine = inner.sources.stats.machine();
-    cadvisor::machine(machine, &mut text);
+    let machine = inner.sources.stats.machine().clone();
     let found = summary(inner, Depth::All).await;
     let pods = inner.sources.pods.pods();
-    cadvisor::containers(found.as_ref(), &pods, machine, &mut text);
-    said(text)
+    // Some files for each container: not for a thread that others wait for.
+    let written = tokio::task::spawn_blocking(move || {
+        let mut text = Text::new();
+        cadvisor::machine(&machine, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, &machine, &mut text);
+        text
+    });
+    match written.await {
+        Ok(text) => said(text),
+        Err(error) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
 }
 
 /// Probes.

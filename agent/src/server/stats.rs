@@ -4,6 +4,7 @@
 //! and [`super::scrape`].
 
 pub mod disk;
+pub mod group;
 pub mod machine;
 mod pods;
 mod rates;
@@ -219,21 +220,23 @@ impl Stats {
             return Ok(Summary { node, pods });
         }
         let fs = cri.image_fs().await.map_err(|status| Error::ImageFs(super::cri::said(&status)))?;
-        let root_fs = disk::space(&self.settings.root_dir, now()).map_err(Error::RootFs)?;
         node.runtime =
             Some(RuntimeStats { image_fs: Some(fs.images), container_fs: Some(fs.containers.clone()) });
-        node.fs = Some(root_fs.clone());
         let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (logs, known) = (self.settings.pod_logs.clone(), sources.pods.pods());
+        let root_dir = self.settings.root_dir.clone();
         let fill = move || {
+            let root_fs = disk::space(&root_dir, now())?;
             for pod in &mut pods {
                 let api = known.iter().find(|known| known.metadata.uid.as_deref() == Some(&pod.pod_ref.uid));
                 let volumes = volumes.get(&pod.pod_ref.uid).cloned().unwrap_or_default();
                 pods::fill(pod, api.map(AsRef::as_ref), volumes, &logs, &root_fs, &fs.containers);
             }
-            pods
+            Ok((pods, root_fs))
         };
-        let pods = tokio::task::spawn_blocking(fill).await.map_err(Error::Task)?;
+        let filled = tokio::task::spawn_blocking(fill).await.map_err(Error::Task)?;
+        let (pods, root_fs) = filled.map_err(Error::RootFs)?;
+        node.fs = Some(root_fs);
         Ok(Summary { node, pods })
     }
 

@@ -121,7 +121,8 @@ pub(super) async fn attach(inner: &Inner, target: &Target, request: Request<Body
 
 /// Ports over WebSocket are in the query; over SPDY each stream names its own.
 fn ports(pairs: &[(String, String)], request: &Request<Body>) -> Result<Vec<i32>, String> {
-    if !proxy::is_web_socket(request.headers()) {
+    // A tunnel through a WebSocket is SPDY inside: whether that can be had is the runtime's to say.
+    if !proxy::is_web_socket(request.headers()) || proxy::is_tunnel(request.headers()) {
         return Ok(Vec::new());
     }
     let mut found = Vec::new();
@@ -212,6 +213,11 @@ mod tests {
         socket.headers_mut().insert("connection", HeaderValue::from_static("Upgrade"));
         socket.headers_mut().insert("upgrade", HeaderValue::from_static("websocket"));
         assert_eq!(ports(&of(""), &spdy).unwrap(), [0; 0]);
+        let mut tunnel = Request::new(Body::empty());
+        *tunnel.headers_mut() = socket.headers().clone();
+        let protocol = HeaderValue::from_static("SPDY/3.1+portforward.k8s.io");
+        tunnel.headers_mut().insert("sec-websocket-protocol", protocol);
+        assert_eq!(ports(&of(""), &tunnel).unwrap(), [0; 0]);
         assert_eq!(ports(&of("port=80,8080&port=9"), &socket).unwrap(), [80, 8080, 9]);
         for bad in ["", "port=0", "port=x", "port=65536"] {
             assert!(ports(&of(bad), &socket).is_err(), "{bad}");

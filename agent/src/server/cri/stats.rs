@@ -181,7 +181,8 @@ fn cpu(usage: wire::CpuUsage) -> CpuStats {
 fn memory(usage: wire::MemoryUsage) -> MemoryStats {
     MemoryStats {
         time: usage.timestamp,
-        available_bytes: value(usage.available_bytes),
+        // Without a limit containerd says 0: then there is nothing to say.
+        available_bytes: value(usage.available_bytes).filter(|left| *left > 0),
         usage_bytes: value(usage.usage_bytes),
         working_set_bytes: value(usage.working_set_bytes),
         rss_bytes: value(usage.rss_bytes),

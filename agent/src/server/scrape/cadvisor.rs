@@ -1,11 +1,13 @@
 //! `/metrics/cadvisor`: pods and containers by the names that cAdvisor made usual, from the runtime's
 //! statistics. Owns the names and labels; never measures. Called by [`super::cadvisor`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
+use crate::server::stats::group::Detail;
 use crate::server::stats::machine::Machine;
 use crate::server::stats::summary::{ContainerStats, CpuStats, IoStats, MemoryStats, PodStats, PsiStats};
 
@@ -172,6 +174,7 @@ pub(super) fn containers(summary: Option<&Summary>, pods: &[Arc<Pod>], machine: 
     let rows = rows(summary, pods);
     processor(&rows, machine, text);
     memory(&rows, text);
+    details(&rows, machine, text);
     network(&rows, text);
     rest(&rows, text);
     pressure(&rows, text);
@@ -228,6 +231,59 @@ fn memory(rows: &[Row<'_>], text: &mut Text) {
         };
         kinds.into_iter().filter_map(sample).collect()
     });
+}
+
+/// What the runtime does not pass on, from the cgroups themselves.
+#[expect(clippy::cast_precision_loss, reason = "bytes, as upstream")]
+fn details(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
+    type Pick = fn(&Detail) -> Option<f64>;
+    let families: [(&str, &str, Kind, Pick); 16] = [
+        ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
+            d.system_seconds
+        }),
+        ("container_cpu_user_seconds_total", "Processor time in programs.", Kind::Counter, |d| {
+            d.user_seconds
+        }),
+        ("container_memory_cache", "Page cache in bytes.", Kind::Gauge, |d| d.cache.map(|n| n as f64)),
+        ("container_memory_failcnt", "Times the limit was hit.", Kind::Counter, |d| {
+            d.failures.map(|n| n as f64)
+        }),
+        ("container_memory_mapped_file", "Mapped files in bytes.", Kind::Gauge, |d| {
+            d.mapped.map(|n| n as f64)
+        }),
+        ("container_memory_max_usage_bytes", "The most memory so far.", Kind::Gauge, |d| {
+            d.most.map(|n| n as f64)
+        }),
+        ("container_memory_swap", "Swap in bytes.", Kind::Gauge, |d| d.swap.map(|n| n as f64)),
+        ("container_oom_events_total", "Kills for lack of memory.", Kind::Counter, |d| {
+            d.kills.map(|n| n as f64)
+        }),
+        ("container_spec_cpu_period", "Period of the quota.", Kind::Gauge, |d| d.period.map(|n| n as f64)),
+        ("container_spec_cpu_quota", "The quota.", Kind::Gauge, |d| d.quota.map(|n| n as f64)),
+        ("container_spec_cpu_shares", "Shares.", Kind::Gauge, |d| d.shares.map(|n| n as f64)),
+        ("container_spec_memory_limit_bytes", "The most memory.", Kind::Gauge, |d| {
+            d.memory_limit.map(|n| n as f64)
+        }),
+        ("container_spec_memory_reservation_limit_bytes", "Memory that is kept for it.", Kind::Gauge, |d| {
+            d.reservation.map(|n| n as f64)
+        }),
+        ("container_spec_memory_swap_limit_bytes", "The most swap.", Kind::Gauge, |d| {
+            d.swap_limit.map(|n| n as f64)
+        }),
+        ("container_threads", "Threads.", Kind::Gauge, |d| d.threads.map(|n| n as f64)),
+        ("container_threads_max", "The most threads.", Kind::Gauge, |d| d.threads_most.map(|n| n as f64)),
+    ];
+    let all: HashMap<&str, Detail> =
+        rows.iter().map(|row| (row.id.as_str(), machine.detail(&row.id))).collect();
+    for (name, help, kind, pick) in families {
+        family(text, rows, (name, help, kind), |row| {
+            let value = all.get(row.id.as_str()).and_then(pick);
+            // What is set is set, whenever it was looked at.
+            let time =
+                if name.starts_with("container_spec_") { 0 } else { row.cpu.map_or(0, |cpu| cpu.time) };
+            value.map(|value| (Vec::new(), value, time)).into_iter().collect()
+        });
+    }
 }
 
 fn network(rows: &[Row<'_>], text: &mut Text) {

@@ -13,7 +13,10 @@ use super::summary::{
 use crate::cgroups::hierarchies::{Hierarchies, parse};
 
 /// A v1 limit beyond this is none.
-const NO_LIMIT: u64 = 1 << 62;
+pub(super) const NO_LIMIT: u64 = 1 << 62;
+
+/// Ticks in a second as the kernel tells them to programs.
+pub(super) const USER_HZ: f64 = 100.0;
 
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +60,7 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 /// A number after a word at the start of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     let rest = |line: &str| line.strip_prefix(name).map(str::to_owned);
     let rest = text.lines().find_map(|line| rest(line).filter(|rest| rest.starts_with([' ', ':', '\t'])))?;
     rest.trim_start_matches([':', ' ', '\t']).split_ascii_whitespace().next()?.parse().ok()
@@ -80,7 +83,7 @@ impl Machine {
     }
 
     /// A file of a cgroup, of the hierarchy that has the controller.
-    fn file(&self, controller: &str, path: &str, name: &str) -> Option<String> {
+    pub(super) fn file(&self, controller: &str, path: &str, name: &str) -> Option<String> {
         let mount = match &self.hierarchies {
             Hierarchies::Unified(mount) => mount,
             Hierarchies::Legacy(list) => &list.iter().find(|hierarchy| hierarchy.has(controller))?.mount,
@@ -88,11 +91,12 @@ impl Machine {
         fs::read_to_string(mount.join(path.trim_matches('/')).join(name)).ok()
     }
 
-    fn number(&self, controller: &str, path: &str, name: &str) -> Option<u64> {
+    pub(super) fn number(&self, controller: &str, path: &str, name: &str) -> Option<u64> {
         self.file(controller, path, name)?.trim().parse().ok()
     }
 
-    fn is_unified(&self) -> bool {
+    /// Whether cgroup v2 holds the controllers.
+    pub(in crate::server) fn is_unified(&self) -> bool {
         matches!(self.hierarchies, Hierarchies::Unified(_))
     }
 
@@ -207,8 +211,7 @@ impl Machine {
         let used = if self.is_unified() {
             self.number("memory", path, "memory.swap.current")
         } else {
-            let both = self.number("memory", path, "memory.memsw.usage_in_bytes")?;
-            Some(both.saturating_sub(self.number("memory", path, "memory.usage_in_bytes")?))
+            self.file("memory", path, "memory.stat").and_then(|stat| field(&stat, "total_swap"))
         };
         used.map(|used| SwapStats { time, swap_available_bytes: None, swap_usage_bytes: Some(used) })
     }
