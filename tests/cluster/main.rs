@@ -58,7 +58,10 @@ fn main() -> ExitCode {
         }
         Err(error) => count(Err(error), "the_cluster_starts", start),
     }
-    println!("\ntest result: {}. {passed} passed; {failed} failed; 0 ignored", if failed == 0 { "ok" } else { "FAILED" });
+    println!(
+        "\ntest result: {}. {passed} passed; {failed} failed; 0 ignored",
+        if failed == 0 { "ok" } else { "FAILED" }
+    );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -83,7 +83,8 @@ impl Spec<'_> {
                 let rest = point.strip_prefix("/var/lib/kubelet/pods").ok()?;
                 Some(rest.components().next()?.as_os_str().to_string_lossy().into_owned())
             };
-            let stray = all.iter().filter_map(|mount| below(&mount.point)).find(|uid| !uids.contains(uid.as_str()));
+            let stray =
+                all.iter().filter_map(|mount| below(&mount.point)).find(|uid| !uids.contains(uid.as_str()));
             match stray {
                 Some(uid) => Err(format!("a mount of the pod {uid}, which is no more")),
                 None => Ok(()),

@@ -58,6 +58,16 @@ pub struct Ground {
     _registry: Registry,
     network: Network,
     place: Place,
+    ended: bool,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Something failed and is told already; what this leaves shows in the leak check.
+            self.finish(&mut Errors::default());
+        }
+    }
 }
 
 impl Ground {
@@ -72,7 +82,7 @@ impl Ground {
         let network = Network::make(folder, number, outside)?;
         let registry = images::serve()?;
         let runtime = Runtime::start(runtime, folder, &logs)?;
-        Ok(Self { runtime, _registry: registry, network, place })
+        Ok(Self { runtime, _registry: registry, network, place, ended: false })
     }
 
     /// The runtime.
@@ -91,6 +101,7 @@ impl Ground {
     }
 
     fn finish(&mut self, errors: &mut Errors) {
+        self.ended = true;
         errors.note("end the runtime", self.runtime.end());
         errors.note("leave the folders", self.place.leave());
         errors.note("remove the network", self.network.remove());
@@ -136,8 +147,7 @@ impl Cluster {
         let folder = options.folder.as_path();
         let ground = Ground::make(folder, options.runtime, options.number, &options.outside)?;
         let (node_ip, server) = (node_ip(&options), server(&options));
-        let facts =
-            Facts { server: &server, node: NODE, node_ip: node_ip.into(), service_ip: network::API };
+        let facts = Facts { server: &server, node: NODE, node_ip: node_ip.into(), service_ip: network::API };
         let pki = Pki::make(folder, &facts)?;
         let kubectl = Kubectl::new(pki.kubeconfig("admin"))?;
         let logs = folder.join("log");
@@ -157,9 +167,11 @@ impl Cluster {
 
     fn add_addons(&self) -> Result<()> {
         let server = server(&self.options);
-        for (name, objects) in
-            [("kube-proxy", addons::proxy(&server)), ("CoreDNS", addons::dns()), ("metrics-server", addons::metrics())]
-        {
+        for (name, objects) in [
+            ("kube-proxy", addons::proxy(&server)),
+            ("CoreDNS", addons::dns()),
+            ("metrics-server", addons::metrics()),
+        ] {
             self.kubectl.apply(&objects).with_context(|| format!("add {name}"))?;
         }
         Ok(())
@@ -257,12 +269,15 @@ impl Cluster {
         self.check()?;
         ready.with_context(|| self.kubelet_log())?;
         if self.options.addons {
-            let rollouts = [["rollout", "status", "daemonset/kube-proxy"], ["rollout", "status", "deployment"]];
+            let rollouts =
+                [["rollout", "status", "daemonset/kube-proxy"], ["rollout", "status", "deployment"]];
             for args in rollouts {
-                let waited = self.kubectl.run(&[&args[..], &["-n", "kube-system", "--timeout=180s"]].concat());
+                let waited =
+                    self.kubectl.run(&[&args[..], &["-n", "kube-system", "--timeout=180s"]].concat());
                 waited.with_context(|| self.kubelet_log())?;
             }
-            let args = ["wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s"];
+            let args =
+                ["wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s"];
             self.kubectl.run(&args)?;
         }
         Ok(())

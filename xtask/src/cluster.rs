@@ -151,7 +151,8 @@ pub(crate) fn prepare(suites: bool) -> Result<PathBuf> {
 
 /// Gantry's own programs are in images, too, and the harness finds them by a variable: so this is another process.
 pub(crate) fn build_images(own: &Path, sets: &[images::Set]) -> Result<()> {
-    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    // Its own path names another file once cargo has built it anew.
+    let mut command = Command::new("/proc/self/exe");
     command.arg("images-inside").env(place::BIN_DIR, own);
     if sets.contains(&images::Set::Suites) {
         command.arg("--suites");

@@ -102,7 +102,9 @@ const TOKENS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// There is no other resolver to ask: what is not the cluster's does not exist.
 const COREFILE: &str = ".:53 {
     errors
-    health { lameduck 5s }
+    health {
+        lameduck 5s
+    }
     ready
     kubernetes cluster.local in-addr.arpa ip6.arpa {
         pods insecure
@@ -120,7 +122,8 @@ const COREFILE: &str = ".:53 {
 /// CoreDNS behind the Service that kubelets give to pods.
 pub(super) fn dns() -> Value {
     let labels = json!({ "k8s-app": "kube-dns" });
-    let probe = |path: &str, port: u16| json!({ "httpGet": { "path": path, "port": port }, "timeoutSeconds": 5 });
+    let probe =
+        |path: &str, port: u16| json!({ "httpGet": { "path": path, "port": port }, "timeoutSeconds": 5 });
     let container = json!({
         "name": "coredns",
         "image": "registry.k8s.io/coredns/coredns:v1.15.0",

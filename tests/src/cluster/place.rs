@@ -52,11 +52,16 @@ impl Place {
     pub(super) fn enter(folder: &Path) -> Result<Self> {
         place::require_own_namespaces()?;
         if std::env::var_os(MARK).is_none() {
-            bail!("/run and /var/lib may be the host's: a cluster is made by `cargo xtask cluster up`, or in the tier cluster");
+            bail!(
+                "/run and /var/lib may be the host's: a cluster is made by `cargo xtask cluster up`, or in the tier cluster"
+            );
         }
         for hidden in ["/run", "/var/lib", "/var/log"] {
             if folder.starts_with(hidden) {
-                bail!("{} is below {hidden}, which is empty for a cluster: choose another --dir", folder.display());
+                bail!(
+                    "{} is below {hidden}, which is empty for a cluster: choose another --dir",
+                    folder.display()
+                );
             }
         }
         let mut place = Self { bound: Vec::new(), sysctls: Vec::new() };

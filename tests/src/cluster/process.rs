@@ -33,7 +33,12 @@ impl Recipe {
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = A>,
     ) -> Self {
-        Self { name, program: program.into(), args: args.into_iter().map(Into::into).collect(), env: Vec::new() }
+        Self {
+            name,
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+        }
     }
 
     /// Sets an environment variable.

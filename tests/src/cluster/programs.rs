@@ -54,11 +54,8 @@ enum Output {
     Test(&'static str),
 }
 
-const GINKGO: Recipe = Recipe {
-    module: "kubernetes",
-    packages: &["github.com/onsi/ginkgo/v2/ginkgo"],
-    output: Output::Folder,
-};
+const GINKGO: Recipe =
+    Recipe { module: "kubernetes", packages: &["github.com/onsi/ginkgo/v2/ginkgo"], output: Output::Folder };
 
 const ALL: [Set; 7] =
     [Set::ControlPlane, Set::Node, Set::Images, Set::Addons, Set::Kubeadm, Set::E2e, Set::E2eNode];
@@ -152,7 +149,8 @@ impl Recipe {
             Output::Folder => format!("{}/", folder.display()),
             Output::Program(name) | Output::Test(name) => folder.join(name).display().to_string(),
         };
-        let words: &[&str] = if matches!(self.output, Output::Test(_)) { &["test", "-c"] } else { &["build"] };
+        let words: &[&str] =
+            if matches!(self.output, Output::Test(_)) { &["test", "-c"] } else { &["build"] };
         let mut command = Command::new("go");
         command
             .args(words)
@@ -164,7 +162,13 @@ impl Recipe {
         let status = command
             .status()
             .context("start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH")?;
-        ensure!(status.success(), "go {} of {} in tests/go/{}: {status}", words[0], self.packages.join(" "), self.module);
+        ensure!(
+            status.success(),
+            "go {} of {} in tests/go/{}: {status}",
+            words[0],
+            self.packages.join(" "),
+            self.module
+        );
         std::fs::write(&at, stamp).with_context(|| at.display().to_string())
     }
 }
@@ -239,7 +243,10 @@ mod tests {
         let own = text.lines().filter(|line| line.contains(" => k8s.io/"));
         let versions: Vec<_> = own.filter_map(|line| line.rsplit(' ').next()).collect();
         assert!(versions.len() > 30, "{versions:?}");
-        assert!(versions.iter().all(|version| *version == KUBERNETES.replacen("v1.", "v0.", 1)), "{versions:?}");
+        assert!(
+            versions.iter().all(|version| *version == KUBERNETES.replacen("v1.", "v0.", 1)),
+            "{versions:?}"
+        );
         assert!(text.contains(&format!("k8s.io/kubernetes {KUBERNETES}")));
     }
 }

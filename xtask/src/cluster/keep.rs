@@ -59,7 +59,8 @@ fn kept_until_down(kept: &Kept) -> Result<()> {
     // The cluster puts the far end of its link here: it gets this namespace as a descriptor that outlives exec.
     let namespace = std::fs::File::open("/proc/self/ns/net").context("open /proc/self/ns/net")?;
     let inherited = rustix::io::dup(&namespace).context("duplicate a descriptor")?;
-    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).context("let a descriptor be inherited")?;
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())
+        .context("let a descriptor be inherited")?;
     let cell = Cell::new()?;
     let mut command = checked(&cell)?;
     command.args(place::INIT).arg(std::env::current_exe().context("find this program")?);
@@ -97,7 +98,9 @@ fn dress(folder: &Path, number: u8, child: &mut std::process::Child) -> Result<(
 /// The last of a line of only children: sh, unshare, sh, leak check, the cluster, whose own children are many.
 fn innermost(mut pid: i32) -> Result<i32> {
     loop {
-        if proc::command_line(pid).contains("cluster-inside") && !proc::command_line(pid).contains("leakcheck") {
+        if proc::command_line(pid).contains("cluster-inside")
+            && !proc::command_line(pid).contains("leakcheck")
+        {
             return Ok(pid);
         }
         pid = match proc::children(pid)?.first() {
@@ -149,7 +152,8 @@ pub(crate) fn inside(asked: &Inside) -> Result<()> {
         None if asked == "down" => Ok(true),
         Some(("swap", name)) => {
             cluster.stop_kubelet()?;
-            let kind = <KubeletName as clap::ValueEnum>::from_str(name, false).map_err(anyhow::Error::msg)?.kind();
+            let kind =
+                <KubeletName as clap::ValueEnum>::from_str(name, false).map_err(anyhow::Error::msg)?.kind();
             let Some(kind) = kind else { return Ok(false) };
             cluster.start_kubelet(kind)?;
             cluster.await_ready()?;

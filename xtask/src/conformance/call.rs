@@ -140,7 +140,8 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
     ];
     let ran = ginkgo(called, folder, "e2e.test", &own);
     // What the node asked of the API server is a result, too.
-    let audit = std::fs::copy(cluster.audit_log(), called.out.join("audit.log")).context("keep the audit log");
+    let audit =
+        std::fs::copy(cluster.audit_log(), called.out.join("audit.log")).context("keep the audit log");
     let ended = cluster.end();
     ran.and(audit.map(drop)).and(ended)
 }

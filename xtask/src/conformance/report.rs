@@ -60,7 +60,8 @@ struct Failure {
 /// Reads Ginkgo's report. Specs that were not chosen are in it as skipped without having run; they are left out. A node
 /// that is not a spec counts only when it failed, since then none of the specs ran.
 pub(super) fn read(path: &Path) -> Result<Vec<Spec>> {
-    let bytes = std::fs::read(path).with_context(|| format!("the suite left no report: {}", path.display()))?;
+    let bytes =
+        std::fs::read(path).with_context(|| format!("the suite left no report: {}", path.display()))?;
     let reports: Vec<Report> = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
     let singles = reports.into_iter().filter_map(|report| report.spec_reports).flatten();
     Ok(singles.filter_map(Single::spec).collect())
@@ -133,8 +134,12 @@ impl Table {
     pub(super) fn new(specs: Vec<Spec>, peer: &[Spec], expected: &[&str]) -> Self {
         let peer: BTreeMap<&str, Outcome> =
             peer.iter().map(|spec| (spec.name.as_str(), spec.outcome)).collect();
-        let mut table =
-            Self { groups: BTreeMap::new(), failed: Vec::new(), worse: BTreeSet::new(), as_peer: BTreeSet::new() };
+        let mut table = Self {
+            groups: BTreeMap::new(),
+            failed: Vec::new(),
+            worse: BTreeSet::new(),
+            as_peer: BTreeSet::new(),
+        };
         let mut missing: BTreeSet<&str> = expected.iter().copied().collect();
         for spec in specs {
             missing.remove(spec.name.as_str());
@@ -172,7 +177,8 @@ impl Table {
 
     /// For people.
     pub(super) fn markdown(&self) -> String {
-        let mut text = String::from("| group | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n");
+        let mut text =
+            String::from("| group | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n");
         let mut total = Group::default();
         for (name, group) in &self.groups {
             let Group { passed, failed, skipped, seconds } = group;
@@ -220,7 +226,8 @@ mod tests {
         let table = Table::new(ours, &peer, &names);
         assert_eq!(table.worse.iter().collect::<Vec<_>>(), ["b", "c", "d"]);
         assert!(!table.is_green());
-        let fine = Table::new(vec![spec("a", Outcome::Passed), spec("known", Outcome::Failed)], &peer, &["a"]);
+        let fine =
+            Table::new(vec![spec("a", Outcome::Passed), spec("known", Outcome::Failed)], &peer, &["a"]);
         assert!(fine.is_green());
         assert!(fine.markdown().contains("| **all** | 1 | 1 | 0 | 2 |"), "{}", fine.markdown());
     }
@@ -248,7 +255,8 @@ mod tests {
             one("ReportAfterSuite", "passed", ""),
             one("SynchronizedBeforeSuite", "failed", "no API"),
         ];
-        std::fs::write(&path, serde_json::to_vec(&serde_json::json!([{ "SpecReports": specs }])).unwrap()).unwrap();
+        std::fs::write(&path, serde_json::to_vec(&serde_json::json!([{ "SpecReports": specs }])).unwrap())
+            .unwrap();
         let read = read(&path).unwrap();
         let seen: Vec<_> = read.iter().map(|spec| (spec.outcome, spec.said.as_str())).collect();
         assert_eq!(
@@ -260,6 +268,9 @@ mod tests {
                 (Outcome::Failed, "no API"),
             ]
         );
-        assert_eq!((read[0].name.as_str(), read[0].group.as_str()), ("[sig-node] G when it does", "[sig-node] G"));
+        assert_eq!(
+            (read[0].name.as_str(), read[0].group.as_str()),
+            ("[sig-node] G when it does", "[sig-node] G")
+        );
     }
 }
