@@ -51,7 +51,7 @@ pub fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> api::PodS
         container_statuses: list(by_name(container_statuses)),
         init_container_statuses: list(init_container_statuses),
         ephemeral_container_statuses: list(by_name(ephemeral)),
-        resources: (!rejected).then(|| amounts::of_pod(pod)),
+        resources: (!rejected).then(|| amounts::of_pod(pod, base.phase.as_deref() == Some("Running"))),
         allocated_resources: (!rejected).then(|| amounts::requests(pod)).filter(|list| !list.is_empty()),
         ..base.clone()
     }

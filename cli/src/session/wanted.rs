@@ -96,7 +96,11 @@ mod tests {
     #[test]
     fn a_static_pod_that_wants_a_files_port_is_left_out_and_told() {
         let mut wanted = Wanted::new(vec![pod("file", 1000)]);
-        let found = Found { pods: vec![pod("thief", 1000), pod("other", 1001)], problems: vec![], ..Found::default() };
+        let found = Found {
+            pods: vec![pod("thief", 1000), pod("other", 1001)],
+            problems: vec![],
+            ..Found::default()
+        };
         let (pods, problems) = wanted.choose(&BTreeSet::new(), &found);
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(names, ["file", "other"]);
