@@ -7,7 +7,7 @@
 //!     ── fake     tests
 //! ```
 
-//pub mod cluster;
+pub mod cluster;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod files;

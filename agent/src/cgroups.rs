@@ -5,7 +5,7 @@
 pub mod contract;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
-mod hierarchies;
+pub(crate) mod hierarchies;
 pub mod limits;
 pub mod tree;
 

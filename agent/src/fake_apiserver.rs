@@ -74,6 +74,9 @@ struct Inner {
     down: bool,
     /// Watches that began before the last cut end.
     cuts: u64,
+    /// What it takes as now when it gives tokens, in Unix seconds.
+    now: i64,
+    tokens: u64,
 }
 
 impl Default for FakeApiServer {
@@ -94,6 +97,11 @@ impl Shared {
 }
 
 impl FakeApiServer {
+    /// The time from which the life of the tokens it gives is counted, in Unix seconds.
+    pub fn set_now(&self, now: i64) {
+        self.shared.lock().now = now;
+    }
+
     /// Speaks to it within the process.
     #[must_use]
     pub fn client(&self) -> Client {
@@ -101,7 +109,6 @@ impl FakeApiServer {
     }
 
     /// To be served.
-    #[must_use]
     pub fn router(&self) -> axum::Router {
         serve::router(self.shared.clone())
     }

@@ -71,20 +71,38 @@ pub enum Error {
     },
 }
 
-/// This machine's facts, with pod logs below `pod_logs_dir`.
+/// What a kubelet is told instead of finding it out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The node's name, in lower case.
+    pub name: Option<String>,
+    /// What pods' resolvers are made of; nothing is in an empty path.
+    pub resolv_conf: Option<PathBuf>,
+    /// Of services.
+    pub cluster_domain: Option<String>,
+    /// Name servers of the cluster.
+    pub cluster_dns: Vec<String>,
+}
+
+/// This machine's facts, with pod logs below `pod_logs_dir`; a resolver's configuration that is named
+/// is taken as it is, and an empty name is none at all.
 ///
 /// # Errors
 /// When /proc/meminfo or /etc/resolv.conf cannot be read; a machine without the latter has
 /// no resolver, and so have its pods.
-pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
+pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> {
     let path = Path::new("/proc/meminfo");
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let host = resolv_conf(Path::new(RESOLV_CONF))?;
-    let pods = dns::beyond_loopback(&host, resolv_conf(Path::new(RESOLVED))?);
-    let cluster_domain = CLUSTER_DOMAIN.to_owned();
-    let resolver = Resolver { pods, host, cluster: Vec::new(), cluster_domain };
+    let host = resolv_conf(given.resolv_conf.as_deref().unwrap_or(Path::new(RESOLV_CONF)))?;
+    let pods = match given.resolv_conf {
+        Some(_) => host.clone(),
+        None => dns::beyond_loopback(&host, resolv_conf(Path::new(RESOLVED))?),
+    };
+    let cluster_domain = given.cluster_domain.clone().unwrap_or_else(|| CLUSTER_DOMAIN.to_owned());
+    let resolver =
+        Resolver { pods, host, cluster: given.cluster_dns.clone(), cluster_domain: cluster_domain.clone() };
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,
@@ -94,7 +112,7 @@ pub fn facts(pod_logs_dir: PathBuf) -> Result<NodeConfig, Error> {
         swap: counts_swap(cgroup_v2),
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
-        cluster_domain: CLUSTER_DOMAIN.to_owned(),
+        cluster_domain,
     })
 }
 

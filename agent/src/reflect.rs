@@ -54,17 +54,19 @@ pub struct Reflected<K> {
     pub synced: bool,
     /// By UID, without managedFields. An object that has not changed stays the same `Arc`.
     pub items: BTreeMap<String, Arc<K>>,
+    /// Why the last try to list failed; what is known otherwise may be old.
+    pub failure: Option<Arc<str>>,
 }
 
 impl<K> Default for Reflected<K> {
     fn default() -> Self {
-        Self { synced: false, items: BTreeMap::new() }
+        Self { synced: false, items: BTreeMap::new(), failure: None }
     }
 }
 
 impl<K> Clone for Reflected<K> {
     fn clone(&self) -> Self {
-        Self { synced: self.synced, items: self.items.clone() }
+        Self { synced: self.synced, items: self.items.clone(), failure: self.failure.clone() }
     }
 }
 
@@ -82,13 +84,23 @@ impl<K> Object for K where
 /// Begins to follow. It ends when the receiver and all its copies are gone.
 #[must_use]
 pub fn reflect<K: Object>(client: Client, query: Query) -> watch::Receiver<Reflected<K>> {
+    reflect_soon(client, query, FIRST_WAIT)
+}
+
+/// The same, but a first failure is tried again after `first`: for what a pod's start waits for.
+#[must_use]
+pub fn reflect_soon<K: Object>(
+    client: Client,
+    query: Query,
+    first: Duration,
+) -> watch::Receiver<Reflected<K>> {
     let (sender, receiver) = watch::channel(Reflected::default());
     let reflector = Reflector {
         client,
         query,
         out: sender,
         cursor: None,
-        backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+        backoff: Backoff::new(first, LONGEST_WAIT),
         born: Instant::now(),
     };
     tokio::spawn(reflector.run());
@@ -129,6 +141,7 @@ impl<K: Object> Reflector<K> {
         loop {
             if let Err(refusal) = self.list().await {
                 tracing::warn!(path = self.query.path, error = %refusal, "cannot list");
+                self.out.send_modify(|known| known.failure = Some(refusal.to_string().into()));
                 self.rest().await;
                 continue;
             }
@@ -171,6 +184,7 @@ impl<K: Object> Reflector<K> {
                 })
                 .collect();
             known.synced = true;
+            known.failure = None;
         });
         Ok(())
     }

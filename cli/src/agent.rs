@@ -4,11 +4,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use gantry_agent::manifest;
 use gantry_agent::operator::Ending;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
+use gantry_agent::{manifest, node};
 
 use crate::args::{AgentArgs, PodsFlags};
 use crate::detach::daemon;
@@ -40,9 +40,16 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
     let channel = cri::connect(&container_runtime_endpoint).await?;
     let root = Root::open(&root_dir)?;
-    let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default };
+    let setup = Setup {
+        agent_socket,
+        pod_logs_dir,
+        root,
+        cgroup_root,
+        seccomp_default,
+        given: node::Given::default(),
+    };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
-    let mut session = Session::start(pods, manifest_dir, deps, channel, socket).await;
+    let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;
     loop {
         // Both arms are cancel-safe: news stay marked, a signal is kept.
         tokio::select! {

@@ -12,6 +12,7 @@ mod exec;
 mod explain;
 mod images;
 mod in_process;
+mod kubelet;
 mod logs;
 mod output;
 mod port_forward;
@@ -40,6 +41,9 @@ fn main() -> ExitCode {
     if let Some(code) = std::env::args_os().next().and_then(|name| gantry_cni::serve::program(name.as_ref()))
     {
         return code;
+    }
+    if let Some(arguments) = kubelet::arguments(&std::env::args_os().collect::<Vec<_>>()) {
+        return kubelet::kubelet(&arguments);
     }
     let cli = match config::parse(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(cli) => cli,

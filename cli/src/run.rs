@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_agent::manifest;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
+use gantry_agent::{manifest, node};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -64,9 +64,16 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         }
     };
     // Safe unless a pod says otherwise.
-    let setup = Setup { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default: true };
+    let setup = Setup {
+        agent_socket,
+        pod_logs_dir,
+        root,
+        cgroup_root,
+        seccomp_default: true,
+        given: node::Given::default(),
+    };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
-    let session = Session::start(pods, manifest_dir, deps, channel.clone(), socket).await;
+    let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
     let code = live(session, &mut signals, progress).await?;
     if let Some(runtime) = in_process {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
@@ -24,8 +25,8 @@ use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
+use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
-use gantry_agent::static_pods::{self, CHECK_EVERY};
 use gantry_agent::users::UserRanges;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
@@ -52,6 +53,11 @@ pub(crate) fn may_run(command: &str) -> bool {
     user.is_root()
 }
 
+/// A folder, looked at as often as a kubelet does.
+pub(crate) fn checked(folder: Option<PathBuf>) -> Option<(PathBuf, Duration)> {
+    folder.map(|folder| (folder, static_pods::CHECK_EVERY))
+}
+
 /// Where an agent keeps things, and what its pods get.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -62,19 +68,41 @@ pub(crate) struct Setup {
     pub(crate) cgroup_root: String,
     /// RuntimeDefault for pods that name no profile.
     pub(crate) seccomp_default: bool,
+    /// Read where it says nothing.
+    pub(crate) given: node::Given,
+}
+
+/// What pods are run with.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) deps: Deps,
+    /// To be held to the end.
+    pub(crate) root: Root,
+    /// For what is asked of it beside pods.
+    pub(crate) runtime: CriRuntime,
 }
 
 impl Setup {
-    /// What pods are run with.
+    /// What pods are run with, when all they refer to is in `objects`.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default } = self;
+        let Made { deps, root, runtime: _ } = self.make(channel, Arc::new(objects)).await?;
+        Ok((deps, root))
+    }
+
+    /// The same, with objects from anywhere.
+    pub(crate) async fn make(self, channel: Channel, api: Arc<dyn Api>) -> Result<Made> {
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given } = self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
             seccomp_default,
-            ..node::facts(pod_logs_dir.clone())?
+            ..node::facts(pod_logs_dir.clone(), &given)?
         };
-        let info = node::info(&root_dir)?;
+        let mut info = node::info(&root_dir)?;
+        if let Some(name) = given.name {
+            info.name = name;
+        }
+        info.cluster_domain.clone_from(&facts.cluster_domain);
         let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
@@ -90,7 +118,6 @@ impl Setup {
             resolver,
             ..info
         });
-        let api = Arc::new(objects);
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
@@ -101,9 +128,9 @@ impl Setup {
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
             node,
-            runtime: Arc::new(runtime),
+            runtime: Arc::new(runtime.clone()),
         };
-        Ok((deps, root))
+        Ok(Made { deps, root, runtime })
     }
 }
 
@@ -134,10 +161,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts the pods, or takes them up.
+    /// Starts the pods, or takes them up; a folder is looked at that often, and when it changes.
     pub(crate) async fn start(
         pods: Vec<Pod>,
-        folder: Option<PathBuf>,
+        folder: Option<(PathBuf, Duration)>,
         deps: Deps,
         runtime: Channel,
         socket: Socket,
@@ -145,7 +172,7 @@ impl Session {
         let (node, clock) = (deps.node.clone(), deps.clock.clone());
         // Its task ends when nobody listens any more.
         let folder = match folder {
-            Some(folder) => Some(static_pods::follow(folder, node.name.clone(), CHECK_EVERY).await.0),
+            Some((folder, every)) => Some(static_pods::follow(folder, node.name.clone(), every).await.0),
             None => None,
         };
         let first: Vec<PodUid> = folder

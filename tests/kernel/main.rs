@@ -10,6 +10,7 @@ mod exec_stream;
 mod harness;
 mod images;
 mod isolation;
+mod kubelet_api;
 mod layers;
 mod lifecycle;
 mod limits;

@@ -281,6 +281,12 @@ impl Node {
         self.roots.path("state")
     }
 
+    /// The runtime's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.roots.path("cri.sock")
+    }
+
     /// Where pods' logs go.
     #[must_use]
     pub fn logs(&self) -> PathBuf {

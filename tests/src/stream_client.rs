@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,9 +23,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// When it is not built.
 pub fn start(args: &[&str]) -> Result<Child> {
+    start_with(args, &[])
+}
+
+/// The same with more environment: a client certificate.
+///
+/// # Errors
+/// When it is not built.
+pub fn start_with(args: &[&str], env: &[(&str, &Path)]) -> Result<Child> {
     let program = place::bin_dir()?.join("stream-client");
     Command::new(&program)
         .args(args)
+        .envs(env.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -48,7 +58,15 @@ pub fn reading(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 /// # Errors
 /// When it does not end within a minute.
 pub fn run(args: &[&str], input: &[u8]) -> Result<Output> {
-    let mut child = start(args)?;
+    run_with(args, input, &[])
+}
+
+/// The same with more environment.
+///
+/// # Errors
+/// When it does not end within a minute.
+pub fn run_with(args: &[&str], input: &[u8], env: &[(&str, &Path)]) -> Result<Output> {
+    let mut child = start_with(args, env)?;
     let mut stdin = child.stdin.take().context("no stdin")?;
     let input = input.to_vec();
     // A client that ends early does not read everything.
@@ -100,7 +118,16 @@ impl Forward {
     /// # Errors
     /// When the client does not say which.
     pub fn start(transport: &str, port: u16, url: &str) -> Result<Self> {
-        let mut child = start(&["forward", "-transport", transport, &port.to_string(), url])?;
+        Self::start_with(transport, port, url, &[])
+    }
+
+    /// The same with more environment.
+    ///
+    /// # Errors
+    /// When the client does not say which.
+    pub fn start_with(transport: &str, port: u16, url: &str, env: &[(&str, &Path)]) -> Result<Self> {
+        let args = ["forward", "-transport", transport, &port.to_string(), url];
+        let mut child = start_with(&args, env)?;
         let errors = reading(child.stderr.take().context("no stderr")?);
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut line)?;

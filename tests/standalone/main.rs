@@ -6,6 +6,7 @@ mod background;
 mod fleet;
 mod folder;
 mod foreign;
+mod kubelet;
 mod nginx;
 mod pod;
 mod progress;

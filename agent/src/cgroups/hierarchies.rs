@@ -1,6 +1,7 @@
 //! Which cgroup file systems there are, read from the mount table, never guessed from folder names
 //! (each v1 controller may be a mount of its own). Pure: owns the parser; never reads the table.
-//! Called by [`super::tree`].
+//! Called by [`super::tree`] and the
+//! server's statistics.
 
 use std::path::PathBuf;
 
@@ -23,7 +24,7 @@ const CONTROLLERS: [&str; 13] = [
 
 /// The host's cgroup file systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Hierarchies {
+pub(crate) enum Hierarchies {
     /// v2 holds the controllers.
     Unified(PathBuf),
     /// v1, with or without a v2 one that holds none (hybrid).
@@ -32,20 +33,20 @@ pub(super) enum Hierarchies {
 
 /// One of v1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hierarchy {
+pub(crate) struct Hierarchy {
     /// Mount options that name it: `memory`, `cpu,cpuacct`, `name=systemd`.
-    pub(super) options: String,
-    pub(super) mount: PathBuf,
+    pub(crate) options: String,
+    pub(crate) mount: PathBuf,
 }
 
 impl Hierarchy {
-    pub(super) fn has(&self, controller: &str) -> bool {
+    pub(crate) fn has(&self, controller: &str) -> bool {
         self.options.split(',').any(|option| option == controller)
     }
 }
 
 /// None when nothing is mounted.
-pub(super) fn parse(mountinfo: &str) -> Option<Hierarchies> {
+pub(crate) fn parse(mountinfo: &str) -> Option<Hierarchies> {
     let (mut legacy, mut unified): (Vec<Hierarchy>, Option<PathBuf>) = (Vec::new(), None);
     for line in mountinfo.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };

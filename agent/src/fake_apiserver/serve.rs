@@ -102,6 +102,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Body>) -> Response {
         Some(Wrong::Hangs) => std::future::pending::<()>().await,
         Some(Wrong::Lost) | None => {}
     }
+    if parts.method == Method::POST && path.ends_with("/token") {
+        return token(&shared, body);
+    }
     let Some(target) = Target::parse(&path) else {
         return status(&No(404, "NotFound", "no such path".to_owned()));
     };
@@ -111,6 +114,17 @@ async fn answer(shared: Arc<Shared>, request: Request<Body>) -> Response {
         answer.headers_mut().insert("x-lost", http::HeaderValue::from_static("1"));
     }
     answer
+}
+
+/// A TokenRequest with its status: `token-1`, `token-2` …
+fn token(shared: &Shared, mut body: Value) -> Response {
+    let mut inner = shared.lock();
+    inner.tokens += 1;
+    let life = body["spec"]["expirationSeconds"].as_i64().unwrap_or(3600);
+    let expires = jiff::Timestamp::from_second(inner.now + life).unwrap_or_default();
+    body["status"] =
+        json!({ "token": format!("token-{}", inner.tokens), "expirationTimestamp": expires.to_string() });
+    json_response(201, &body)
 }
 
 fn carry_out(

@@ -131,11 +131,14 @@ impl Store {
     fn write(&mut self, target: Target, mut object: Value) -> Value {
         let key = target.key();
         let there = self.objects.contains_key(&key);
+        let old = self.objects.get(&key).and_then(|(_, old)| old.pointer("/metadata/uid")).cloned();
         self.version += 1;
         if let Some(meta) = meta(&mut object) {
             if !meta.contains_key("uid") {
                 self.uids += 1;
-                meta.insert("uid".to_owned(), json!(format!("00000000-0000-0000-0000-{:012}", self.uids)));
+                let new = json!(format!("00000000-0000-0000-0000-{:012}", self.uids));
+                // A replaced object is the same one.
+                meta.insert("uid".to_owned(), old.unwrap_or(new));
             }
             if let (false, Some(name)) = (meta.contains_key("name"), &target.name) {
                 meta.insert("name".to_owned(), json!(name));

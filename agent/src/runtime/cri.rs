@@ -4,6 +4,8 @@
 
 mod about;
 mod container_config;
+pub mod driver;
+mod keeper;
 mod log_end;
 mod observe;
 mod resources;

@@ -266,7 +266,7 @@ fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
         return Ok(false);
     }
     let source =
-        fs::File::open(folder).map_err(|error| format!("path {:?} does not exist: {error}", folder))?;
+        fs::File::open(folder).map_err(|error| format!("path {folder:?} does not exist: {error}"))?;
     if !source.metadata().is_ok_and(|found| found.is_dir()) {
         return Err(format!("path {folder:?} is no folder: this node mounts local volumes that are folders"));
     }

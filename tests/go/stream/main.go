@@ -6,7 +6,8 @@
 //
 // `command` ends with the remote command's exit code, or 200 when it could not be run; sizes after the
 // first are sent when the command writes "next size". `forward` prints
-// the local port, and ends with its stdin.
+// the local port, and ends with its stdin. STREAM_CLIENT_CERT and STREAM_CLIENT_KEY name a client
+// certificate for an https URL, whose own certificate is not checked then.
 package main
 
 import (
@@ -108,8 +109,17 @@ func parseSizes(text string, asked chan struct{}) remotecommand.TerminalSizeQueu
 	return queue
 }
 
-func executor(transport, protocols, address string) remotecommand.Executor {
+// restConfig shows the client certificate named by the environment, for URLs of a kubelet's own server.
+func restConfig(address string) *rest.Config {
 	config := &rest.Config{Host: address}
+	if cert := os.Getenv("STREAM_CLIENT_CERT"); cert != "" {
+		config.CertFile, config.KeyFile, config.Insecure = cert, os.Getenv("STREAM_CLIENT_KEY"), true
+	}
+	return config
+}
+
+func executor(transport, protocols, address string) remotecommand.Executor {
+	config := restConfig(address)
 	var names []string
 	if protocols != "" {
 		names = strings.Split(protocols, ",")
@@ -179,7 +189,7 @@ func forward(args []string) {
 	flags := flag.NewFlagSet("forward", flag.ExitOnError)
 	transport := flags.String("transport", "spdy", "spdy or tunnel")
 	_ = flags.Parse(args)
-	config := &rest.Config{Host: flags.Arg(1)}
+	config := restConfig(flags.Arg(1))
 	address, err := url.Parse(flags.Arg(1))
 	if err != nil {
 		fatal(err)

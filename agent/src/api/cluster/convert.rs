@@ -1,0 +1,83 @@
+//! API objects as the agent knows them. Pure. Called by [`super`].
+
+use k8s_openapi::api::core::v1;
+
+use crate::api::{Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServicePort};
+
+pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
+    let binary = object.binary_data.unwrap_or_default();
+    ConfigMap {
+        data: object.data.unwrap_or_default(),
+        binary: binary.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
+    }
+}
+
+pub(super) fn is_fixed_map(object: &v1::ConfigMap) -> bool {
+    object.immutable == Some(true)
+}
+
+pub(super) fn secret(object: v1::Secret) -> Secret {
+    let data = object.data.unwrap_or_default();
+    Secret {
+        kind: object.type_.unwrap_or_default(),
+        data: data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
+    }
+}
+
+pub(super) fn is_fixed_secret(object: &v1::Secret) -> bool {
+    object.immutable == Some(true)
+}
+
+pub(super) fn claim(object: v1::PersistentVolumeClaim) -> Claim {
+    let spec = object.spec.unwrap_or_default();
+    let phase = object.status.and_then(|status| status.phase);
+    Claim {
+        volume: spec.volume_name.unwrap_or_default(),
+        bound: phase.as_deref() == Some("Bound"),
+        block: spec.volume_mode.as_deref() == Some("Block"),
+        deleted: object.metadata.deletion_timestamp.is_some(),
+        uid: object.metadata.uid.unwrap_or_default(),
+    }
+}
+
+pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
+    let spec = object.spec.unwrap_or_default();
+    let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone()).unwrap_or_default();
+    let source = match (&spec.host_path, &spec.local) {
+        (Some(host), _) => PersistentSource::HostPath {
+            path: host.path.clone(),
+            kind: host.type_.clone().unwrap_or_default(),
+        },
+        (None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
+        (None, None) => PersistentSource::Other(other_source(&spec)),
+    };
+    PersistentVolume { source, claim_uid }
+}
+
+/// The API's name of the one source that is set.
+fn other_source(spec: &v1::PersistentVolumeSpec) -> String {
+    let others = [
+        ("csi", spec.csi.is_some()),
+        ("nfs", spec.nfs.is_some()),
+        ("iscsi", spec.iscsi.is_some()),
+        ("fc", spec.fc.is_some()),
+        ("flexVolume", spec.flex_volume.is_some()),
+        ("cephfs", spec.cephfs.is_some()),
+        ("rbd", spec.rbd.is_some()),
+    ];
+    others.iter().find(|(_, set)| *set).map_or("unknown to it", |(name, _)| name).to_owned()
+}
+
+pub(super) fn service(object: &v1::Service) -> Service {
+    let spec = object.spec.clone().unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default().into_iter().map(|port| ServicePort {
+        name: port.name.unwrap_or_default(),
+        port: port.port,
+        protocol: port.protocol.unwrap_or_else(|| "TCP".to_owned()),
+    });
+    Service {
+        name: object.metadata.name.clone().unwrap_or_default(),
+        cluster_ip: spec.cluster_ip.unwrap_or_default(),
+        ports: ports.collect(),
+    }
+}

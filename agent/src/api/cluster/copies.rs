@@ -1,0 +1,141 @@
+//! Copies of single objects: each is followed by one task for as long as it is kept. Owns the tasks;
+//! never decides what is kept. Called by [`super`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::super::references::Kind;
+use super::{RETRY, Shared};
+use crate::reflect::{self, Object, Query};
+
+/// What is known of one object.
+///
+/// ```text
+/// Asking ──listed──▶ Is(some or none) ──event──▶ Is …
+///    └────refused──▶ Failed ──listed──▶ Is
+/// ```
+#[derive(Debug)]
+pub(super) enum Known<T> {
+    Asking,
+    Is(Option<Arc<T>>),
+    Failed(Arc<str>),
+}
+
+/// A copy that changes with its object.
+pub(super) struct Copy<T> {
+    known: watch::Receiver<Known<T>>,
+    task: AbortHandle,
+}
+
+impl<T> Drop for Copy<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// By namespace and name.
+pub(super) struct Copies<T>(BTreeMap<(String, String), Copy<T>>);
+
+impl<T> Default for Copies<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> Copies<T> {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<watch::Receiver<Known<T>>> {
+        let copy = self.0.get(&(namespace.to_owned(), name.to_owned()))?;
+        Some(copy.known.clone())
+    }
+
+    /// Lets go of the others, and begins those that are missing.
+    pub(super) fn keep_only(
+        &mut self,
+        wanted: BTreeSet<(String, String)>,
+        begin: impl Fn(&str, &str) -> Copy<T>,
+    ) {
+        self.0.retain(|key, _| wanted.contains(key));
+        for (namespace, name) in wanted {
+            let copy = || begin(&namespace, &name);
+            self.0.entry((namespace.clone(), name.clone())).or_insert_with(copy);
+        }
+    }
+}
+
+/// Begins to follow an object. One that says that it never changes is read once.
+pub(super) fn follow<K: Object, T: PartialEq + Send + Sync + 'static>(
+    shared: &Arc<Shared>,
+    kind: Kind,
+    (namespace, name): (&str, &str),
+    convert: fn(K) -> T,
+    is_fixed: fn(&K) -> bool,
+) -> Copy<T> {
+    let query = Query { path: kind.path(namespace), field_selector: format!("metadata.name={name}") };
+    let mut objects = reflect::reflect_soon::<K>(shared.client.clone(), query, RETRY);
+    let (out, known) = watch::channel(Known::Asking);
+    let (whom, namespace, name) =
+        (Weak::clone(&Arc::downgrade(shared)), namespace.to_owned(), name.to_owned());
+    let task = tokio::spawn(async move {
+        loop {
+            let now = objects.borrow_and_update().clone();
+            let object = now.items.into_values().next();
+            let fixed = object.as_ref().is_some_and(|object| is_fixed(object));
+            let next = match (now.synced, now.failure) {
+                (true, _) => Some(Known::Is(object.map(|object| Arc::new(convert((*object).clone()))))),
+                (false, Some(failure)) => Some(Known::Failed(failure)),
+                (false, None) => None,
+            };
+            if next.is_some_and(|next| replace(&out, next))
+                && let Some(shared) = whom.upgrade()
+            {
+                shared.changed(kind, &namespace, &name);
+            }
+            // Its watch ends with the receiver.
+            if fixed || objects.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    Copy { known, task: task.abort_handle() }
+}
+
+/// Puts the news in the place of what was known; true when pods are to hear of it.
+fn replace<T: PartialEq>(out: &watch::Sender<Known<T>>, next: Known<T>) -> bool {
+    let mut tell = false;
+    out.send_if_modified(|known| {
+        match (&*known, &next) {
+            // What is known stays good while the server is away.
+            (Known::Is(_), Known::Failed(_) | Known::Asking) => return false,
+            (Known::Is(old), Known::Is(new)) if old == new => return false,
+            (Known::Is(_), Known::Is(_)) => tell = true,
+            _ => {}
+        }
+        *known = next;
+        true
+    });
+    tell
+}
+
+/// The copy once it is known; else why it is not, as far as that is known.
+pub(super) async fn settled<T>(
+    mut copy: watch::Receiver<Known<T>>,
+    patience: Duration,
+) -> Result<Option<Arc<T>>, Option<String>> {
+    let known = timeout(patience, copy.wait_for(|known| matches!(known, Known::Is(_)))).await;
+    if let Ok(Ok(known)) = &known
+        && let Known::Is(object) = &**known
+    {
+        return Ok(object.clone());
+    }
+    drop(known);
+    match &*copy.borrow() {
+        Known::Is(object) => Ok(object.clone()),
+        Known::Failed(why) => Err(Some(why.to_string())),
+        Known::Asking => Err(None),
+    }
+}

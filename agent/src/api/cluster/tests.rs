@@ -1,0 +1,221 @@
+//! The API server's objects as pods see them, on a fake server and paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::Cluster;
+use crate::api::{Api, TokenOf};
+use crate::clock::FakeClock;
+use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
+use crate::pod::spec::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
+use crate::pod::spec::{Pod, PodUid};
+use crate::pod::tests::pod;
+
+const NOW: i64 = 1_800_000_000;
+
+fn start() -> (FakeApiServer, Cluster, Arc<FakeClock>) {
+    let (server, clock) = (FakeApiServer::default(), Arc::new(FakeClock::new(NOW)));
+    server.set_now(NOW);
+    let cluster = Cluster::new(server.client(), clock.clone());
+    (server, cluster, clock)
+}
+
+fn map(value: &str) -> Value {
+    json!({ "data": { "key": value } })
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/default/configmaps/{name}")
+}
+
+fn with(uid: &str, sources: Vec<Projection>) -> Pod {
+    let source = VolumeSource::Projected {
+        sources,
+        default_mode: 0o644,
+        memory: true,
+        plugin: "kubernetes.io~projected",
+    };
+    Pod { uid: PodUid::parse(uid).unwrap(), volumes: vec![Volume { name: "v".into(), source }], ..pod() }
+}
+
+fn of_map(name: &str) -> Projection {
+    Projection::ConfigMap(KeysOf { name: name.into(), items: vec![], optional: false })
+}
+
+async fn value(cluster: &Cluster, name: &str) -> Option<String> {
+    cluster.config_map("default", name).await.unwrap().map(|map| map.data["key"].clone())
+}
+
+async fn rises(revision: &mut watch::Receiver<u64>) {
+    let waited = tokio::time::timeout(Duration::from_secs(120), revision.changed()).await;
+    waited.expect("no change was told").expect("the source is gone");
+}
+
+/// How many lists and watches of one object were asked for since the last look.
+fn requests(server: &FakeApiServer, name: &str) -> (usize, usize) {
+    let selector = format!("metadata.name%3D{name}&");
+    let asked = server.asked();
+    let of_it = || asked.iter().filter(|asked| asked.query.contains(&selector));
+    let watches = of_it().filter(|asked| asked.query.contains("watch=true")).count();
+    (of_it().count() - watches, watches)
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_13_many_pods_have_one_watch_for_one_object_and_hear_of_its_change() {
+    let (server, cluster, _) = start();
+    server.put(&path("a"), map("1"));
+    let pods = ["u1", "u2", "u3"].map(|uid| with(uid, vec![of_map("a")]));
+    let mut revisions = pods.each_ref().map(|pod| cluster.follow(pod));
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("1"));
+    server.put(&path("a"), map("2"));
+    for revision in &mut revisions {
+        rises(revision).await;
+    }
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("2"));
+    assert_eq!(requests(&server, "a"), (1, 1));
+    // The last one to go ends the watch, and a new one begins anew.
+    for pod in &pods {
+        cluster.forget(&pod.uid);
+    }
+    let mut again = cluster.follow(&pods[0]);
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("2"));
+    again.mark_unchanged();
+    server.remove(&path("a"));
+    rises(&mut again).await;
+    assert_eq!(value(&cluster, "a").await, None);
+    assert_eq!(requests(&server, "a"), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_13_what_never_changes_is_not_watched_and_what_is_missing_may_appear() {
+    let (server, cluster, _) = start();
+    let mut fixed = map("1");
+    fixed["immutable"] = json!(true);
+    server.put(&path("fixed"), fixed);
+    let mut revision = cluster.follow(&with("u", vec![of_map("fixed"), of_map("later")]));
+    assert_eq!(value(&cluster, "fixed").await.as_deref(), Some("1"));
+    assert_eq!(value(&cluster, "later").await, None);
+    server.put(&path("later"), map("here"));
+    rises(&mut revision).await;
+    assert_eq!(value(&cluster, "later").await.as_deref(), Some("here"));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(value(&cluster, "fixed").await.as_deref(), Some("1"));
+    let (lists, watches) = requests(&server, "fixed");
+    assert!(lists == 1 && watches <= 1, "{lists} lists, {watches} watches");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_stays_good_while_the_server_is_away() {
+    let (server, cluster, _) = start();
+    server.put(&path("a"), map("1"));
+    let _revision = cluster.follow(&with("u", vec![of_map("a")]));
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("1"));
+    server.set_down(true);
+    server.cut();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("1"));
+    let _other = cluster.follow(&with("w", vec![of_map("b")]));
+    let error = cluster.config_map("default", "b").await.unwrap_err().to_string();
+    assert!(error.starts_with("failed to sync configmap cache: "), "{error}");
+    server.put(&path("a"), map("2"));
+    server.set_down(false);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_12_a_refusal_just_after_the_binding_is_tried_again() {
+    let (server, cluster, _) = start();
+    server.put(&path("a"), map("1"));
+    let refused = |path: &str| Fault {
+        method: String::new(),
+        path: path.into(),
+        what: Wrong::Refused(403, "Forbidden"),
+        times: 3,
+    };
+    server.fault(refused("configmaps"));
+    server.fault(refused("token"));
+    let _revision = cluster.follow(&with("u", vec![of_map("a")]));
+    assert_eq!(value(&cluster, "a").await.as_deref(), Some("1"));
+    assert_eq!(cluster.token(&token("u")).await.unwrap(), "token-1");
+    // An object that nobody follows, too.
+    server.put(&path("alone"), map("x"));
+    server.fault(refused("configmaps/alone"));
+    assert_eq!(value(&cluster, "alone").await.as_deref(), Some("x"));
+}
+
+fn token(uid: &str) -> TokenOf {
+    let file = TokenFile { path: "token".into(), audience: String::new(), seconds: 3600 };
+    file.of(&with(uid, vec![]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_12_tokens_are_shared_renewed_when_due_and_kept_while_they_are_valid() {
+    let (server, cluster, _clock) = start();
+    let file = TokenFile { path: "token".into(), audience: String::new(), seconds: 3600 };
+    let mut revision = cluster.follow(&with("u", vec![Projection::Token(file)]));
+    let get = async || cluster.token(&token("u")).await;
+    assert_eq!(get().await.unwrap(), "token-1");
+    assert_eq!(get().await.unwrap(), "token-1");
+    assert_eq!(cluster.token(&token("other")).await.unwrap(), "token-2", "bound to another pod");
+    let asked = server.asked();
+    let body = &asked.iter().find(|asked| asked.path.ends_with("/token")).unwrap().body;
+    assert_eq!(
+        body["spec"]["boundObjectRef"],
+        json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u" })
+    );
+    // Due after 48 minutes: the pod hears of it.
+    tokio::time::sleep(Duration::from_secs(2900)).await;
+    rises(&mut revision).await;
+    server.set_down(true);
+    assert_eq!(get().await.unwrap(), "token-1", "still valid");
+    tokio::time::sleep(Duration::from_secs(800)).await;
+    let error = get().await.unwrap_err().to_string();
+    assert!(error.contains("expired and refresh failed"), "{error}");
+    server.set_down(false);
+    server.set_now(NOW + 3700);
+    assert_eq!(get().await.unwrap(), "token-3");
+    cluster.forget(&PodUid::parse("u").unwrap());
+    assert_eq!(get().await.unwrap(), "token-4");
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_and_classes_are_known_as_a_whole() {
+    let (server, cluster, _) = start();
+    let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP" }]);
+    server.put(
+        "/api/v1/namespaces/default/services/web",
+        json!({ "spec": { "clusterIP": "10.0.0.7", "ports": ports } }),
+    );
+    server.put("/api/v1/namespaces/other/services/db", json!({ "spec": { "clusterIP": "None" } }));
+    server.put("/apis/node.k8s.io/v1/runtimeclasses/kata", json!({ "handler": "kata-qemu" }));
+    let services = cluster.services("default").await.unwrap();
+    assert_eq!(services.len(), 1);
+    assert_eq!((services[0].cluster_ip.as_str(), services[0].ports[0].port), ("10.0.0.7", 80));
+    assert_eq!(
+        cluster.runtime_handler("kata").await.unwrap().as_deref().map(String::as_str),
+        Some("kata-qemu")
+    );
+    assert_eq!(cluster.runtime_handler("none").await.unwrap(), None);
+    server.set_down(true);
+    server.cut();
+    assert_eq!(cluster.services("default").await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_and_their_volumes_are_read_when_asked_for() {
+    let (server, cluster, _) = start();
+    assert_eq!(cluster.claim("default", "c").await.unwrap(), None);
+    server.put(
+        "/api/v1/namespaces/default/persistentvolumeclaims/c",
+        json!({ "spec": { "volumeName": "pv" }, "status": { "phase": "Bound" } }),
+    );
+    server.put("/api/v1/persistentvolumes/pv", json!({ "spec": { "local": { "path": "/data" } } }));
+    let claim = cluster.claim("default", "c").await.unwrap().unwrap();
+    assert!(claim.bound && claim.volume == "pv" && !claim.block);
+    let volume = cluster.persistent_volume("pv").await.unwrap().unwrap();
+    assert_eq!(volume.source, crate::api::PersistentSource::Local { path: "/data".into() });
+}

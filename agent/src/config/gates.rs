@@ -1,0 +1,201 @@
+//! Feature gates: which there are in this release, and which of them a user may switch. Pure: owns
+//! the list and its rules; never what a gate does. Called by [`super`].
+
+use std::collections::BTreeMap;
+
+/// Made by tests/go/kubelet: name, default, locked, stage.
+const LIST: &str = include_str!("upstream/gates.tsv");
+
+/// Gates of the kubelet whose other position is as good as the default here: both do the same,
+/// or what they switch is honoured.
+const EITHER: [&str; 0] = [];
+
+/// Gates that the kubelet reads and that change what it does; each stands at its default. The rest
+/// belongs to other components, which share one map of gates with it.
+const OURS: [&str; 76] = [
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "CRIListStreaming",
+    "CSIVolumeHealth",
+    "ChangeContainerStatusOnKubeletRestart",
+    "ClusterTrustBundleProjection",
+    "ComponentFlagz",
+    "ComponentStatusz",
+    "ContainerCheckpoint",
+    "ContainerRestartRules",
+    "ContainerStopSignals",
+    "CustomCPUCFSQuotaPeriod",
+    "DRAExtendedResource",
+    "DRAWorkloadResourceClaims",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "DisableNodeKubeProxyVersion",
+    "DynamicResourceAllocation",
+    "EnvFiles",
+    "EventedPLEG",
+    "ExecProbeTimeout",
+    "ExtendWebSocketsToKubelet",
+    "GitRepoVolumeDriver",
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "HostnameOverride",
+    "ImageMaximumGCAge",
+    "ImageVolume",
+    "ImageVolumeWithDigest",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScaling",
+    "InPlacePodVerticalScalingExclusiveCPUs",
+    "InPlacePodVerticalScalingExclusiveMemory",
+    "InPlacePodVerticalScalingInitContainers",
+    "KubeletCrashLoopBackOffMax",
+    "KubeletEnsureSecretPulledImages",
+    "KubeletFineGrainedAuthz",
+    "KubeletInUserNamespace",
+    "KubeletPSI",
+    "KubeletPodResourcesDynamicResources",
+    "KubeletPodResourcesGet",
+    "KubeletPodResourcesListUseActivePods",
+    "KubeletRegistrationGetOnExistsOnly",
+    "KubeletSeparateDiskGC",
+    "KubeletServiceAccountTokenForCredentialProviders",
+    "KubeletTracing",
+    "LocalStorageCapacityIsolationFSQuotaMonitoring",
+    "LoggingAlphaOptions",
+    "MemoryQoS",
+    "NodeDeclaredFeatures",
+    "NodeLogQuery",
+    "NodeSwap",
+    "PLEGOnDemandRelist",
+    "PodAndContainerStatsFromCRI",
+    "PodCertificateRequest",
+    "PodLevelResourceManagers",
+    "PodLevelResources",
+    "PodLogsQuerySplitStreams",
+    "PodReadyToStartContainersCondition",
+    "PodsAPI",
+    "PreventStaticPodAPIReferences",
+    "ProcMountType",
+    "QOSReserved",
+    "ReduceDefaultCrashLoopBackOffDecay",
+    "ReloadKubeletClientCAFile",
+    "ReloadKubeletServerCertificateFile",
+    "ResourceHealthStatus",
+    "RestartAllContainersOnContainerExits",
+    "RotateKubeletServerCertificate",
+    "RuntimeClassInImageCriApi",
+    "SELinuxMount",
+    "SupplementalGroupsPolicy",
+    "TaintTolerationComparisonOperators",
+    "TopologyManagerPolicyAlphaOptions",
+    "TopologyManagerPolicyBetaOptions",
+    "UserNamespacesHostNetworkSupport",
+    "UserNamespacesSupport",
+];
+
+/// One gate of this release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Gate {
+    default: bool,
+    locked: bool,
+    stage: &'static str,
+}
+
+/// All of them.
+#[derive(Debug, Clone)]
+pub struct Gates(BTreeMap<&'static str, Gate>);
+
+/// The name that stands for all gates of one stage, and how far it reaches.
+const STAGES: [(&str, &str); 2] = [("AllAlpha", "ALPHA"), ("AllBeta", "BETA")];
+
+impl Default for Gates {
+    fn default() -> Self {
+        let gate = |line: &'static str| {
+            let mut cells = line.split('\t');
+            let name = cells.next()?;
+            let (default, locked) = (cells.next()? == "true", cells.next()? == "true");
+            Some((name, Gate { default, locked, stage: cells.next().unwrap_or_default() }))
+        };
+        Self(LIST.lines().filter_map(gate).collect())
+    }
+}
+
+impl Gates {
+    /// Whether a gate is open, with what a configuration says.
+    #[must_use]
+    pub fn enabled(&self, name: &str, set: &BTreeMap<String, bool>) -> bool {
+        if let Some(value) = set.get(name) {
+            return *value;
+        }
+        let Some(gate) = self.0.get(name) else { return false };
+        let by_stage = STAGES.iter().find(|(_, stage)| *stage == gate.stage);
+        by_stage.and_then(|(all, _)| set.get(*all)).copied().filter(|_| !gate.locked).unwrap_or(gate.default)
+    }
+
+    /// What may not be set so.
+    pub(super) fn problems(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, value) in set {
+            match self.0.get(name.as_str()) {
+                None => found.push(format!("unrecognized feature gate: {name}")),
+                Some(gate) if gate.locked && gate.default != *value => found.push(format!(
+                    "cannot set feature gate {name} to {value}, feature is locked to {}",
+                    gate.default
+                )),
+                Some(_) => {}
+            }
+        }
+        let moved = OURS
+            .iter()
+            .filter(|name| !EITHER.contains(name))
+            .filter_map(|name| self.0.get_key_value(name))
+            .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default);
+        for (name, gate) in moved {
+            found.push(format!(
+                "feature gate {name}={} is not supported by this kubelet: leave it at {}",
+                !gate.default, gate.default
+            ));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(pairs: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn every_gate_of_ours_is_one_of_this_release() {
+        let gates = Gates::default();
+        let unknown: Vec<_> = OURS.iter().filter(|name| !gates.0.contains_key(**name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        assert!(OURS.is_sorted());
+    }
+
+    #[test]
+    fn gates_at_their_default_and_gates_of_others_are_no_problem() {
+        let gates = Gates::default();
+        assert_eq!(
+            gates
+                .problems(&set(&[("RotateKubeletServerCertificate", true), ("APIServingWithRoutine", true)])),
+            Vec::<String>::new()
+        );
+        assert_eq!(gates.problems(&set(&[("AllAlpha", false), ("AllBeta", true)])).len(), 4);
+    }
+
+    #[test]
+    fn gates_that_nobody_knows_or_that_cannot_move_are_told_in_upstreams_words() {
+        let gates = Gates::default();
+        assert_eq!(gates.problems(&set(&[("Nonsense", true)])), ["unrecognized feature gate: Nonsense"]);
+        assert_eq!(
+            gates.problems(&set(&[("NodeSwap", false)])),
+            ["cannot set feature gate NodeSwap to false, feature is locked to true"]
+        );
+        assert_eq!(
+            gates.problems(&set(&[("EventedPLEG", true)])),
+            ["feature gate EventedPLEG=true is not supported by this kubelet: leave it at false"]
+        );
+    }
+}

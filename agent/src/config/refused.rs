@@ -1,0 +1,180 @@
+//! What this kubelet does not do. Pure: owns the list, each with what to do instead; never a check
+//! that upstream makes as well. Called by [`super`].
+
+use serde_json::Value;
+
+use super::fields::KubeletConfiguration;
+use super::gates::Gates;
+use super::{Host, KubeletFlags, to_json};
+
+/// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
+/// holds the same ones.
+pub const FIELDS: [(&str, &str); 36] = [
+    (
+        "staticPodURL",
+        "pods come from the API server and from staticPodPath: put the manifest into that folder",
+    ),
+    ("staticPodURLHeader", "it belongs to staticPodURL"),
+    ("tlsCurvePreferences", "the key exchange is that of the TLS library"),
+    ("cgroupsPerQOS", "pods always get their cgroups by quality of service"),
+    ("cpuManagerPolicy", "containers share all CPUs"),
+    ("cpuManagerPolicyOptions", "it belongs to cpuManagerPolicy"),
+    ("memoryManagerPolicy", "memory is not bound to NUMA nodes"),
+    ("reservedMemory", "it belongs to memoryManagerPolicy"),
+    ("topologyManagerPolicy", "resources are not aligned to NUMA nodes"),
+    ("topologyManagerPolicyOptions", "it belongs to topologyManagerPolicy"),
+    ("qosReserved", "nothing is reserved by quality of service"),
+    ("podPidsLimit", "processes of a pod are not counted"),
+    ("cpuCFSQuota", "limits of CPU are always held"),
+    ("cpuCFSQuotaPeriod", "limits of CPU are held over 100ms"),
+    ("enableControllerAttachDetach", "the controller attaches volumes"),
+    ("protectKernelDefaults", "the kernel's settings are left as they are"),
+    ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
+    (
+        "systemReservedCgroup",
+        "nothing is enforced on cgroups of the system: systemReserved lowers what is allocatable",
+    ),
+    (
+        "kubeReservedCgroup",
+        "nothing is enforced on cgroups of the system: kubeReserved lowers what is allocatable",
+    ),
+    ("shutdownGracePeriod", "the node's shutdown is not delayed: drain it before"),
+    ("shutdownGracePeriodCriticalPods", "the node's shutdown is not delayed: drain it before"),
+    ("shutdownGracePeriodByPodPriority", "the node's shutdown is not delayed: drain it before"),
+    ("memoryReservationPolicy", "memory is not reserved"),
+    ("tracing", "spans are not exported yet: `gantry timeline` shows them"),
+    ("localStorageCapacityIsolation", "local storage is always reported"),
+    ("logging.options.text.splitStream", "all goes to stderr"),
+    ("logging.options.json.splitStream", "all goes to stderr"),
+    ("logging.options.text.infoBufferSize", "nothing is buffered"),
+    ("logging.options.json.infoBufferSize", "nothing is buffered"),
+    ("memorySwap.swapBehavior", "containers get no swap"),
+    ("userNamespaces.idsPerPod", "a pod's user namespace has 65536 ids"),
+    ("enableContentionProfiling", "there is no such profile"),
+    ("imageServiceEndpoint", "images come from the same runtime as containers"),
+    ("imagePullCredentialsVerificationPolicy", "who pulled an image is not recorded yet"),
+    ("preloadedImagesVerificationAllowlist", "who pulled an image is not recorded yet"),
+    ("crashLoopBackOff.maxContainerRestartPeriod", "a container that crashes waits for 5m at most"),
+];
+
+/// Values of [`FIELDS`] that mean the default though they are not it.
+const AS_GOOD: [(&str, &str); 2] =
+    [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
+
+/// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
+pub const INERT: [(&str, &str); 30] = [
+    ("evictionHard", "pods are not evicted for pressure; the thresholds only lower what is allocatable"),
+    ("evictionSoft", "pods are not evicted for pressure"),
+    ("evictionSoftGracePeriod", "pods are not evicted for pressure"),
+    ("evictionPressureTransitionPeriod", "pods are not evicted for pressure"),
+    ("evictionMaxPodGracePeriod", "pods are not evicted for pressure"),
+    ("evictionMinimumReclaim", "pods are not evicted for pressure"),
+    ("kernelMemcgNotification", "pods are not evicted for pressure"),
+    ("cpuManagerReconcilePeriod", "containers share all CPUs"),
+    ("topologyManagerScope", "resources are not aligned to NUMA nodes"),
+    ("hairpinMode", "the network's plugins decide"),
+    ("makeIPTablesUtilChains", "kube-proxy makes the chains that it needs"),
+    ("iptablesMasqueradeBit", "kube-proxy makes the chains that it needs"),
+    ("iptablesDropBit", "kube-proxy makes the chains that it needs"),
+    ("volumePluginDir", "programs of flexVolumes are not run"),
+    ("memoryThrottlingFactor", "memory is not throttled before its limit"),
+    ("systemCgroups", "processes of the system are not moved"),
+    ("logging.flushFrequency", "nothing is buffered"),
+    ("logging.vmodule", "levels are not set by file"),
+    ("contentType", "JSON is spoken with the API server"),
+    ("configMapAndSecretChangeDetectionStrategy", "objects are always watched"),
+    ("showHiddenMetricsForVersion", "no metric is hidden"),
+    ("syncFrequency", "pods are looked at when something changes; only /healthz counts by it"),
+    ("httpCheckFrequency", "it belongs to staticPodURL"),
+    ("registryPullQPS", "pulls are not slowed down"),
+    ("registryBurst", "pulls are not slowed down"),
+    ("serializeImagePulls", "pulls go side by side"),
+    ("maxParallelImagePulls", "pulls go side by side"),
+    ("podCIDR", "the API server, or the network's configuration, tells it"),
+    ("runtimeRequestTimeout", "calls to the runtime have 2m, and 4m with a network"),
+    ("kubeletCgroups", "the kubelet stays where it was started; its usage is read there"),
+];
+
+/// Flags that are no field and must not be given, and why.
+pub const FLAGS: [(&str, &str); 3] = [
+    ("experimental-mounter-path", "volumes are mounted by system calls, without a program"),
+    ("image-credential-provider-bin-dir", "programs that give credentials are not run yet: use pull secrets"),
+    ("image-credential-provider-config", "programs that give credentials are not run yet: use pull secrets"),
+];
+
+fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    path.split('.').fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
+}
+
+fn defaults() -> Value {
+    let mut config = KubeletConfiguration::default();
+    config.set_defaults(&Gates::default());
+    to_json(&config)
+}
+
+/// What is set and cannot be done.
+pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host: Host) -> Vec<String> {
+    let (now, default) = (to_json(config), defaults());
+    let mut found = Vec::new();
+    for (path, why) in FIELDS {
+        let (value, default) = (at(&now, path), at(&default, path));
+        let text = value.to_string();
+        let as_good = AS_GOOD.iter().any(|(of, good)| *of == path && *good == text);
+        let nothing = value.is_null() || matches!(text.as_str(), "\"0\"" | "0");
+        if value != default && !as_good && !(nothing && default.is_null()) {
+            found.push(format!(
+                "{path} {text} is not supported by this kubelet, {why}; leave it at {default}"
+            ));
+        }
+    }
+    for level in config.enforce_node_allocatable.iter().flatten() {
+        if !matches!(level.as_str(), "pods" | "none") {
+            found.push(format!(
+                "enforceNodeAllocatable {level:?} is not supported by this kubelet: only pods are held to what is \
+                 allocatable"
+            ));
+        }
+    }
+    // On cgroup v1 there is no other way; on v2 all of a container's processes go together.
+    if config.single_process_oom_kill.is_some_and(|single| single == host.unified) {
+        found.push(format!(
+            "singleProcessOOMKill {} is not supported by this kubelet: leave it out",
+            config.single_process_oom_kill == Some(true)
+        ));
+    }
+    let given = [
+        &flags.mounter_path,
+        &flags.image_credential_provider_bin_dir,
+        &flags.image_credential_provider_config,
+    ];
+    for ((flag, why), _) in FLAGS.iter().zip(given).filter(|(_, value)| !value.is_empty()) {
+        found.push(format!("--{flag} is not supported by this kubelet, {why}"));
+    }
+    if !matches!(flags.cloud_provider.as_str(), "" | "external") {
+        found.push(format!(
+            "--cloud-provider={} is not supported: the cloud's own controller does it, with --cloud-provider=external",
+            flags.cloud_provider
+        ));
+    }
+    found
+}
+
+/// What is set and changes nothing, in one line each; all about eviction in one.
+pub(super) fn inert(config: &KubeletConfiguration) -> Vec<String> {
+    let (now, default) = (to_json(config), defaults());
+    let mut moved = INERT.iter().filter(|(path, _)| at(&now, path) != at(&default, path)).collect::<Vec<_>>();
+    let evictions: Vec<&str> = moved
+        .iter()
+        .filter(|(path, _)| {
+            path.starts_with("eviction") && !(*path == "evictionHard" && config.has_usual_thresholds())
+        })
+        .map(|(path, _)| *path)
+        .collect();
+    moved.retain(|(path, _)| !path.starts_with("eviction"));
+    let mut lines = Vec::new();
+    if !evictions.is_empty() {
+        lines.push(format!("{} change nothing: pods are not evicted for pressure", evictions.join(", ")));
+    }
+    lines.extend(moved.iter().map(|(path, why)| format!("{path} changes nothing: {why}")));
+    lines
+}

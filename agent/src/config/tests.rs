@@ -1,0 +1,254 @@
+//! The configuration as a whole: against upstream's own lists, and what wins over what.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+mod ledger;
+
+const V1: Host = Host { unified: false };
+const V2: Host = Host { unified: true };
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn loaded(arguments: &[String]) -> Loaded {
+    match load(arguments, V2, |_| {}).unwrap() {
+        Order::Run(loaded) => *loaded,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal(arguments: &str) -> String {
+    load(&words(arguments), V2, |_| {}).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_gives_upstreams_defaults_as_configz_shows_them() {
+    let mut config = KubeletConfiguration::default();
+    config.set_defaults(&Gates::default());
+    let upstream: Value = serde_json::from_str(include_str!("upstream/defaults.json")).unwrap();
+    assert_eq!(configz(&config)["kubeletconfig"], upstream);
+}
+
+/// Sets one leaf of the configuration to something else.
+fn another(value: &Value, kind: &str) -> Value {
+    match kind {
+        "bool" | "*bool" => json!(value != &json!(true)),
+        "*float64" => json!(0.5),
+        "v1.VerbosityLevel" => json!(7),
+        "v1.VModuleConfiguration" => json!([{ "filePattern": "a", "verbosity": 7 }]),
+        "struct" => json!({ "a": 1 }),
+        kind if kind.ends_with("Duration") => json!("7m7s"),
+        kind if kind.contains("int") && !kind.contains('[') => json!(7),
+        "[]int32" => json!([7]),
+        "[]string" => json!(["x"]),
+        "map[string]string" => json!({ "a": "b" }),
+        "map[string]bool" => json!({ "a": true }),
+        "map[string][]string" => json!({ "a": ["b"] }),
+        "[]v1.Taint" => json!([{ "key": "a", "value": "b", "effect": "NoSchedule" }]),
+        kind if kind.starts_with("[]") => json!([{ "a": 1 }]),
+        _ => json!("x"),
+    }
+}
+
+#[test]
+fn every_field_of_upstream_is_read_and_written() {
+    for line in include_str!("upstream/fields.tsv").lines() {
+        let (path, kind) = line.split_once('\t').unwrap();
+        let mut value = json!({});
+        let new = another(&Value::Null, kind);
+        set(&mut value, path, new.clone());
+        let (config, unknown) = file::decode(value.as_object().cloned().unwrap()).unwrap();
+        assert_eq!(unknown, Vec::<String>::new(), "{path}");
+        let found = path.split('.').fold(&to_json(&config), |value, name| &value[name]).clone();
+        assert_eq!(found, new, "{path} {kind}");
+    }
+}
+
+#[test]
+fn every_flag_that_sets_a_field_sets_it() {
+    let fields: BTreeSet<&str> =
+        include_str!("upstream/fields.tsv").lines().filter_map(|line| line.split('\t').next()).collect();
+    let mut none = Vec::new();
+    for flag in flag::all().iter().filter(|flag| !flag.field.is_empty()) {
+        let known =
+            fields.iter().any(|field| *field == flag.field || field.starts_with(&format!("{}.", flag.field)));
+        assert!(known, "--{} sets {}", flag.name, flag.field);
+        let text = match flag.kind {
+            "bool" if flag.default == "true" => "false",
+            "bool" => "true",
+            "int32" | "int64" | "Level" => "7",
+            "duration" => "7m7s",
+            "ip" => "192.0.2.7",
+            "[]v1.Taint" => "a=b:NoExecute",
+            "reserved-memory" => "0:memory=7Mi",
+            "mapStringBool" => "EventedPLEG=true",
+            "mapStringString" if flag.name.starts_with("eviction-hard") || flag.name == "eviction-soft" => {
+                "a<7"
+            }
+            "mapStringString" => "a=7",
+            "colonSeparatedMultimapStringString" => "a:b",
+            "pattern=N,..." => "a=7",
+            _ => "seven",
+        };
+        let mut config = KubeletConfiguration::default();
+        config.set_defaults(&Gates::default());
+        config.set_legacy_defaults();
+        let before = to_json(&config);
+        apply(&flag::parse(&[format!("--{}={text}", flag.name)]).unwrap(), &mut config).unwrap();
+        if to_json(&config) == before {
+            none.push(flag.name);
+        }
+    }
+    assert!(none.is_empty(), "these change nothing: {none:?}");
+}
+
+#[test]
+fn without_any_file_the_old_defaults_hold() {
+    let Loaded { config, .. } = loaded(&[]);
+    assert_eq!(config.authentication.anonymous.enabled, Some(true));
+    assert_eq!(config.authentication.webhook.enabled, Some(false));
+    assert_eq!((config.authorization.mode.as_str(), config.read_only_port), ("AlwaysAllow", 10255));
+    assert!(config.eviction_hard.is_empty());
+}
+
+#[test]
+fn a_file_turns_the_old_defaults_off_and_flags_win_over_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, drop_ins) = (folder.path().join("config.yaml"), folder.path().join("drop"));
+    fs::create_dir_all(drop_ins.join("15-more")).unwrap();
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    fs::write(
+        &file,
+        format!("{head}maxPods: 1\nport: 1\nstaticPodPath: pods\nfeatureGates: {{ComponentFlagz: true}}\nclusterDNS: [1.1.1.1]\n"),
+    )
+    .unwrap();
+    fs::write(drop_ins.join("10-a.conf"), format!("{head}maxPods: 2\nclusterDNS: [2.2.2.2, 3.3.3.3]\n"))
+        .unwrap();
+    fs::write(drop_ins.join("15-more/b.conf"), format!("{head}maxPods: 3\nregistryBurst: 7\n")).unwrap();
+    fs::write(drop_ins.join("20-c.conf"), format!("{head}registryBurst: null\nevictionHard: {{a.b: 1%}}\n"))
+        .unwrap();
+    fs::write(drop_ins.join("30-d.yaml"), "nonsense").unwrap();
+    let base = format!("--config {} --config-dir {}", file.display(), drop_ins.display());
+    let Loaded { config, notes, .. } =
+        loaded(&words(&format!("{base} --port=5 --feature-gates=RotateKubeletServerCertificate=true")));
+    assert_eq!((config.max_pods, config.port, config.registry_burst), (3, 5, 10));
+    assert_eq!(config.static_pod_path, folder.path().join("pods").to_str().unwrap());
+    assert_eq!(config.cluster_dns, ["2.2.2.2", "3.3.3.3"]);
+    assert_eq!(config.feature_gates.len(), 2);
+    assert_eq!(config.eviction_hard.len(), 6, "the default thresholds and the drop-in's");
+    assert_eq!(config.authorization.mode, "Webhook");
+    assert!(notes.iter().any(|note| note.ends_with("30-d.yaml")), "{notes:?}");
+}
+
+#[test]
+fn a_drop_in_must_say_what_it_is_and_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.conf");
+    let asked = format!("--config-dir {}", folder.path().display());
+    fs::write(&path, "maxPods: 2\n").unwrap();
+    assert!(refusal(&asked).contains("Object 'Kind' is missing"), "{}", refusal(&asked));
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    fs::write(&path, format!("{head}maxPods: 2\nmaxPods: 3\n")).unwrap();
+    assert!(refusal(&asked).contains("strict decoding error"), "{}", refusal(&asked));
+}
+
+#[test]
+fn an_unknown_field_of_a_file_is_noted_and_the_rest_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(
+        &file,
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 2\nmaxpods: 3\n",
+    )
+    .unwrap();
+    let Loaded { config, notes, .. } = loaded(&words(&format!("--config {}", file.display())));
+    assert_eq!(config.max_pods, 2);
+    let note = &notes[0];
+    assert!(note.starts_with("Using lenient decoding as strict decoding failed"), "{note}");
+    assert!(note.contains("unknown field \"maxpods\""), "{note}");
+}
+
+#[test]
+fn errors_are_told_in_upstreams_words() {
+    assert_eq!(refusal("--nonsense"), "failed to parse kubelet flag: unknown flag: --nonsense");
+    assert_eq!(refusal("run"), "unknown command run");
+    assert_eq!(
+        refusal("--port=0"),
+        "failed to validate kubelet configuration, error: invalid configuration: port (--port) 0 must be between 1 and \
+         65535, inclusive"
+    );
+    let both = refusal("--port=0 --max-pods=-1");
+    assert!(both.contains("error: [invalid configuration: maxPods"), "{both}");
+    assert!(
+        refusal("--config /nowhere.yaml").contains("failed to read kubelet config file \"/nowhere.yaml\"")
+    );
+}
+
+#[test]
+fn a_kubelet_does_not_start_on_cgroup_v1_unless_it_is_told_to() {
+    let error = load(&[], V1, |_| {}).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "error: kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and \
+             will be removed in a future release"
+        ),
+        "{error}"
+    );
+    load(&words("--fail-cgroupv1=false"), V1, |_| {}).unwrap();
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_name_and_eviction_is_told_once() {
+    let error = refusal("--cpu-manager-policy=static --topology-manager-policy=restricted");
+    assert!(error.contains("cpuManagerPolicy \"static\" is not supported"), "{error}");
+    assert!(error.contains("topologyManagerPolicy \"restricted\" is not supported"), "{error}");
+    let Loaded { notes, .. } =
+        loaded(&words("--eviction-hard=memory.available<1Gi --eviction-soft=memory.available<2Gi"));
+    assert_eq!(notes, ["evictionHard, evictionSoft change nothing: pods are not evicted for pressure"]);
+}
+
+#[test]
+fn flags_that_cannot_be_done_are_refused_by_name() {
+    for (flag, _) in refused::FLAGS {
+        let error = refusal(&format!("--{flag}=/x"));
+        assert!(error.contains(&format!("--{flag} is not supported by this kubelet")), "{error}");
+    }
+}
+
+#[test]
+fn every_refused_field_is_refused_and_every_inert_one_is_noted() {
+    let kinds: BTreeMap<&str, &str> =
+        include_str!("upstream/fields.tsv").lines().filter_map(|line| line.split_once('\t')).collect();
+    let flags = KubeletFlags::from_given(&Given::default());
+    let changed = |path: &str| {
+        let mut config = KubeletConfiguration::default();
+        config.set_defaults(&Gates::default());
+        let mut value = to_json(&config);
+        let old = path.split('.').fold(&value, |value, name| &value[name]).clone();
+        let new = another(&old, kinds.get(path).copied().unwrap_or("struct"));
+        set(&mut value, path, new);
+        serde_json::from_value::<KubeletConfiguration>(value).unwrap()
+    };
+    for (path, _) in refused::FIELDS {
+        let found = refused::problems(&changed(path), &flags, V2);
+        assert!(found.iter().any(|problem| problem.starts_with(path)), "{path}: {found:?}");
+    }
+    for (path, _) in refused::INERT {
+        let found = refused::inert(&changed(path));
+        assert!(found.iter().any(|note| note.contains(path)), "{path}: {found:?}");
+    }
+}
+
+#[test]
+fn help_and_versions_are_asked_for() {
+    assert!(matches!(load(&words("-h"), V1, |_| {}).unwrap(), Order::Help));
+    assert!(matches!(load(&words("--version"), V1, |_| {}).unwrap(), Order::Version { raw: false }));
+    assert!(matches!(load(&words("--version=raw"), V1, |_| {}).unwrap(), Order::Version { raw: true }));
+    assert_eq!(flag::usage().matches("\n  ").count() > 149, true);
+}

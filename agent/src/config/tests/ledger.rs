@@ -1,0 +1,87 @@
+//! docs/ledger/kubelet-flags.md and docs/ledger/kubelet-config.md against upstream's own lists: each
+//! flag and field is honoured (and the test named exists), refused, or inert.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::config::{flag, refused};
+
+fn root() -> PathBuf {
+    // Not env!: checkouts that share a target folder share this binary.
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
+}
+
+/// Names of all test functions.
+fn tests() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut open: Vec<PathBuf> =
+        ["agent/src", "cli/src", "tests"].iter().map(|folder| root().join(folder)).collect();
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(path).unwrap();
+                let found = text.lines().filter_map(|line| line.split("fn ").nth(1));
+                names.extend(found.filter_map(|rest| rest.split('(').next()).map(str::to_owned));
+            }
+        }
+    }
+    names
+}
+
+/// The rows of a table: name, status.
+fn rows(file: &str) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(root().join("docs/ledger").join(file)).unwrap();
+    let (tests, mut found, mut wrong) = (tests(), BTreeMap::new(), Vec::new());
+    for line in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> =
+            line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [name, status, note] = cells[..] else { panic!("{line}") };
+        let fine = match status {
+            "honoured" => tests.contains(note),
+            "refused" | "inert" | "field" => !note.is_empty(),
+            _ => false,
+        };
+        if !fine || found.insert(name.to_owned(), status.to_owned()).is_some() {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "no such test or status, no reason, or twice:\n{}", wrong.join("\n"));
+    found
+}
+
+#[test]
+fn every_flag_of_upstream_is_honoured_refused_or_inert() {
+    let rows = rows("kubelet-flags.md");
+    let names: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
+    assert_eq!(names, flag::all().iter().map(|flag| flag.name).collect());
+    for flag in flag::all() {
+        let is_field = rows[flag.name] == "field";
+        assert_eq!(is_field, !flag.field.is_empty(), "--{}", flag.name);
+    }
+    for (name, _) in refused::FLAGS {
+        assert_eq!(rows[name], "refused", "--{name}");
+    }
+}
+
+#[test]
+fn every_field_of_upstream_is_honoured_refused_or_inert() {
+    let rows = rows("kubelet-config.md");
+    let upstream: BTreeSet<&str> =
+        include_str!("../upstream/fields.tsv").lines().filter_map(|line| line.split('\t').next()).collect();
+    let names: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
+    assert_eq!(names, upstream);
+    let below = |list: &[(&str, &str)], name: &str| {
+        list.iter().any(|(path, _)| name == *path || name.starts_with(&format!("{path}.")))
+    };
+    for (name, status) in &rows {
+        // These two are refused or not by their value, and have tests of their own.
+        if matches!(name.as_str(), "enforceNodeAllocatable" | "singleProcessOOMKill" | "runOnce") {
+            continue;
+        }
+        assert_eq!(status == "refused", below(&refused::FIELDS, name), "{name}");
+        assert_eq!(status == "inert", below(&refused::INERT, name), "{name}");
+    }
+}

@@ -1,0 +1,47 @@
+//! What keeps a node's disk from filling: logs are rotated, unused images removed. Owns the loops;
+//! never touches what a pod uses. Started by the kubelet.
+//!
+//! decide: `plan` (pure) · do: [`Keeper`], the files · tell: notes about the node
+
+pub mod images;
+pub mod logs;
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+
+use crate::runtime::Failure;
+
+/// What comes of asking the runtime.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
+
+/// What housekeeping asks of the runtime.
+pub trait Keeper: Send + Sync + fmt::Debug {
+    /// Running containers.
+    fn running(&self) -> Answer<'_, Vec<String>>;
+    /// Where a container's log is.
+    fn log_path<'a>(&'a self, container: &'a str) -> Answer<'a, String>;
+    /// The runtime opens the log's path anew.
+    fn reopen_log<'a>(&'a self, container: &'a str) -> Answer<'a, ()>;
+    /// All images of the node.
+    fn images(&self) -> Answer<'_, Vec<StoredImage>>;
+    /// IDs of the images that containers stand on, dead ones, too, or have mounted.
+    fn images_in_use(&self) -> Answer<'_, Vec<String>>;
+    /// By ID.
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
+    /// A folder on the file system that holds the images.
+    fn image_folder(&self) -> Answer<'_, String>;
+}
+
+/// An image on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredImage {
+    /// Its ID.
+    pub id: String,
+    /// Names, for whoever reads what was removed.
+    pub names: Vec<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Never removed.
+    pub pinned: bool,
+}

@@ -1,0 +1,102 @@
+//! Rounds of the collector with a runtime in memory.
+
+use std::sync::Mutex;
+
+use super::super::{Answer, StoredImage};
+use super::*;
+use crate::clock::FakeClock;
+use crate::runtime::FailureKind;
+
+#[derive(Debug, Default)]
+struct Store {
+    images: Mutex<Vec<StoredImage>>,
+    used: Vec<String>,
+    stuck: bool,
+}
+
+impl Keeper for Store {
+    fn running(&self) -> Answer<'_, Vec<String>> {
+        unreachable!()
+    }
+
+    fn log_path<'a>(&'a self, _: &'a str) -> Answer<'a, String> {
+        unreachable!()
+    }
+
+    fn reopen_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        unreachable!()
+    }
+
+    fn images(&self) -> Answer<'_, Vec<StoredImage>> {
+        Box::pin(async { Ok(self.images.lock().unwrap().clone()) })
+    }
+
+    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async { Ok(self.used.clone()) })
+    }
+
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            if self.stuck {
+                return Err(Failure { kind: FailureKind::Failed, message: "read-only file system".into() });
+            }
+            self.images.lock().unwrap().retain(|image| image.id != id);
+            Ok(())
+        })
+    }
+
+    fn image_folder(&self) -> Answer<'_, String> {
+        Box::pin(async { Ok("/images".into()) })
+    }
+}
+
+fn collector(stuck: bool) -> (Collector, Arc<Store>) {
+    let image = |id: &str| StoredImage { id: id.into(), names: vec![], size: 60, pinned: false };
+    let images = Mutex::new(["a", "b", "c"].map(image).into());
+    let store = Arc::new(Store { images, used: vec!["c".into()], stuck });
+    let settings =
+        Settings { high_percent: 85, low_percent: 80, min_age: Duration::ZERO, max_age: Duration::ZERO };
+    (Collector::new(settings, store.clone(), Arc::new(FakeClock::new(0))), store)
+}
+
+fn ids(store: &Store) -> Vec<String> {
+    store.images.lock().unwrap().iter().map(|image| image.id.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_as_much_goes_as_is_needed() {
+    let (mut collector, store) = collector(false);
+    let room = |_: &str| Ok(Disk { capacity: 1000, available: 160 });
+    assert_eq!(collector.round(room).await, Outcome::default());
+    let full = |_: &str| Ok(Disk { capacity: 1000, available: 150 });
+    let outcome = collector.round(full).await;
+    assert_eq!(outcome.freed, [("a".to_owned(), 60)]);
+    assert_eq!(ids(&store), ["b", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_freed_is_told() {
+    let (mut collector, store) = collector(false);
+    let outcome = collector.round(|_| Ok(Disk { capacity: 1000, available: 0 })).await;
+    assert_eq!(outcome.freed.len(), 2);
+    let [Warning { reason: "FreeDiskSpaceFailed", message }] = outcome.warnings.as_slice() else {
+        panic!("{outcome:?}")
+    };
+    assert!(message.contains("(100% of 1000 B used)") && message.contains("freed 120 bytes"), "{message}");
+    assert_eq!(ids(&store), ["c"]);
+    let outcome = collector.round(|_| Ok(Disk { capacity: 0, available: 0 })).await;
+    assert_eq!(outcome.warnings[0].reason, "InvalidDiskCapacity");
+    let outcome = collector.round(|_| Err(std::io::ErrorKind::NotFound.into())).await;
+    assert_eq!(outcome.warnings[0].reason, "ImageGCFailed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_removed_keeps_no_other_from_going() {
+    let (mut collector, store) = collector(true);
+    let outcome = collector.round(|_| Ok(Disk { capacity: 1000, available: 0 })).await;
+    assert_eq!((outcome.freed.len(), ids(&store).len()), (0, 3));
+    let [Warning { reason: "ImageGCFailed", message }] = outcome.warnings.as_slice() else {
+        panic!("{outcome:?}")
+    };
+    assert!(message.contains("a: read-only file system, b: read-only file system"), "{message}");
+}

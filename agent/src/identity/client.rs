@@ -1,0 +1,258 @@
+//! Connections to the API server: `kube` clients whose connections show whatever certificate is
+//! current. Owns connecting, spreading requests over connections, the Authorization header and the
+//! pace; never what is asked. Called by the wiring and by bootstrap.
+
+mod body;
+mod pace;
+mod trust;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::Body;
+use rustls::pki_types::ServerName;
+use tower::{BoxError, Service};
+
+use self::body::Counted;
+pub use self::pace::Pace;
+use super::kubeconfig::{Access, Authorization};
+use super::{Current, Shown};
+use crate::version;
+
+/// Streams of HTTP/2 on one connection; API servers allow 100, and a watch keeps one for long.
+const STREAMS: usize = 80;
+
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// Three ways to the API server, each with connections of its own: what one asks for never waits
+/// behind another.
+#[derive(Clone)]
+pub struct Clients {
+    /// For everything.
+    pub pods: kube::Client,
+    /// For the lease and the node's status.
+    pub lease: kube::Client,
+    /// For events.
+    pub events: kube::Client,
+    lines: [Lines; 3],
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clients").field("lines", &self.lines).finish_non_exhaustive()
+    }
+}
+
+/// How fast each may ask, and how long the lease may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Requests in a second, and at once.
+    pub pods: Pace,
+    /// Of events.
+    pub events: Pace,
+    /// Of one request for the lease.
+    pub lease: Duration,
+}
+
+/// Why there is no way.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is one step and its cause")]
+pub enum Error {
+    #[error("whom to trust")]
+    Trust(#[from] trust::Error),
+    #[error("tls-server-name {0:?} is no name")]
+    Name(String),
+    #[error("the client certificate")]
+    Certificate(#[from] super::store::Error),
+}
+
+impl Clients {
+    /// Connects when asked, not now; with `patient` not before there is a certificate to show, since
+    /// whoever has none yet is only refused.
+    ///
+    /// # Errors
+    /// When what `access` names cannot be read.
+    pub fn new(access: &Access, current: &Current, limits: Limits, patient: bool) -> Result<Self, Error> {
+        let lines = || Lines::new(access, current.clone(), patient);
+        let (pods, lease, events) = (lines()?, lines()?, lines()?);
+        let client = |way: Way| kube::Client::new(way, "default");
+        Ok(Self {
+            pods: client(Way::new(pods.clone(), Some(limits.pods), None)),
+            lease: client(Way::new(lease.clone(), None, Some(limits.lease))),
+            events: client(Way::new(events.clone(), Some(limits.events), None)),
+            lines: [pods, lease, events],
+        })
+    }
+
+    /// What is asked from now on goes over new connections; streams under way stay where they are.
+    pub fn renew(&self) {
+        self.lines.iter().for_each(Lines::renew);
+    }
+}
+
+/// One way, for a single purpose.
+///
+/// # Errors
+/// When what `access` names cannot be read.
+pub fn single(access: &Access, current: &Current) -> Result<kube::Client, Error> {
+    Ok(kube::Client::new(Way::new(Lines::new(access, current.clone(), false)?, None, None), "default"))
+}
+
+type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
+/// Connections to one server. The first with room takes a request; without one a new one is made.
+#[derive(Clone)]
+struct Lines {
+    access: Arc<Access>,
+    current: Current,
+    patient: bool,
+    open: Arc<Mutex<Vec<(Line, Arc<AtomicUsize>)>>>,
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    fn new(access: &Access, current: Current, patient: bool) -> Result<Self, Error> {
+        let lines = Self { access: Arc::new(access.clone()), current, patient, open: Arc::default() };
+        // What is wrong with the file is told now, not at the first request.
+        let line = lines.connect()?;
+        lines.lock().push((line, Arc::default()));
+        Ok(lines)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Line, Arc<AtomicUsize>)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew(&self) {
+        self.lock().clear();
+    }
+
+    fn connect(&self) -> Result<Line, Error> {
+        let config = trust::config(&self.access.trust)?;
+        let tls = config.with_client_cert_resolver(Arc::new(Shown(self.current.clone())));
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(Duration::from_secs(30)));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let https = match &self.access.server_name {
+            Some(name) => {
+                let fixed = ServerName::try_from(name.clone()).map_err(|_| Error::Name(name.clone()))?;
+                https.with_server_name_resolver(FixedServerNameResolver::new(fixed))
+            }
+            None => https,
+        };
+        Ok(legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(90))
+            // A server that went away without a word is noticed, as Go's clients do.
+            .http2_keep_alive_interval(Duration::from_secs(30))
+            .http2_keep_alive_timeout(Duration::from_secs(15))
+            .build(https.enable_all_versions().wrap_connector(tcp)))
+    }
+
+    /// A line with room, and one seat on it.
+    fn take(&self) -> Result<(Line, body::Seat), Error> {
+        let mut open = self.lock();
+        if let Some((line, busy)) = open.iter().find(|(_, busy)| busy.load(Ordering::Relaxed) < STREAMS) {
+            return Ok((line.clone(), body::Seat::new(busy.clone())));
+        }
+        let (line, busy) = (self.connect()?, Arc::default());
+        open.push((line.clone(), Arc::clone(&busy)));
+        Ok((line, body::Seat::new(busy)))
+    }
+}
+
+/// A request's way: its place in line, its connection, its headers.
+#[derive(Debug, Clone)]
+struct Way {
+    lines: Lines,
+    pace: Option<Arc<pace::Gate>>,
+    within: Option<Duration>,
+}
+
+impl Way {
+    fn new(lines: Lines, pace: Option<Pace>, within: Option<Duration>) -> Self {
+        Self { lines, pace: pace.and_then(pace::Gate::new).map(Arc::new), within }
+    }
+
+    fn dress(&self, request: &mut Request<Body>) -> Result<(), BoxError> {
+        let access = &self.lines.access;
+        *request.uri_mut() = place(&access.server, request.uri())?;
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(version::USER_AGENT));
+        let value = match &access.user.authorization {
+            None => return Ok(()),
+            Some(Authorization::Header(value)) => value.clone(),
+            // A small file of ours; it may change at any time.
+            Some(Authorization::TokenFile(path)) => {
+                format!("Bearer {}", std::fs::read_to_string(path)?.trim())
+            }
+        };
+        let mut value = HeaderValue::from_str(&value)?;
+        value.set_sensitive(true);
+        request.headers_mut().insert(AUTHORIZATION, value);
+        Ok(())
+    }
+}
+
+/// A path on the server, below whatever path its own address has.
+fn place(server: &Uri, path: &Uri) -> Result<Uri, http::Error> {
+    let base = server.path().trim_end_matches('/');
+    let rest = path.path_and_query().map_or("/", PathAndQuery::as_str);
+    let mut parts = server.clone().into_parts();
+    parts.path_and_query = Some(format!("{base}{rest}").parse()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+impl Service<Request<Body>> for Way {
+    type Response = Response<Counted<Incoming>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let way = self.clone();
+        Box::pin(async move {
+            if way.lines.patient {
+                // Nobody looks after it any more: what comes of it is told by the answer.
+                let _ = way.lines.current.clone().wait_for(Option::is_some).await;
+            }
+            if let Some(gate) = &way.pace {
+                gate.pass().await;
+            }
+            way.dress(&mut request)?;
+            let (line, seat) = way.lines.take()?;
+            let answer = line.request(request);
+            let answer = match way.within {
+                Some(within) => tokio::time::timeout(within, answer).await??,
+                None => answer.await?,
+            };
+            Ok(answer.map(|body| Counted::new(body, seat)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

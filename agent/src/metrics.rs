@@ -1,0 +1,210 @@
+//! What the agent counts, under the kubelet's own names. Owns the families; the parts of the agent
+//! that do the counting hold an `Arc` of [`Metrics`]. Never collects by itself: what is read at
+//! scrape time (the machine, containers, volumes) is the server's. Called by everyone who counts and
+//! by the server, which writes it all out.
+
+mod family;
+pub mod process;
+pub mod text;
+
+pub use family::{Counter, Gauge, Histogram};
+use family::{Family, exponential};
+use text::Text;
+
+/// client_golang's own.
+fn usual() -> Vec<f64> {
+    vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
+}
+
+fn of_a_start() -> Vec<f64> {
+    let mut bounds = vec![0.5];
+    bounds.extend([1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480].map(f64::from));
+    bounds.extend([600, 900, 1200, 1800, 2700, 3600].map(f64::from));
+    bounds
+}
+
+fn of_a_pull() -> Vec<f64> {
+    let bounds = [1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600];
+    bounds.map(f64::from).to_vec()
+}
+
+fn of_a_status() -> Vec<f64> {
+    vec![0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0]
+}
+
+fn of_a_request() -> Vec<f64> {
+    vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0]
+}
+
+fn of_the_runtime() -> Vec<f64> {
+    exponential(0.005, 2.5, 14)
+}
+
+fn of_containers() -> Vec<f64> {
+    exponential(1.0, 2.0, 5)
+}
+
+/// The label of `kubelet_image_pull_duration_seconds` for an image of so many bytes.
+#[must_use]
+pub fn image_size_bucket(bytes: u64) -> &'static str {
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        ..=10_485_759 => "0-10MB",
+        size if size < 100 * MIB => "10MB-100MB",
+        size if size < 500 * MIB => "100MB-500MB",
+        size if size < GIB => "500MB-1GB",
+        size if size < 5 * GIB => "1GB-5GB",
+        size if size < 10 * GIB => "5GB-10GB",
+        size if size < 20 * GIB => "10GB-20GB",
+        size if size < 30 * GIB => "20GB-30GB",
+        size if size < 40 * GIB => "30GB-40GB",
+        size if size < 60 * GIB => "40GB-60GB",
+        size if size < 100 * GIB => "60GB-100GB",
+        _ => "GT100GB",
+    }
+}
+
+/// Declares a group of families: its fields, how they begin, the order they are written in.
+macro_rules! families {
+    ($(#[$doc:meta])* $group:ident { $($field:ident: $type:ty = $name:literal, $labels:expr, $help:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $group {
+            $(#[doc = $help] pub $field: $type,)*
+        }
+
+        impl Default for $group {
+            fn default() -> Self {
+                Self { $($field: <$type>::make($name, $help, $labels),)* }
+            }
+        }
+
+        impl $group {
+            /// All families that have a series.
+            pub fn write(&self, text: &mut Text) {
+                $(self.$field.write(text);)*
+            }
+        }
+    };
+}
+
+families! {
+/// What `/metrics` shows of the agent's own doings.
+Metrics {
+    active_pods: Gauge<1> = "kubelet_active_pods", ["static"], "[ALPHA] Pods that count when others are admitted.";
+    admission_rejections: Counter<1> = "kubelet_admission_rejections_total", ["reason"], "[ALPHA] Pods that were not admitted, by reason.";
+    cgroup_manager_duration: Histogram<1> = "kubelet_cgroup_manager_duration_seconds", (["operation_type"], usual()), "[ALPHA] Seconds that operations on cgroups took.";
+    cgroup_version: Gauge = "kubelet_cgroup_version", [], "[ALPHA] Version of the host's cgroups.";
+    containers_per_pod: Histogram = "kubelet_containers_per_pod_count", ([], of_containers()), "[ALPHA] Containers in each pod.";
+    desired_pods: Gauge<1> = "kubelet_desired_pods", ["static"], "[ALPHA] Pods this node is to run.";
+    evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods evicted, by signal.";
+    evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
+    evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
+    http_requests: Counter<4> = "kubelet_http_requests_total", ["method", "path", "server_type", "long_running"], "[ALPHA] HTTP requests received.";
+    http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";
+    http_inflight_requests: Gauge<4> = "kubelet_http_inflight_requests", ["method", "path", "server_type", "long_running"], "[ALPHA] Requests being served.";
+    image_garbage_collected: Counter<1> = "kubelet_image_garbage_collected_total", ["reason"], "[ALPHA] Images removed to make room or for their age.";
+    image_pull_duration: Histogram<1> = "kubelet_image_pull_duration_seconds", (["image_size_in_bytes"], of_a_pull()), "[ALPHA] Seconds to pull an image, by its size.";
+    image_volume_requested: Counter = "kubelet_image_volume_requested_total", [], "[BETA] Image volumes asked for.";
+    image_volume_mounted: Counter = "kubelet_image_volume_mounted_succeed_total", [], "[BETA] Image volumes mounted.";
+    image_volume_errors: Counter = "kubelet_image_volume_mounted_errors_total", [], "[BETA] Image volumes that could not be mounted.";
+    lifecycle_http_fallbacks: Counter = "kubelet_lifecycle_handler_http_fallbacks_total", [], "[ALPHA] Hooks over https that were answered over http.";
+    lifecycle_sleep_cut: Counter = "kubelet_sleep_action_terminated_early_total", [], "[ALPHA] Sleep hooks that ended before their time.";
+    managed_ephemeral_containers: Gauge = "kubelet_managed_ephemeral_containers", [], "[ALPHA] Ephemeral containers in this node's pods.";
+    metrics_provider: Gauge<1> = "kubelet_metrics_provider", ["provider"], "[ALPHA] Where container metrics come from.";
+    mirror_pods: Gauge = "kubelet_mirror_pods", [], "[ALPHA] Mirror pods this node keeps.";
+    node_name: Gauge<1> = "kubelet_node_name", ["node"], "[ALPHA] The node's name; always 1.";
+    node_startup: Gauge = "kubelet_node_startup_duration_seconds", [], "[ALPHA] Seconds of the node's whole start.";
+    node_startup_pre_kubelet: Gauge = "kubelet_node_startup_pre_kubelet_duration_seconds", [], "[ALPHA] Seconds before the agent started.";
+    node_startup_pre_registration: Gauge = "kubelet_node_startup_pre_registration_duration_seconds", [], "[ALPHA] Seconds before registration.";
+    node_startup_registration: Gauge = "kubelet_node_startup_registration_duration_seconds", [], "[ALPHA] Seconds of registration.";
+    node_startup_post_registration: Gauge = "kubelet_node_startup_post_registration_duration_seconds", [], "[ALPHA] Seconds from registration to Ready.";
+    orphan_pod_cleaned_volumes: Gauge = "kubelet_orphan_pod_cleaned_volumes", [], "[ALPHA] Orphaned pods whose volumes the last sweep cleaned.";
+    orphan_pod_cleaned_volumes_errors: Gauge = "kubelet_orphan_pod_cleaned_volumes_errors", [], "[ALPHA] Orphaned pods whose volumes it could not clean.";
+    orphaned_runtime_pods: Counter = "kubelet_orphaned_runtime_pods_total", [], "[ALPHA] Pods found in the runtime that nobody had asked for.";
+    pleg_discard_events: Counter = "kubelet_pleg_discard_events", [], "[ALPHA] Changes in the runtime that could not be passed on.";
+    pleg_last_seen: Gauge = "kubelet_pleg_last_seen_seconds", [], "[ALPHA] When the runtime was last looked at, in Unix time.";
+    pleg_relist_duration: Histogram = "kubelet_pleg_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at all pods of the runtime.";
+    pleg_relist_interval: Histogram = "kubelet_pleg_relist_interval_seconds", ([], usual()), "[ALPHA] Seconds between two such looks.";
+    pod_start_duration: Histogram = "kubelet_pod_start_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from the first sight of a pod to its running.";
+    pod_start_sli_duration: Histogram = "kubelet_pod_start_sli_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from creation to running, without pulls and init containers.";
+    pod_start_total_duration: Histogram = "kubelet_pod_start_total_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from creation to running, all told.";
+    pod_status_sync_duration: Histogram = "kubelet_pod_status_sync_duration_seconds", ([], of_a_status()), "[ALPHA] Seconds from a change of status to its being in the API.";
+    pod_worker_duration: Histogram<1> = "kubelet_pod_worker_duration_seconds", (["operation_type"], usual()), "[ALPHA] Seconds of one round of a pod's worker.";
+    pod_worker_start_duration: Histogram = "kubelet_pod_worker_start_duration_seconds", ([], usual()), "[ALPHA] Seconds from the first sight of a pod to its worker.";
+    preemptions: Counter<1> = "kubelet_preemptions", ["preemption_signal"], "[ALPHA] Pods that made room for critical ones.";
+    restarted_pods: Counter<1> = "kubelet_restarted_pods_total", ["static"], "[ALPHA] Pods that went and came back with the same UID.";
+    run_podsandbox_duration: Histogram<1> = "kubelet_run_podsandbox_duration_seconds", (["runtime_handler"], usual()), "[ALPHA] Seconds to make a sandbox.";
+    run_podsandbox_errors: Counter<1> = "kubelet_run_podsandbox_errors_total", ["runtime_handler"], "[ALPHA] Sandboxes that could not be made.";
+    running_containers: Gauge<1> = "kubelet_running_containers", ["container_state"], "[ALPHA] Containers, by state.";
+    running_pods: Gauge = "kubelet_running_pods", [], "[ALPHA] Pods that have a sandbox that runs.";
+    runtime_operations: Counter<1> = "kubelet_runtime_operations_total", ["operation_type"], "[ALPHA] Calls to the runtime.";
+    runtime_operations_duration: Histogram<1> = "kubelet_runtime_operations_duration_seconds", (["operation_type"], of_the_runtime()), "[ALPHA] Seconds they took.";
+    runtime_operations_errors: Counter<1> = "kubelet_runtime_operations_errors_total", ["operation_type"], "[ALPHA] Those that failed.";
+    started_containers: Counter<1> = "kubelet_started_containers_total", ["container_type"], "[ALPHA] Containers started.";
+    started_containers_errors: Counter<2> = "kubelet_started_containers_errors_total", ["container_type", "code"], "[ALPHA] Containers that could not be started.";
+    started_pods: Counter = "kubelet_started_pods_total", [], "[ALPHA] Pods started.";
+    started_pods_errors: Counter = "kubelet_started_pods_errors_total", [], "[ALPHA] Pods that could not be started.";
+    started_userns_pods: Counter = "kubelet_started_user_namespaced_pods_total", [], "[ALPHA] Pods with a user namespace started.";
+    started_userns_pods_errors: Counter = "kubelet_started_user_namespaced_pods_errors_total", [], "[ALPHA] Pods with a user namespace that could not be started.";
+    terminated_containers: Counter<3> = "kubelet_terminated_containers_total", ["container_type", "exit_code", "reason"], "[ALPHA] Containers that ended.";
+    volume_metric_duration: Histogram<1> = "kubelet_volume_metric_collection_duration_seconds", (["metric_source"], usual()), "[ALPHA] Seconds to measure a volume.";
+    websocket_requests: Counter<1> = "kubelet_websocket_streaming_requests_total", ["subresource"], "[ALPHA] Streams asked for over WebSocket that were translated here.";
+    working_pods: Gauge<3> = "kubelet_working_pods", ["lifecycle", "config", "static"], "[ALPHA] Pods that have a worker, by where they are in life.";
+    certificate_manager_client_expiration: Gauge = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
+    certificate_manager_client_errors: Counter = "kubelet_certificate_manager_client_expiration_renew_errors", [], "[ALPHA] Failed renewals of the client certificate.";
+    certificate_manager_server_age: Histogram = "kubelet_certificate_manager_server_rotation_seconds", ([], of_a_start()), "[ALPHA] Age of the serving certificate when it was replaced.";
+    rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";
+    rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
+    healthcheck: Gauge<2> = "kubernetes_healthcheck", ["name", "type"], "[STABLE] The last result of a health check.";
+    healthchecks: Counter<3> = "kubernetes_healthchecks_total", ["name", "type", "status"], "[STABLE] All results of a health check.";
+}
+}
+
+families! {
+/// What `/metrics/probes` shows.
+ProbeMetrics {
+    results: Counter<6> = "prober_probe_total", ["probe_type", "result", "container", "pod", "namespace", "pod_uid"], "[BETA] Probes, by result.";
+    duration: Histogram<4> = "prober_probe_duration_seconds", (["probe_type", "container", "pod", "namespace"], usual()), "[ALPHA] Seconds until a probe was answered.";
+}
+}
+
+impl Metrics {
+    /// Health checks alone, for `/metrics/slis`.
+    pub fn write_health(&self, text: &mut Text) {
+        self.healthcheck.write(text);
+        self.healthchecks.write(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_a_name_of_its_own() {
+        let metrics = Metrics::default();
+        metrics.evictions.inc(["memory.available"]);
+        metrics.http_requests.inc(["GET", "healthz", "readwrite", "false"]);
+        let mut text = Text::new();
+        metrics.write(&mut text);
+        let text = text.finish();
+        let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let mut unique = names.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(names.len(), unique.len());
+        // Upstream's name has no _total, whatever the conventions say.
+        assert!(text.contains("\nkubelet_evictions{eviction_signal=\"memory.available\"} 1\n"), "{text}");
+        assert!(text.contains("kubelet_pleg_discard_events 0\n"));
+    }
+
+    #[test]
+    fn images_by_size() {
+        assert_eq!(image_size_bucket(0), "0-10MB");
+        assert_eq!(image_size_bucket(10 << 20), "10MB-100MB");
+        assert_eq!(image_size_bucket(1 << 30), "1GB-5GB");
+        assert_eq!(image_size_bucket(u64::MAX), "GT100GB");
+    }
+}

@@ -1,0 +1,65 @@
+//! Which cgroup driver a runtime uses. Owns the question and its retries; never what a driver does.
+//! Called by the command line before the first pod.
+
+use std::time::Duration;
+
+use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
+use gantry_proto::cri::{self as wire, CgroupDriver};
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::{TIMEOUT, timed};
+
+/// Who writes the cgroups of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// The kubelet and the runtime, into the file system.
+    Cgroupfs,
+    /// systemd, for both.
+    Systemd,
+}
+
+impl Driver {
+    /// As the configuration names it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cgroupfs => "cgroupfs",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
+/// What the runtime says; nothing when it does not know the question, as old ones don't. One that
+/// has just started gets three tries.
+///
+/// # Errors
+/// The last one, or a driver that nobody knows.
+pub async fn of(channel: Channel) -> Result<Option<Driver>, String> {
+    let mut client = RuntimeServiceClient::new(channel);
+    let mut last = String::new();
+    for _ in 0..3 {
+        match client.runtime_config(timed(wire::RuntimeConfigRequest {}, TIMEOUT)).await {
+            Ok(answer) => {
+                let Some(linux) = answer.into_inner().linux else { return Ok(None) };
+                return match CgroupDriver::try_from(linux.cgroup_driver) {
+                    Ok(CgroupDriver::Systemd) => Ok(Some(Driver::Systemd)),
+                    Ok(CgroupDriver::Cgroupfs) => Ok(Some(Driver::Cgroupfs)),
+                    Err(_) => {
+                        Err(format!("runtime returned an unknown cgroup driver {}", linux.cgroup_driver))
+                    }
+                };
+            }
+            Err(status) if status.code() == Code::Unimplemented => {
+                tracing::info!(
+                    "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver \
+                     from kubelet config."
+                );
+                return Ok(None);
+            }
+            Err(status) => last = status.to_string(),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    Err(last)
+}

@@ -1,0 +1,101 @@
+//! What housekeeping asks, over CRI. Owns the mapping of answers. Called through [`Keeper`].
+
+use gantry_proto::cri::{self as wire};
+
+use super::{CriRuntime, TIMEOUT, failure, timed};
+use crate::housekeeping::{Answer, Keeper, StoredImage};
+use crate::runtime::{Failure, FailureKind};
+
+impl CriRuntime {
+    async fn containers(&self) -> Result<Vec<wire::Container>, Failure> {
+        let ask = wire::ListContainersRequest { filter: None };
+        let answer = self.runtime().list_containers(timed(ask, TIMEOUT)).await;
+        Ok(answer.map_err(|status| failure(&status))?.into_inner().containers)
+    }
+
+    async fn status_of(&self, id: &str) -> Result<wire::ContainerStatus, Failure> {
+        let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let answer = self.runtime().container_status(timed(ask, TIMEOUT)).await;
+        let status = answer.map_err(|status| failure(&status))?.into_inner().status;
+        status.ok_or_else(|| Failure {
+            kind: FailureKind::NotFound,
+            message: format!("container {id}: no status"),
+        })
+    }
+}
+
+impl Keeper for CriRuntime {
+    fn running(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async {
+            let running =
+                |container: &wire::Container| container.state() == wire::ContainerState::ContainerRunning;
+            Ok(self.containers().await?.into_iter().filter(running).map(|container| container.id).collect())
+        })
+    }
+
+    fn log_path<'a>(&'a self, container: &'a str) -> Answer<'a, String> {
+        Box::pin(async { Ok(self.status_of(container).await?.log_path) })
+    }
+
+    fn reopen_log<'a>(&'a self, container: &'a str) -> Answer<'a, ()> {
+        Box::pin(async {
+            let ask = wire::ReopenContainerLogRequest { container_id: container.to_owned() };
+            let answer = self.runtime().reopen_container_log(timed(ask, TIMEOUT)).await;
+            answer.map(drop).map_err(|status| failure(&status))
+        })
+    }
+
+    fn images(&self) -> Answer<'_, Vec<StoredImage>> {
+        Box::pin(async {
+            let ask = wire::ListImagesRequest { filter: None };
+            let answer = self.images().list_images(timed(ask, TIMEOUT)).await;
+            let images = answer.map_err(|status| failure(&status))?.into_inner().images;
+            let stored = |image: wire::Image| StoredImage {
+                id: image.id,
+                names: image.repo_tags.into_iter().chain(image.repo_digests).collect(),
+                size: image.size,
+                pinned: image.pinned,
+            };
+            Ok(images.into_iter().map(stored).collect())
+        })
+    }
+
+    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async {
+            let mut used = Vec::new();
+            for container in self.containers().await? {
+                // The list names what the container was made of; its mounts only the status has.
+                used.push(container.image_id);
+                match self.status_of(&container.id).await {
+                    Ok(status) => used
+                        .extend(status.mounts.into_iter().filter_map(|mount| mount.image).map(|i| i.image)),
+                    // Gone since the list.
+                    Err(error) if error.kind == FailureKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(used)
+        })
+    }
+
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async {
+            let image = Some(wire::ImageSpec { image: id.to_owned(), ..wire::ImageSpec::default() });
+            let answer = self.images().remove_image(timed(wire::RemoveImageRequest { image }, TIMEOUT)).await;
+            answer.map(drop).map_err(|status| failure(&status))
+        })
+    }
+
+    fn image_folder(&self) -> Answer<'_, String> {
+        Box::pin(async {
+            let answer = self.images().image_fs_info(timed(wire::ImageFsInfoRequest {}, TIMEOUT)).await;
+            let info = answer.map_err(|status| failure(&status))?.into_inner();
+            let mount =
+                info.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id).map(|id| id.mountpoint);
+            mount.filter(|path| !path.is_empty()).ok_or_else(|| Failure {
+                kind: FailureKind::Failed,
+                message: "the runtime names no file system of images".to_owned(),
+            })
+        })
+    }
+}

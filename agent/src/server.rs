@@ -1,0 +1,183 @@
+//! The node's HTTPS API, port 10250, and its read-only port: logs, exec, attach, port forwarding,
+//! statistics, metrics. Owns the listeners, who may do what, and the form of answers, as upstream's
+//! kubelet; never changes a pod. Called by the wiring of `gantry kubelet`.
+//!
+//! A request goes through [`listen`] (bytes), [`gate`] (who, and may they), [`route`] (what) and
+//! [`serve`] (the answer). Nothing is served before the gate, not even that a path is unknown.
+
+mod answer;
+pub mod authn;
+pub mod authz;
+mod cache;
+pub mod client_ca;
+mod container_logs;
+mod cri;
+mod gate;
+pub mod health;
+pub mod listen;
+mod node_logs;
+mod pages;
+mod proxy;
+mod query;
+mod review;
+pub mod route;
+mod scrape;
+mod serve;
+pub mod stats;
+mod streams;
+mod user;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+use crate::metrics::{Metrics, ProbeMetrics};
+use authn::{Authentication, Authenticator};
+use authz::{Authorizer, Mode};
+use health::Check;
+use review::Reviews;
+use route::Switches;
+
+/// The agent's pods as others see them.
+pub trait NodePods: Send + Sync + fmt::Debug {
+    /// Static pods under their own UIDs and pods of the API, no mirror pods, each with its status as
+    /// it is now.
+    fn pods(&self) -> Vec<Arc<Pod>>;
+    /// The static pod's UID for that of its mirror; any other as it is.
+    fn translate(&self, uid: &str) -> String;
+    /// The name of the volume that a pod's claim is bound to, once it is mounted.
+    fn claimed(&self, pod: &str, claim: &str) -> Option<String> {
+        let _ = (pod, claim);
+        None
+    }
+    /// The pod of that name; of two, the one that is not on its way out.
+    fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let named = |pod: &Arc<Pod>| {
+            pod.metadata.namespace.as_deref() == Some(namespace) && pod.metadata.name.as_deref() == Some(name)
+        };
+        let mut found: Vec<Arc<Pod>> = self.pods().into_iter().filter(named).collect();
+        found.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
+        found.into_iter().next()
+    }
+}
+
+/// What the server answers from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The node's name.
+    pub node_name: String,
+    /// The agent's pods.
+    pub pods: Arc<dyn NodePods>,
+    /// The runtime.
+    pub runtime: Channel,
+    /// The configuration in force, a KubeletConfiguration with kind and apiVersion.
+    pub configz: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// Flags and their values, sorted.
+    pub flagz: Vec<(String, String)>,
+    /// As in nodeInfo.kubeletVersion.
+    pub version: String,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What probes count.
+    pub probe_metrics: Arc<ProbeMetrics>,
+    /// What `/healthz` looks at, beside ping and log; syncloop among them.
+    pub checks: Vec<Check>,
+    /// How much the machine and the pods use.
+    pub stats: Arc<stats::Stats>,
+    /// Sets the log's verbosity, klog's number; `/debug/flags/v`.
+    pub verbosity: Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("node_name", &self.node_name).finish_non_exhaustive()
+    }
+}
+
+/// How the server behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What is served at all.
+    pub switches: Switches,
+    /// streamingConnectionIdleTimeout; nothing in either direction for so long ends a stream.
+    pub stream_idle: Duration,
+    /// What `/logs/` shows, `/var/log`.
+    pub node_logs: PathBuf,
+    /// podLogsDir.
+    pub pod_logs: PathBuf,
+    /// enableSystemLogQuery: queries of the journal are refused by name.
+    pub system_log_query: bool,
+}
+
+/// Why a server cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Named as upstream names it.
+    #[error("no client provided, cannot use webhook authentication")]
+    NoClientForTokens,
+    /// Named as upstream names it.
+    #[error("no client provided, cannot use webhook authorization")]
+    NoClientForAccess,
+}
+
+/// The API of one node.
+#[derive(Debug, Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    sources: Sources,
+    gate: gate::Gate,
+    /// Replaced by a new value when the listeners are to end.
+    ending: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Ready to listen. `client` asks the API server about tokens and rights.
+    ///
+    /// # Errors
+    /// When it is to ask and has no client.
+    pub fn new(
+        settings: Settings,
+        mut sources: Sources,
+        authentication: Authentication,
+        mode: Mode,
+        client: Option<Client>,
+    ) -> Result<Self, Error> {
+        let reviews = client.map(Reviews::new);
+        let authenticator =
+            Authenticator::new(authentication, reviews.clone()).ok_or(Error::NoClientForTokens)?;
+        let authorizer = Authorizer::new(mode, reviews).ok_or(Error::NoClientForAccess)?;
+        let gate = gate::Gate::new(sources.node_name.clone(), authenticator, authorizer);
+        let own = [Check::new("ping", || Ok(())), Check::new("log", || Ok(()))];
+        sources.checks.splice(0..0, own);
+        sources.metrics.metrics_provider.set(["cri"], 1.0);
+        sources.metrics.node_name.set([&sources.node_name], 1.0);
+        let (ending, _) = watch::channel(false);
+        Ok(Self { inner: Arc::new(Inner { settings, sources, gate, ending }) })
+    }
+
+    /// Samples the machine and measures volumes until [`Self::end`]: rates and volumes are empty
+    /// without.
+    pub async fn keep_stats(&self) {
+        let (sources, ending) = (&self.inner.sources, self.inner.ending.subscribe());
+        sources.stats.run(sources, ending).await;
+    }
+
+    /// Ends the listeners; what is being answered gets a moment.
+    pub fn end(&self) {
+        self.inner.ending.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

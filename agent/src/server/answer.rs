@@ -1,0 +1,50 @@
+//! Answers as upstream forms them. Owns their headers; never what they say. Used by all of
+//! [`super`].
+
+use axum::body::Body;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+/// An answer.
+pub(super) type Answer = Response<Body>;
+
+const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
+
+/// Text.
+pub(super) fn text(status: StatusCode, body: impl Into<Body>) -> Answer {
+    of_type(status, "text/plain; charset=utf-8", body)
+}
+
+/// Text of an error that a browser shall not take for anything else.
+pub(super) fn error(status: StatusCode, body: impl Into<Body>) -> Answer {
+    let mut answer = text(status, body);
+    answer.headers_mut().insert(NOSNIFF, HeaderValue::from_static("nosniff"));
+    answer
+}
+
+/// Bytes of some type.
+pub(super) fn of_type(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Answer {
+    let mut answer = Response::new(body.into());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// A value as JSON.
+pub(super) fn json(value: &impl Serialize) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => of_type(StatusCode::OK, "application/json", bytes),
+        Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")),
+    }
+}
+
+/// As upstream's router says it.
+pub(super) fn not_found() -> Answer {
+    text(StatusCode::NOT_FOUND, "404: Page Not Found")
+}
+
+/// As upstream's router says it.
+pub(super) fn method_not_allowed() -> Answer {
+    text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
+}

@@ -1,0 +1,170 @@
+//! Who somebody is: a client certificate, else a bearer token, else nobody, if nobody is let in. Owns
+//! the order and the tokens seen; never decides what somebody may do. Called by [`super::gate`].
+
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use rustls::pki_types::CertificateDer;
+
+use super::cache::Cache;
+use super::client_ca::ClientCa;
+use super::review::Reviews;
+use super::user::User;
+
+/// A browser can set no header but this one.
+const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// How somebody may show who they are.
+#[derive(Debug, Clone, Default)]
+pub struct Authentication {
+    /// authentication.x509.clientCAFile; reloaded through this handle.
+    pub client_ca: ClientCa,
+    /// authentication.webhook: how long an answer about a token is kept; `None` when off.
+    pub tokens_for: Option<Duration>,
+    /// authentication.anonymous.enabled.
+    pub anonymous: bool,
+}
+
+/// Authenticates.
+#[derive(Debug)]
+pub(super) struct Authenticator {
+    client_ca: ClientCa,
+    tokens: Option<Tokens>,
+    anonymous: bool,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    reviews: Reviews,
+    /// Tokens are not kept: only what this key makes of them.
+    key: hmac::Key,
+    kept: Cache<Vec<u8>, Option<User>>,
+    for_long: Duration,
+}
+
+/// Nobody, and why: for the log only.
+#[derive(Debug)]
+pub(super) struct Unauthorized(pub(super) String);
+
+impl Authenticator {
+    /// `None` when tokens are to be asked about and there is nobody to ask.
+    pub(super) fn new(how: Authentication, reviews: Option<Reviews>) -> Option<Self> {
+        let tokens = match (how.tokens_for, reviews) {
+            (None, _) => None,
+            (Some(for_long), Some(reviews)) => {
+                let rng = aws_lc_rs::rand::SystemRandom::new();
+                let key = hmac::Key::generate(hmac::HMAC_SHA256, &rng).ok()?;
+                Some(Tokens { reviews, key, kept: Cache::default(), for_long })
+            }
+            (Some(_), None) => return None,
+        };
+        Some(Self { client_ca: how.client_ca, tokens, anonymous: how.anonymous })
+    }
+
+    /// Who asks. What showed it is taken out of the headers, so that it is passed on to nobody.
+    pub(super) async fn who(
+        &self,
+        chain: &[CertificateDer<'_>],
+        headers: &mut HeaderMap,
+    ) -> Result<User, Unauthorized> {
+        let mut complaints = Vec::new();
+        match self.client_ca.user(chain) {
+            Ok(Some(user)) => return Ok(user.authenticated()),
+            Ok(None) => {}
+            Err(error) => complaints.push(format!("client certificate: {error}")),
+        }
+        if let Some(tokens) = &self.tokens {
+            for token in [bearer(headers), from_protocol(headers)].into_iter().flatten() {
+                match tokens.user(&token).await {
+                    Ok(Some(user)) => {
+                        headers.remove(AUTHORIZATION);
+                        strip_protocol(headers);
+                        return Ok(user.authenticated());
+                    }
+                    Ok(None) => {}
+                    Err(error) => complaints.push(format!("token: {error}")),
+                }
+            }
+        }
+        // A credential that is no good makes nobody anonymous.
+        match complaints.is_empty() && self.anonymous {
+            true => Ok(User::anonymous()),
+            false => Err(Unauthorized(complaints.join("; "))),
+        }
+    }
+}
+
+impl Tokens {
+    async fn user(&self, token: &str) -> Result<Option<User>, super::review::Error> {
+        let key = hmac::sign(&self.key, token.as_bytes()).as_ref().to_vec();
+        self.kept.get(key, |_| self.for_long, self.reviews.token(token)).await
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let header = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
+    let (scheme, rest) = header.split_once(' ')?;
+    let token = rest.split(' ').next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.to_owned())
+}
+
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+fn from_protocol(headers: &HeaderMap) -> Option<String> {
+    let mut tokens = protocols(headers).filter_map(|protocol| protocol.strip_prefix(PROTOCOL_PREFIX));
+    let token = tokens.next()?;
+    // Two tokens, or nothing else to agree on: upstream refuses both.
+    if tokens.next().is_some() || protocols(headers).count() < 2 {
+        return None;
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
+    String::from_utf8(bytes).ok().filter(|token| !token.is_empty())
+}
+
+fn strip_protocol(headers: &mut HeaderMap) {
+    let rest: Vec<&str> =
+        protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL_PREFIX)).collect();
+    let Ok(rest) = HeaderValue::from_str(&rest.join(",")) else { return };
+    if rest.is_empty() {
+        return;
+    }
+    headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: http::HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
+    }
+
+    #[test]
+    fn tokens_of_a_header() {
+        let of = |value| bearer(&headers(AUTHORIZATION, value));
+        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("bearer abc def").as_deref(), Some("abc"));
+        for bad in ["Bearer", "Bearer ", "Bearer  abc", "Basic abc", ""] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_a_web_socket() {
+        let token = format!("{PROTOCOL_PREFIX}{}", URL_SAFE_NO_PAD.encode("abc"));
+        let mut both = headers(SEC_WEBSOCKET_PROTOCOL, &format!("{token}, v4.channel.k8s.io"));
+        assert_eq!(from_protocol(&both).as_deref(), Some("abc"));
+        strip_protocol(&mut both);
+        assert_eq!(both[SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
+        assert_eq!(from_protocol(&both), None);
+        assert_eq!(from_protocol(&headers(SEC_WEBSOCKET_PROTOCOL, &token)), None);
+        assert_eq!(from_protocol(&headers(SEC_WEBSOCKET_PROTOCOL, &format!("{token},{token},x"))), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! `/containerLogs`: what a container wrote. Owns the request's parameters and which of a container's
+//! lives is meant; reading is in [`backlog`] and [`follow`]. Called by [`super::serve`].
+
+mod backlog;
+mod follow;
+mod options;
+mod writer;
+
+use std::path::{Path, PathBuf};
+
+use axum::body::{Body, Bytes};
+use http::StatusCode;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::answer::{self, Answer};
+use super::cri::Cri;
+use super::route::Target;
+use super::{Inner, query};
+use options::{Bad, Options};
+use writer::Writer;
+
+/// Pieces on their way to a client; a slow one slows the reading, not the memory.
+const AHEAD: usize = 16;
+
+/// Answers with the log, or says why there is none.
+pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer {
+    let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
+    let options = match Options::parse(&query::pairs(asked), now) {
+        Ok(options) => options,
+        Err(Bad::Query) => {
+            return answer::text(StatusCode::BAD_REQUEST, "{\"message\": \"Unable to decode query.\"}");
+        }
+        Err(Bad::Value) => {
+            return answer::text(StatusCode::UNPROCESSABLE_ENTITY, "{\"message\": \"Invalid request.\"}");
+        }
+    };
+    let Target { namespace, pod: name, container, .. } = target;
+    let Some(pod) = inner.sources.pods.find(namespace, name) else {
+        return answer::text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist"));
+    };
+    if !has_container(&pod, container) {
+        let text = format!("container {container:?} not found in pod {name:?}");
+        return answer::text(StatusCode::NOT_FOUND, text);
+    }
+    let id = match which(&pod, container, options.previous) {
+        Ok(id) => id,
+        Err(text) => return answer::text(StatusCode::BAD_REQUEST, text),
+    };
+    let cri = Cri::new(&inner.sources.runtime);
+    let bare = id.split_once("://").map_or(id.as_str(), |(_, id)| id).to_owned();
+    // From here on upstream has begun to answer: what goes wrong is text of the log.
+    let Ok(logged) = cri.logged(&bare).await else {
+        return answer::text(StatusCode::OK, format!("unable to retrieve container logs for {id}"));
+    };
+    let path = match inside(&inner.settings.pod_logs, &logged.path) {
+        Ok(path) => path,
+        Err(text) => return answer::text(StatusCode::OK, text),
+    };
+    let (sender, receiver) = mpsc::channel::<Bytes>(AHEAD);
+    tokio::spawn(async move {
+        if let Err(text) = read(cri, bare, path, options, sender.clone()).await {
+            // The client may be gone, too.
+            let _ = sender.send(Bytes::from(text)).await;
+        }
+    });
+    let pieces = ReceiverStream::new(receiver).map(Ok::<_, std::convert::Infallible>);
+    answer::text(StatusCode::OK, Body::from_stream(pieces))
+}
+
+async fn read(
+    cri: Cri,
+    id: String,
+    path: PathBuf,
+    options: Options,
+    sender: mpsc::Sender<Bytes>,
+) -> Result<(), String> {
+    let follow = options.follow;
+    let writer = Writer::new(&options, sender);
+    let at = path.clone();
+    let read = tokio::task::spawn_blocking(move || backlog::read(&at, &options, writer)).await;
+    let (rest, writer) =
+        read.map_err(|error| format!("reading log {} broke off: {error}", path.display()))??;
+    match rest.filter(|_| follow) {
+        Some(rest) => follow::read(&cri, &id, &path, rest, writer).await,
+        None => Ok(()),
+    }
+}
+
+/// Inside the folder of pods' logs: a runtime that says otherwise shall not make this a way to read
+/// any file.
+fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
+    let path = Path::new(path);
+    let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
+    match path.starts_with(root) && !climbs {
+        true => Ok(path.to_owned()),
+        false => Err(format!("log file {path:?} is not in {}", root.display())),
+    }
+}
+
+fn has_container(pod: &Pod, name: &str) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
+    let init = spec.init_containers.iter().flatten().map(|container| &container.name);
+    spec.containers
+        .iter()
+        .map(|container| &container.name)
+        .chain(init)
+        .chain(ephemeral)
+        .any(|found| found == name)
+}
+
+fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let all =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    all.into_iter().flatten().flatten().find(|status| status.name == name)
+}
+
+/// The ID of the life that is meant, or why there is none, in upstream's words.
+fn which(pod: &Pod, container: &str, previous: bool) -> Result<String, String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let of = format!("container {container:?} in pod {name:?}");
+    let Some(status) = status_of(pod, container) else { return Err(format!("{of} is not available")) };
+    let terminated = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    let id = |id: &Option<String>| id.clone().filter(|id| !id.is_empty());
+    let last = terminated.and_then(|last| id(&last.container_id));
+    if previous {
+        return last.ok_or_else(|| format!("previous terminated {of} not found"));
+    }
+    let state = status.state.clone().unwrap_or_default();
+    if state.running.is_some() {
+        return id(&status.container_id).ok_or_else(|| format!("{of} is not available"));
+    }
+    if let Some(now) = &state.terminated {
+        return id(&now.container_id).or(last).ok_or_else(|| format!("{of} is terminated"));
+    }
+    if terminated.is_some() {
+        return last.ok_or_else(|| format!("{of} is terminated"));
+    }
+    Err(match state.waiting.map(|waiting| waiting.reason.unwrap_or_default()).as_deref() {
+        Some("ErrImagePull") => format!("{of} is waiting to start: image can't be pulled"),
+        Some("ImagePullBackOff") => format!("{of} is waiting to start: trying and failing to pull image"),
+        Some(reason) => format!("{of} is waiting to start: {reason}"),
+        None => format!("{of} is waiting to start - no logs yet"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(status: &serde_json::Value) -> Pod {
+        let status = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": status["state"], "lastState": status["last"], "containerID": status["id"] });
+        serde_json::from_value(json!({
+            "metadata": { "name": "web" },
+            "spec": { "containers": [{ "name": "c" }], "ephemeralContainers": [{ "name": "debug" }] },
+            "status": { "containerStatuses": [status] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn which_life_is_meant() {
+        let ended = |id| json!({ "terminated": { "exitCode": 1, "containerID": id } });
+        let of = |status, previous| which(&pod(&status), "c", previous);
+        let waiting = |reason| json!({ "waiting": { "reason": reason } });
+        assert_eq!(of(json!({ "state": { "running": {} }, "id": "r://2" }), false).unwrap(), "r://2");
+        assert_eq!(of(json!({ "state": ended("r://1") }), false).unwrap(), "r://1");
+        assert_eq!(of(json!({ "state": ended(""), "last": ended("r://0") }), false).unwrap(), "r://0");
+        let crashed = json!({ "state": waiting("CrashLoopBackOff"), "last": ended("r://1") });
+        assert_eq!(of(crashed.clone(), false).unwrap(), "r://1");
+        assert_eq!(of(crashed, true).unwrap(), "r://1");
+        let err = |status, previous| of(status, previous).unwrap_err();
+        let c = "container \"c\" in pod \"web\"";
+        assert_eq!(
+            err(json!({ "state": { "running": {} } }), true),
+            format!("previous terminated {c} not found")
+        );
+        assert_eq!(err(json!({ "state": ended("") }), false), format!("{c} is terminated"));
+        let said = |reason| err(json!({ "state": waiting(reason) }), false);
+        assert_eq!(said("ErrImagePull"), format!("{c} is waiting to start: image can't be pulled"));
+        assert_eq!(
+            said("ImagePullBackOff"),
+            format!("{c} is waiting to start: trying and failing to pull image")
+        );
+        assert_eq!(said("ContainerCreating"), format!("{c} is waiting to start: ContainerCreating"));
+        assert_eq!(err(json!({}), false), format!("{c} is waiting to start - no logs yet"));
+        assert_eq!(
+            which(&pod(&json!({})), "x", false).unwrap_err(),
+            "container \"x\" in pod \"web\" is not available"
+        );
+        assert!(has_container(&pod(&json!({})), "debug") && !has_container(&pod(&json!({})), "x"));
+    }
+
+    #[test]
+    fn a_log_is_read_where_logs_are() {
+        let root = Path::new("/var/log/pods");
+        assert!(inside(root, "/var/log/pods/a/c/0.log").is_ok());
+        for bad in ["/etc/shadow", "/var/log/pods/../../../etc/shadow", "", "0.log"] {
+            assert!(inside(root, bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `/metrics` and the endpoints below it. Owns which families are where; what a family says comes from
+//! [`crate::metrics`] and [`super::stats`]. Called by [`super::serve`].
+
+mod cadvisor;
+mod resource;
+
+use http::StatusCode;
+
+use super::Inner;
+use super::answer::{self, Answer};
+use super::stats::summary::{Summary, VolumeStats};
+use super::stats::{self, Depth};
+use crate::metrics::process;
+use crate::metrics::text::{CONTENT_TYPE, Kind, Text};
+
+fn said(text: Text) -> Answer {
+    answer::of_type(StatusCode::OK, CONTENT_TYPE, text.finish())
+}
+
+fn started(text: &mut Text) {
+    if let Ok(process) = process::read() {
+        process.write_start(text);
+    }
+}
+
+async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
+    match inner.sources.stats.summary(&inner.sources, depth).await {
+        Ok(summary) => Some(summary),
+        Err(error) => {
+            tracing::warn!(error = stats::chain(&error), "statistics are missing from metrics");
+            None
+        }
+    }
+}
+
+/// The agent's own.
+pub(super) async fn metrics(inner: &Inner) -> Answer {
+    let mut text = Text::new();
+    let sources = &inner.sources;
+    sources.metrics.write(&mut text);
+    if let Ok(process) = process::read() {
+        process.write(&mut text);
+    }
+    build_info(&sources.version, &mut text);
+    volumes(&sources.stats.claims(), &mut text);
+    if let Some(summary) = summary(inner, Depth::All).await {
+        logs(&summary, &mut text);
+    }
+    said(text)
+}
+
+fn build_info(version: &str, text: &mut Text) {
+    let name = "kubernetes_build_info";
+    text.family(name, "[BETA] What was built, from what; always 1.", Kind::Gauge);
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let platform = format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" });
+    let labels = [
+        ("build_date", ""),
+        ("compiler", "rustc"),
+        ("git_commit", ""),
+        ("git_tree_state", ""),
+        ("git_version", version),
+        ("go_version", ""),
+        ("major", major),
+        ("minor", minor),
+        ("platform", &platform),
+    ];
+    text.sample(name, &labels, 1.0);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of a volume, as upstream")]
+fn volumes(found: &[VolumeStats], text: &mut Text) {
+    type Pick = fn(&VolumeStats) -> Option<u64>;
+    let families: [(&str, &str, Pick); 6] = [
+        ("kubelet_volume_stats_available_bytes", "[ALPHA] Room left in the volume.", |v| {
+            v.fs.available_bytes
+        }),
+        ("kubelet_volume_stats_capacity_bytes", "[ALPHA] Size of the volume.", |v| v.fs.capacity_bytes),
+        ("kubelet_volume_stats_inodes", "[ALPHA] Inodes of the volume.", |v| v.fs.inodes),
+        ("kubelet_volume_stats_inodes_free", "[ALPHA] Inodes left.", |v| v.fs.inodes_free),
+        ("kubelet_volume_stats_inodes_used", "[ALPHA] Inodes in use.", |v| v.fs.inodes_used),
+        ("kubelet_volume_stats_used_bytes", "[ALPHA] Bytes in use.", |v| v.fs.used_bytes),
+    ];
+    for (name, help, pick) in families {
+        // A claim that several pods use is one volume.
+        let mut samples: Vec<(&str, &str, u64)> = found
+            .iter()
+            .filter_map(|volume| {
+                let claim = volume.pvc_ref.as_ref()?;
+                Some((claim.namespace.as_str(), claim.name.as_str(), pick(volume)?))
+            })
+            .collect();
+        samples.sort_unstable();
+        samples.dedup_by_key(|(namespace, name, _)| (*namespace, *name));
+        if !samples.is_empty() {
+            text.family(name, help, Kind::Gauge);
+        }
+        for (namespace, claim, value) in samples {
+            text.sample(name, &[("namespace", namespace), ("persistentvolumeclaim", claim)], value as f64);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of a log")]
+fn logs(summary: &Summary, text: &mut Text) {
+    let name = "kubelet_container_log_filesystem_used_bytes";
+    text.family(name, "[ALPHA] Bytes of a container's logs.", Kind::Gauge);
+    for pod in &summary.pods {
+        for container in &pod.containers {
+            if let Some(used) = container.logs.as_ref().and_then(|logs| logs.used_bytes) {
+                let labels = [
+                    ("container", container.name.as_str()),
+                    ("namespace", &pod.pod_ref.namespace),
+                    ("pod", &pod.pod_ref.name),
+                    ("uid", &pod.pod_ref.uid),
+                ];
+                text.sample(name, &labels, used as f64);
+            }
+        }
+    }
+}
+
+/// What metrics-server reads.
+pub(super) async fn resource(inner: &Inner) -> Answer {
+    let mut text = Text::new();
+    resource::write(summary(inner, Depth::CpuAndMemory).await.as_ref(), &mut text);
+    said(text)
+}
+
+/// Containers by cAdvisor's names.
+pub(super) async fn cadvisor(inner: &Inner) -> Answer {
+    let mut text = Text::new();
+    let machine = inner.sources.stats.machine();
+    cadvisor::machine(machine, &mut text);
+    let found = summary(inner, Depth::All).await;
+    let pods = inner.sources.pods.pods();
+    cadvisor::containers(found.as_ref(), &pods, machine, &mut text);
+    said(text)
+}
+
+/// Probes.
+pub(super) fn probes(inner: &Inner) -> Answer {
+    let mut text = Text::new();
+    inner.sources.probe_metrics.write(&mut text);
+    started(&mut text);
+    said(text)
+}
+
+/// Health checks.
+pub(super) fn slis(inner: &Inner) -> Answer {
+    let mut text = Text::new();
+    inner.sources.metrics.write_health(&mut text);
+    started(&mut text);
+    said(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::stats::summary::{FsStats, PvcReference};
+
+    #[test]
+    fn a_claim_that_two_pods_use_is_one_volume() {
+        let of = |used| VolumeStats {
+            name: "v".into(),
+            fs: FsStats { used_bytes: Some(used), ..FsStats::default() },
+            pvc_ref: Some(PvcReference { name: "data".into(), namespace: "ns".into() }),
+        };
+        let mut text = Text::new();
+        volumes(&[of(5), of(5)], &mut text);
+        assert_eq!(
+            text.finish(),
+            "# HELP kubelet_volume_stats_used_bytes [ALPHA] Bytes in use.\n\
+             # TYPE kubelet_volume_stats_used_bytes gauge\n\
+             kubelet_volume_stats_used_bytes{namespace=\"ns\",persistentvolumeclaim=\"data\"} 5\n"
+        );
+    }
+}

@@ -1,0 +1,358 @@
+//! `/metrics/cadvisor`: pods and containers by the names that cAdvisor made usual, from the runtime's
+//! statistics. Owns the names and labels; never measures. Called by [`super::cadvisor`].
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Kind, Summary, Text};
+use crate::server::stats::machine::Machine;
+use crate::server::stats::summary::{ContainerStats, CpuStats, IoStats, MemoryStats, PodStats, PsiStats};
+
+/// What this is.
+#[expect(clippy::cast_precision_loss, reason = "bytes of a machine")]
+pub(super) fn machine(machine: &Machine, text: &mut Text) {
+    let id = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let boot = id("/proc/sys/kernel/random/boot_id");
+    let (machine_id, system) = (id("/etc/machine-id"), id("/sys/class/dmi/id/product_uuid"));
+    let labels = [("boot_id", boot.as_str()), ("machine_id", &machine_id), ("system_uuid", &system)];
+    let (cores, sockets) = machine.cores();
+    for (name, help, value) in [
+        ("machine_cpu_cores", "Logical processors.", machine.cpus as f64),
+        ("machine_cpu_physical_cores", "Cores.", cores as f64),
+        ("machine_cpu_sockets", "Sockets.", sockets as f64),
+        ("machine_memory_bytes", "Memory.", machine.memory as f64),
+        ("machine_swap_bytes", "Swap.", machine.swap as f64),
+    ] {
+        text.family(name, help, Kind::Gauge);
+        text.sample(name, &labels, value);
+    }
+}
+
+/// A pod, a container, or the whole machine, with cAdvisor's labels.
+struct Row<'a> {
+    id: String,
+    container: &'a str,
+    image: String,
+    name: &'a str,
+    namespace: &'a str,
+    pod: &'a str,
+    start: i64,
+    cpu: Option<&'a CpuStats>,
+    memory: Option<&'a MemoryStats>,
+    io: Option<&'a IoStats>,
+    of: Of<'a>,
+}
+
+enum Of<'a> {
+    Machine,
+    Pod(&'a PodStats),
+    Container(&'a ContainerStats),
+}
+
+impl Row<'_> {
+    fn labels(&self) -> Vec<(&str, &str)> {
+        vec![
+            ("container", self.container),
+            ("id", &self.id),
+            ("image", &self.image),
+            ("name", self.name),
+            ("namespace", self.namespace),
+            ("pod", self.pod),
+        ]
+    }
+}
+
+/// The pod's cgroup, as the driver cgroupfs names it.
+fn cgroup(pod: Option<&Pod>, uid: &str) -> String {
+    let class = pod.and_then(|pod| pod.status.as_ref()).and_then(|status| status.qos_class.as_deref());
+    match class {
+        Some("Guaranteed") => format!("/kubepods/pod{uid}"),
+        Some("Burstable") => format!("/kubepods/burstable/pod{uid}"),
+        _ => format!("/kubepods/besteffort/pod{uid}"),
+    }
+}
+
+fn image(pod: Option<&Pod>, container: &str) -> String {
+    let Some(pod) = pod else { return String::new() };
+    let statuses = pod.status.iter().flat_map(|status| {
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses]
+            .into_iter()
+            .flatten()
+            .flatten()
+    });
+    statuses
+        .into_iter()
+        .find(|status| status.name == container)
+        .map(|status| status.image.clone())
+        .unwrap_or_default()
+}
+
+fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
+    let node = &summary.node;
+    let mut rows = vec![Row {
+        id: "/".to_owned(),
+        container: "",
+        image: String::new(),
+        name: "",
+        namespace: "",
+        pod: "",
+        start: node.start_time,
+        cpu: node.cpu.as_ref(),
+        memory: node.memory.as_ref(),
+        io: node.io.as_ref(),
+        of: Of::Machine,
+    }];
+    for stats in &summary.pods {
+        let uid = stats.pod_ref.uid.as_str();
+        let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
+        let group = cgroup(api, uid);
+        rows.push(Row {
+            id: group.clone(),
+            container: "",
+            image: String::new(),
+            name: "",
+            namespace: &stats.pod_ref.namespace,
+            pod: &stats.pod_ref.name,
+            start: stats.start_time,
+            cpu: stats.cpu.as_ref(),
+            memory: stats.memory.as_ref(),
+            io: stats.io.as_ref(),
+            of: Of::Pod(stats),
+        });
+        rows.extend(stats.containers.iter().map(|container| Row {
+            id: format!("{group}/{}", container.id),
+            container: &container.name,
+            image: image(api, &container.name),
+            name: &container.id,
+            namespace: &stats.pod_ref.namespace,
+            pod: &stats.pod_ref.name,
+            start: container.start_time,
+            cpu: container.cpu.as_ref(),
+            memory: container.memory.as_ref(),
+            io: container.io.as_ref(),
+            of: Of::Container(container),
+        }));
+    }
+    rows
+}
+
+/// Extra labels, a value, when it was taken in Unix nanoseconds.
+type Sample<'a> = (Vec<(&'a str, &'a str)>, f64, i64);
+
+fn family<'a>(
+    text: &mut Text,
+    rows: &'a [Row<'a>],
+    (name, help, kind): (&str, &str, Kind),
+    pick: impl Fn(&'a Row<'a>) -> Vec<Sample<'a>>,
+) {
+    let mut begun = false;
+    for row in rows {
+        for (more, value, time) in pick(row) {
+            if !std::mem::replace(&mut begun, true) {
+                text.family(name, help, kind);
+            }
+            let labels: Vec<_> = row.labels().into_iter().chain(more).collect();
+            text.sample_at(name, &labels, value, (time > 0).then_some(time / 1_000_000));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes and times, as upstream")]
+fn one<'a>(value: Option<u64>, time: i64) -> Vec<Sample<'a>> {
+    value.map(|value| (Vec::new(), value as f64, time)).into_iter().collect()
+}
+
+/// Everything of everybody.
+pub(super) fn containers(summary: Option<&Summary>, pods: &[Arc<Pod>], machine: &Machine, text: &mut Text) {
+    let failed = f64::from(u8::from(summary.is_none()));
+    text.family("container_scrape_error", "1 when containers could not be looked at, else 0.", Kind::Gauge);
+    text.sample("container_scrape_error", &[], failed);
+    let Some(summary) = summary else { return };
+    let rows = rows(summary, pods);
+    processor(&rows, machine, text);
+    memory(&rows, text);
+    network(&rows, text);
+    rest(&rows, text);
+    pressure(&rows, text);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
+fn processor(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
+    let name = ("container_cpu_usage_seconds_total", "Processor time in seconds.", Kind::Counter);
+    family(text, rows, name, |row| {
+        let used = row.cpu.and_then(|cpu| Some((cpu.usage_core_nano_seconds?, cpu.time)));
+        used.map(|(used, time)| (vec![("cpu", "total")], used as f64 / 1e9, time)).into_iter().collect()
+    });
+    let held: Vec<_> = rows.iter().map(|row| (&row.id, machine.throttling(&row.id))).collect();
+    let of = |row: &Row<'_>| held.iter().find(|(id, _)| **id == row.id).and_then(|(_, held)| *held);
+    for (name, help, pick) in [
+        ("container_cpu_cfs_periods_total", "Periods of the quota.", 0),
+        ("container_cpu_cfs_throttled_periods_total", "Periods in which it was held back.", 1),
+        ("container_cpu_cfs_throttled_seconds_total", "Seconds it was held back.", 2),
+    ] {
+        family(text, rows, (name, help, Kind::Counter), |row| {
+            let time = row.cpu.map_or(0, |cpu| cpu.time);
+            // Without a quota there are no periods.
+            let values = of(row).filter(|(periods, ..)| *periods > 0);
+            let value =
+                values.map(|(periods, throttled, seconds)| [periods as f64, throttled as f64, seconds]);
+            value
+                .and_then(|values| values.get(pick).copied())
+                .map(|v| (Vec::new(), v, time))
+                .into_iter()
+                .collect()
+        });
+    }
+}
+
+fn memory(rows: &[Row<'_>], text: &mut Text) {
+    type Pick = fn(&MemoryStats) -> Option<u64>;
+    let families: [(&str, &str, Pick); 3] = [
+        ("container_memory_rss", "Anonymous memory in bytes.", |memory| memory.rss_bytes),
+        ("container_memory_usage_bytes", "Memory in bytes, with everything.", |memory| memory.usage_bytes),
+        ("container_memory_working_set_bytes", "Working set in bytes.", |memory| memory.working_set_bytes),
+    ];
+    for (name, help, pick) in families {
+        family(text, rows, (name, help, Kind::Gauge), |row| {
+            row.memory.map(|memory| one(pick(memory), memory.time)).unwrap_or_default()
+        });
+    }
+    let name = ("container_memory_failures_total", "Page faults.", Kind::Counter);
+    family(text, rows, name, |row| {
+        let Some(memory) = row.memory else { return Vec::new() };
+        let kinds = [("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)];
+        let sample = |(kind, value): (&'static str, Option<u64>)| {
+            let value = one(value, memory.time).into_iter().next()?;
+            Some((vec![("failure_type", kind), ("scope", "container")], value.1, value.2))
+        };
+        kinds.into_iter().filter_map(sample).collect()
+    });
+}
+
+fn network(rows: &[Row<'_>], text: &mut Text) {
+    use crate::server::stats::summary::InterfaceStats;
+    type Pick = fn(&InterfaceStats) -> Option<u64>;
+    let families: [(&str, &str, Pick); 4] = [
+        ("container_network_receive_bytes_total", "Bytes received.", |i| i.rx_bytes),
+        ("container_network_receive_errors_total", "Errors of receiving.", |i| i.rx_errors),
+        ("container_network_transmit_bytes_total", "Bytes sent.", |i| i.tx_bytes),
+        ("container_network_transmit_errors_total", "Errors of sending.", |i| i.tx_errors),
+    ];
+    for (name, help, pick) in families {
+        family(text, rows, (name, help, Kind::Counter), |row| {
+            // The network is the pod's, not its containers'.
+            let Of::Pod(pod) = &row.of else { return Vec::new() };
+            let Some(network) = &pod.network else { return Vec::new() };
+            let sample = |interface| {
+                let interface: &InterfaceStats = interface;
+                let value = one(pick(interface), network.time).into_iter().next()?;
+                Some((vec![("interface", interface.name.as_str())], value.1, value.2))
+            };
+            network.interfaces.iter().filter_map(sample).collect()
+        });
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
+fn rest(rows: &[Row<'_>], text: &mut Text) {
+    family(text, rows, ("container_start_time_seconds", "Start in Unix time.", Kind::Gauge), |row| {
+        (row.start > 0).then(|| (Vec::new(), (row.start / 1_000_000_000) as f64, 0)).into_iter().collect()
+    });
+    family(text, rows, ("container_last_seen", "When it was last looked at.", Kind::Gauge), |row| {
+        row.cpu.map(|cpu| (Vec::new(), (cpu.time / 1_000_000_000) as f64, cpu.time)).into_iter().collect()
+    });
+    family(
+        text,
+        rows,
+        ("container_fs_usage_bytes", "Bytes that it has written to its image.", Kind::Gauge),
+        |row| {
+            let Of::Container(ContainerStats { rootfs: Some(fs), .. }) = &row.of else { return Vec::new() };
+            let samples = one(fs.used_bytes, fs.time).into_iter();
+            samples.map(|(_, value, time)| (vec![("device", "")], value, time)).collect()
+        },
+    );
+    family(text, rows, ("container_processes", "Processes.", Kind::Gauge), |row| {
+        let Of::Pod(PodStats { process_stats: Some(stats), cpu, .. }) = &row.of else { return Vec::new() };
+        one(stats.process_count, cpu.as_ref().map_or(0, |cpu| cpu.time))
+    });
+}
+
+fn pressure(rows: &[Row<'_>], text: &mut Text) {
+    type Pick = for<'a> fn(&Row<'a>) -> Option<(&'a PsiStats, i64)>;
+    let kinds: [(&str, Pick); 3] = [
+        ("cpu", |row| row.cpu.and_then(|cpu| Some((cpu.psi.as_ref()?, cpu.time)))),
+        ("memory", |row| row.memory.and_then(|memory| Some((memory.psi.as_ref()?, memory.time)))),
+        ("io", |row| row.io.and_then(|io| Some((io.psi.as_ref()?, io.time)))),
+    ];
+    for (what, pick) in kinds {
+        for (word, help) in [
+            ("stalled", "Seconds in which nothing went on"),
+            ("waiting", "Seconds in which something waited"),
+        ] {
+            let name = format!("container_pressure_{what}_{word}_seconds_total");
+            family(text, rows, (&name, &format!("{help} for lack of {what}."), Kind::Counter), |row| {
+                let Some((psi, time)) = pick(row) else { return Vec::new() };
+                let micros = if word == "stalled" { psi.full.total } else { psi.some.total };
+                one(Some(micros), time)
+                    .into_iter()
+                    .map(|(labels, value, time)| (labels, value / 1e6, time))
+                    .collect()
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::stats::summary::{InterfaceStats, NetworkStats, PodReference, PsiData};
+    use serde_json::json;
+
+    #[test]
+    fn containers_by_the_usual_names() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "uid": "u", "name": "web", "namespace": "ns" },
+            "status": { "qosClass": "Burstable", "containerStatuses": [
+                { "name": "c", "image": "nginx:1", "imageID": "", "ready": true, "restartCount": 0 } ] },
+        }))
+        .unwrap();
+        let time = 1_700_000_000_000_000_000;
+        let psi =
+            PsiStats { full: PsiData { total: 2_000_000, ..PsiData::default() }, some: PsiData::default() };
+        let cpu = CpuStats {
+            time,
+            usage_core_nano_seconds: Some(2_000_000_000),
+            psi: Some(psi),
+            ..CpuStats::default()
+        };
+        let container = ContainerStats {
+            name: "c".into(),
+            id: "abc".into(),
+            cpu: Some(cpu),
+            ..ContainerStats::default()
+        };
+        let eth0 = InterfaceStats { name: "eth0".into(), rx_bytes: Some(7), ..InterfaceStats::default() };
+        let stats = PodStats {
+            pod_ref: PodReference { name: "web".into(), namespace: "ns".into(), uid: "u".into() },
+            containers: vec![container],
+            network: Some(NetworkStats { time, default: eth0.clone(), interfaces: vec![eth0] }),
+            ..PodStats::default()
+        };
+        let summary = Summary { pods: vec![stats], ..Summary::default() };
+        let mut text = Text::new();
+        let machine = Machine::new().unwrap();
+        containers(Some(&summary), &[Arc::new(pod)], &machine, &mut text);
+        let text = text.finish();
+        let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
+        for line in [
+            format!("container_cpu_usage_seconds_total{{{of},cpu=\"total\"}} 2 1700000000000"),
+            format!("container_pressure_cpu_stalled_seconds_total{{{of}}} 2 1700000000000"),
+            "container_network_receive_bytes_total{container=\"\",id=\"/kubepods/burstable/podu\",image=\"\",name=\"\",\
+             namespace=\"ns\",pod=\"web\",interface=\"eth0\"} 7 1700000000000".to_owned(),
+            "container_scrape_error 0".to_owned(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
+        }
+    }
+}

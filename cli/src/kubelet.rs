@@ -1,0 +1,112 @@
+//! `kubelet …`, which is `gantry kubelet …`. Owns what is printed before anything runs, and the exit
+//! code; never a decision about a pod. Called by main.
+
+mod health;
+mod host;
+mod lock;
+mod log;
+mod node_pods;
+mod parts;
+mod run;
+mod systemd;
+mod wiring;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use gantry_agent::config::{self, Host, Order};
+use gantry_agent::version;
+
+use crate::output;
+
+/// The arguments of a kubelet, if that is what this process is to be: by its own name, or by its
+/// first word.
+pub(crate) fn arguments(line: &[OsString]) -> Option<Vec<String>> {
+    let text = |words: &[OsString]| words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let name = line.first().map(|name| Path::new(name).file_name().unwrap_or_default().to_owned());
+    if name.is_some_and(|name| name == "kubelet") {
+        return Some(text(line.get(1..).unwrap_or_default()));
+    }
+    (line.get(1).is_some_and(|word| word == "kubelet")).then(|| text(line.get(2..).unwrap_or_default()))
+}
+
+/// Runs until it is told to end.
+pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
+    let host = Host { unified: host::is_unified() };
+    let loaded = match config::load(arguments, host, output::say) {
+        Ok(Order::Run(loaded)) => loaded,
+        Ok(Order::Help) => return print(&config::flag::usage()),
+        Ok(Order::Version { raw: false }) => return print(&format!("Kubernetes {}\n", version::KUBELET)),
+        Ok(Order::Version { raw: true }) => return print(&format!("{}\n", version::raw())),
+        Err(error) => {
+            log::init(log::Format::Text, 0);
+            tracing::error!(err = %error, "command failed");
+            return ExitCode::FAILURE;
+        }
+    };
+    let logging = &loaded.config.logging;
+    let format = if logging.format == "json" { log::Format::Json } else { log::Format::Text };
+    let verbosity = log::init(format, logging.verbosity);
+    tracing::info!(kubeletVersion = version::KUBELET, "Kubelet version");
+    for note in &loaded.notes {
+        tracing::warn!("{note}");
+    }
+    if !rustix::process::geteuid().is_root() {
+        tracing::error!(
+            err = format!(
+                "kubelet needs to run as uid `0`. It is being run as {}",
+                rustix::process::geteuid().as_raw()
+            ),
+            "Kubelet running with insufficient permissions"
+        );
+    }
+    // Whoever makes a TLS connection later finds it.
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        tracing::debug!("a TLS provider was there already");
+    }
+    let done = threads().and_then(|tokio| {
+        let done = tokio.block_on(run::run(*loaded, verbosity));
+        tokio.shutdown_timeout(Duration::from_secs(1));
+        done
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(err = format!("failed to run Kubelet: {error:#}"), "command failed");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn threads() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the threads that everything runs on")
+}
+
+fn print(text: &str) -> ExitCode {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_is_known_by_its_name_or_its_first_word() {
+        let of = |words: &[&str]| arguments(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["/usr/bin/kubelet", "-v", "4"]), Some(vec!["-v".to_owned(), "4".to_owned()]));
+        assert_eq!(of(&["gantry", "kubelet", "--version"]), Some(vec!["--version".to_owned()]));
+        assert_eq!(of(&["kubelet"]), Some(vec![]));
+        assert_eq!(of(&["gantry", "ps"]), None);
+        assert_eq!(of(&["gantry-kubelet"]), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! The node's pods as the kubelet's own API shows them. Owns nothing: it looks at what the status
+//! loop last told. Called by the server.
+
+use std::sync::Arc;
+
+use gantry_agent::pod::spec::PodUid;
+use gantry_agent::server::NodePods;
+use gantry_agent::source::Seen;
+use gantry_agent::status::Told;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
+
+/// See the module. A mirror pod has its static pod's name.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) told: watch::Receiver<Told>,
+    pub(super) seen: watch::Receiver<Seen>,
+}
+
+impl NodePods for View {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.told.borrow().values().cloned().collect()
+    }
+
+    fn translate(&self, uid: &str) -> String {
+        let mirror = PodUid::parse(uid).and_then(|uid| self.seen.borrow().mirrors.get(&uid).cloned());
+        let Some(mirror) = mirror else { return uid.to_owned() };
+        let same = |pod: &Pod| {
+            pod.metadata.name == mirror.metadata.name && pod.metadata.namespace == mirror.metadata.namespace
+        };
+        let told = self.told.borrow();
+        let found = told.iter().find(|(_, pod)| same(pod)).map(|(uid, _)| uid.to_string());
+        found.unwrap_or_else(|| uid.to_owned())
+    }
+}

@@ -1,0 +1,338 @@
+//! The parts of a kubelet: made, joined and started. Owns their order; what each is told stands in
+//! [`super::wiring`]. Called by [`super::run`].
+//!
+//! ```text
+//! static files ─┐                        ┌─► statuses, mirror pods, events ─► API server
+//! API server ───┴─► sync ─► agent ─► pods┤
+//!                                        └─► 10250, 10255
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gantry_agent::agent::Agent;
+use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
+use gantry_agent::events::sink::{self, Recorder};
+use gantry_agent::events::{Kind, NodeNote};
+use gantry_agent::healthz::Checks;
+use gantry_agent::housekeeping::images::Collector;
+use gantry_agent::housekeeping::logs;
+use gantry_agent::identity::{Clients, Names, Notice, ca};
+use gantry_agent::manifest::api;
+use gantry_agent::metrics::{Metrics, ProbeMetrics};
+use gantry_agent::pod::run::Deps;
+use gantry_agent::pod::worker::PodHandle;
+use gantry_agent::registration::machine::{self, HostAddresses};
+use gantry_agent::registration::{self, World};
+use gantry_agent::runtime::cri::CriRuntime;
+use gantry_agent::server::client_ca::ClientCa;
+use gantry_agent::server::health::Check;
+use gantry_agent::server::listen::tls_config;
+use gantry_agent::server::stats::Stats;
+use gantry_agent::server::{self, Server};
+use gantry_agent::source::{self, Seen};
+use gantry_agent::status::mirror::{self, Mirrors};
+use gantry_agent::status::{self, form};
+use gantry_agent::{static_pods, sync, version};
+use k8s_openapi::api::core::v1::Node;
+use rustls::server::ResolvesServerCert;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tonic::transport::Channel;
+
+use super::log::Verbosity;
+use super::node_pods::View;
+use super::wiring;
+
+/// What a kubelet is made of.
+pub(super) struct Parts<'a> {
+    pub(super) flags: &'a KubeletFlags,
+    pub(super) config: &'a KubeletConfiguration,
+    pub(super) flagz: Vec<(String, String)>,
+    pub(super) name: String,
+    /// None without an API server.
+    pub(super) clients: Option<Clients>,
+    pub(super) channel: Channel,
+    pub(super) deps: Deps,
+    pub(super) runtime: CriRuntime,
+    pub(super) certificate: Arc<dyn ResolvesServerCert>,
+    /// Where the serving certificate learns the node's names.
+    pub(super) names: watch::Sender<Option<Names>>,
+    pub(super) notices: mpsc::Receiver<Notice>,
+    pub(super) checks: Checks,
+    pub(super) verbosity: Verbosity,
+    pub(super) stopped: watch::Receiver<bool>,
+}
+
+/// What goes on.
+pub(super) struct Running {
+    pub(super) pods: watch::Receiver<Arc<[PodHandle]>>,
+    pub(super) server: Server,
+}
+
+impl Parts<'_> {
+    /// Starts everything; it ends with the process, or when it is stopped.
+    pub(super) async fn start(mut self) -> Result<Running> {
+        let (recorder, queue) = sink::queue(self.deps.clock.clone());
+        let mut agent = Agent::start(Vec::new(), self.deps.clone());
+        let pods = agent.watch_pods();
+        let client = self.clients.as_ref().map(|clients| clients.pods.clone());
+        let (seen_in, nothing) = watch::channel(Seen::default());
+        let seen = client.clone().map(|client| source::follow(client, &self.name));
+        let (statics_in, statics) = watch::channel(None);
+        let node = self.register(&mut agent, recorder.clone())?;
+        // Their tasks end with the process.
+        drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
+        let shown = seen.clone().unwrap_or(nothing);
+        let (told, _) = status::publish(status::Sources {
+            client: client.clone(),
+            seen: shown.clone(),
+            pods: pods.clone(),
+            statics: statics.clone(),
+            form: form::status,
+        });
+        if let Some(client) = &client {
+            let mirrors = Mirrors {
+                client: client.clone(),
+                node: node.clone(),
+                seen: shown.clone(),
+                pods: pods.clone(),
+                statics: statics.clone(),
+            };
+            drop(mirror::keep(mirrors));
+        }
+        let sources = sync::Sources { seen, node, found: self.folder().await };
+        tokio::spawn(sync::run(agent, sources, statics_in));
+        // Nobody sends: it is there for as long as somebody listens.
+        tokio::spawn(async move { seen_in.closed().await });
+        self.housekeeping(&recorder)?;
+        forward(&mut self.notices, recorder);
+        let server = self.serve(View { told, seen: shown }, client).await?;
+        Ok(Running { pods, server })
+    }
+
+    async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::Found>> {
+        let path = &self.config.static_pod_path;
+        if path.is_empty() {
+            return None;
+        }
+        let every = self.config.file_check_frequency.duration();
+        Some(static_pods::follow(PathBuf::from(path), self.name.clone(), every).await.0)
+    }
+
+    /// The Node object, and what admission and the serving certificate learn of it.
+    fn register(&self, agent: &mut Agent, recorder: Recorder) -> Result<watch::Receiver<Option<Arc<Node>>>> {
+        let Some(clients) = self.clients.clone() else {
+            let (_, node) = watch::channel(None);
+            return Ok(node);
+        };
+        let settings = wiring::registration(self.flags, self.config, &self.name)?;
+        let (_, troubles) = watch::channel(Vec::new());
+        let world = World {
+            client: clients.lease.clone(),
+            lease: clients.lease.clone(),
+            troubled: Arc::new(move || clients.renew()),
+            about: Arc::new(self.runtime.clone()),
+            machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
+            addresses: Arc::new(HostAddresses),
+            recorder,
+            troubles,
+            clock: self.deps.clock.clone(),
+        };
+        let registered = registration::start(settings, world);
+        let (admission_in, admission) = watch::channel(None);
+        // Told on last: who knows the node may count on its admission.
+        let (known_in, known) = watch::channel(None);
+        let rules = wiring::admission(self.config)?;
+        let (mut node, names) = (registered.node, self.names.clone());
+        tokio::spawn(async move {
+            loop {
+                let now = node.borrow_and_update().clone();
+                if let Some(node) = &now {
+                    admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
+                    names.send_if_modified(|old| replace(old, names_of(node)));
+                }
+                known_in.send_replace(now);
+                if node.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        agent.admit_by(admission);
+        Ok(known)
+    }
+
+    /// Logs and images that nobody needs.
+    fn housekeeping(&self, recorder: &Recorder) -> Result<()> {
+        let keeper = Arc::new(self.runtime.clone());
+        let clock = self.deps.clock.clone();
+        let rotation = wiring::logs(self.config)?;
+        tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
+        let collector = Collector::new(wiring::images(self.config), keeper, clock);
+        let recorder = recorder.clone();
+        tokio::spawn(collector.run(self.stopped.clone(), move |outcome| {
+            for warning in outcome.warnings {
+                let kind = Kind::Warning;
+                recorder.node(NodeNote { kind, reason: warning.reason, message: warning.message });
+            }
+        }));
+        Ok(())
+    }
+
+    /// 10250, and 10255 if it is on.
+    async fn serve(&self, view: View, client: Option<kube::Client>) -> Result<Server> {
+        let client_ca = client_ca(&self.config.authentication.x509.client_ca_file)?;
+        let configz = config::configz(self.config)["kubeletconfig"].clone();
+        let stats = Stats::new(wiring::stats(self.flags, self.config))?;
+        let sources = server::Sources {
+            node_name: self.name.clone(),
+            pods: Arc::new(view),
+            runtime: self.channel.clone(),
+            configz: Arc::new(move || configz.clone()),
+            flagz: self.flagz.clone(),
+            version: version::KUBELET.to_owned(),
+            metrics: Arc::new(Metrics::default()),
+            probe_metrics: Arc::new(ProbeMetrics::default()),
+            checks: vec![self.pulse()],
+            stats,
+            verbosity: self.verbosity.clone(),
+        };
+        let server = Server::new(
+            wiring::server(self.config),
+            sources,
+            wiring::authentication(self.config, client_ca),
+            wiring::authorization(self.config),
+            client,
+        )?;
+        let keeping = server.clone();
+        tokio::spawn(async move { keeping.keep_stats().await });
+        let address: IpAddr =
+            self.config.address.parse().with_context(|| format!("address {:?}", self.config.address))?;
+        let listen = async |port: i32| -> Result<TcpListener> {
+            let address = SocketAddr::new(address, u16::try_from(port).context("a port")?);
+            TcpListener::bind(address)
+                .await
+                .with_context(|| format!("failed to listen and serve on {address}"))
+        };
+        if self.config.enable_server == Some(true) {
+            let tls = tls_config(self.certificate.clone(), &wiring::tls(self.config)?)?;
+            let (listener, server) = (listen(self.config.port).await?, server.clone());
+            tokio::spawn(async move { server.serve_tls(listener, tls).await });
+        }
+        if self.config.read_only_port > 0 {
+            let (listener, server) = (listen(self.config.read_only_port).await?, server.clone());
+            tokio::spawn(async move { server.serve_read_only(listener).await });
+        }
+        Ok(server)
+    }
+
+    /// Whether tasks of this process still get their turn.
+    fn pulse(&self) -> Check {
+        let most = (self.config.sync_frequency.duration() * 2).max(Duration::from_secs(5 * 60));
+        let (beat, last) = watch::channel(Instant::now());
+        tokio::spawn(async move {
+            while !beat.is_closed() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                beat.send_replace(Instant::now());
+            }
+        });
+        let look = move || {
+            let since = last.borrow().elapsed();
+            if since > most {
+                return Err(format!(
+                    "sync Loop took longer than expected (tolerance: {most:?}, last: {since:?})"
+                ));
+            }
+            Ok(())
+        };
+        self.checks.add("syncloop", look.clone());
+        Check::new("syncloop", look)
+    }
+}
+
+fn replace(old: &mut Option<Names>, new: Names) -> bool {
+    let changed = old.as_ref() != Some(&new);
+    *old = Some(new);
+    changed
+}
+
+/// As upstream reads a node's addresses.
+fn names_of(node: &Node) -> Names {
+    let mut names = Names::default();
+    for address in node.status.iter().flat_map(|status| status.addresses.iter().flatten()) {
+        let text = &address.address;
+        match (address.type_.as_str(), text.parse::<IpAddr>()) {
+            ("Hostname" | "InternalIP" | "ExternalIP", Ok(ip)) => {
+                names.ips.insert(ip);
+            }
+            ("Hostname" | "InternalDNS" | "ExternalDNS", _) if !text.is_empty() => {
+                names.dns.insert(text.clone());
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The client CA's file, as it is from time to time.
+fn client_ca(file: &str) -> Result<ClientCa> {
+    let client_ca = ClientCa::default();
+    if file.is_empty() {
+        return Ok(client_ca);
+    }
+    let mut bundles = ca::follow(std::path::Path::new(file), ca::EVERY)?;
+    let first = bundles.borrow_and_update().clone();
+    client_ca.trust(&first).with_context(|| format!("the client CA {file}"))?;
+    let followed = client_ca.clone();
+    tokio::spawn(async move {
+        while bundles.changed().await.is_ok() {
+            let bundle = bundles.borrow_and_update().clone();
+            if let Err(error) = followed.trust(&bundle) {
+                tracing::warn!(err = %error, "keeping the client CA as it was");
+            }
+        }
+    });
+    Ok(client_ca)
+}
+
+/// What is told of certificates becomes events of the node.
+fn forward(notices: &mut mpsc::Receiver<Notice>, recorder: Recorder) {
+    let (_, none) = mpsc::channel(1);
+    let mut notices = std::mem::replace(notices, none);
+    tokio::spawn(async move {
+        while let Some(Notice { warning, reason, message }) = notices.recv().await {
+            let kind = if warning { Kind::Warning } else { Kind::Normal };
+            recorder.node(NodeNote { kind, reason, message });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{NodeAddress, NodeStatus};
+
+    use super::*;
+
+    #[test]
+    fn names_are_hosts_and_addresses_of_the_node() {
+        let address =
+            |type_: &str, address: &str| NodeAddress { address: address.to_owned(), type_: type_.to_owned() };
+        let addresses = vec![
+            address("InternalIP", "10.0.0.1"),
+            address("ExternalIP", "fd00::1"),
+            address("Hostname", "n1"),
+            address("Hostname", "10.0.0.2"),
+            address("InternalDNS", "n1.local"),
+            address("InternalIP", ""),
+            address("Other", "x"),
+        ];
+        let status = NodeStatus { addresses: Some(addresses), ..NodeStatus::default() };
+        let names = names_of(&Node { status: Some(status), ..Node::default() });
+        assert_eq!(names.dns, ["n1".to_owned(), "n1.local".to_owned()].into());
+        let ips = ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|ip| ip.parse().unwrap());
+        assert_eq!(names.ips, ips.into());
+    }
+}

@@ -1,0 +1,86 @@
+//! systemd's side of a service: that it is ready, and that it is still well. Owns the two messages;
+//! never what well means. Called by [`super::run`].
+
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use gantry_agent::healthz::Checks;
+
+/// Tells systemd a state, if it wants to hear.
+pub(super) fn notify(state: &str) -> io::Result<bool> {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(false) };
+    let path = path.into_encoded_bytes();
+    let address = match path.split_first() {
+        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(std::path::Path::new(&*String::from_utf8_lossy(&path)))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
+    Ok(true)
+}
+
+/// How long systemd waits for a sign of life, if it does.
+pub(super) fn watchdog() -> Result<Option<Duration>> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    period(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"), std::process::id())
+}
+
+fn period(micros: Option<String>, pid: Option<String>, own: u32) -> Result<Option<Duration>> {
+    let Some(micros) = micros else { return Ok(None) };
+    let wrong = |name: &str, text: &str| {
+        anyhow::anyhow!(
+            "create health checker: configure watchdog: error converting {name}: {text:?} is no number"
+        )
+    };
+    let period = micros.parse::<u64>().map_err(|_| wrong("WATCHDOG_USEC", &micros))?;
+    if let Some(pid) = pid
+        && pid.parse::<u32>().map_err(|_| wrong("WATCHDOG_PID", &pid))? != own
+    {
+        return Ok(None);
+    }
+    let period = Duration::from_micros(period);
+    if period <= Duration::from_secs(1) {
+        bail!("create health checker: configure watchdog timeout too small: {period:?}");
+    }
+    Ok(Some(period))
+}
+
+/// Twice in each period, as long as all is well.
+pub(super) async fn keep_alive(period: Duration, checks: Checks) {
+    tracing::info!(interval = ?(period / 2), "Starting systemd watchdog with interval");
+    loop {
+        match checks.all() {
+            Err(error) => tracing::error!(
+                err = error,
+                "Do not notify watchdog this iteration as the kubelet is reportedly not healthy"
+            ),
+            Ok(()) => {
+                if let Err(error) = notify("WATCHDOG=1") {
+                    tracing::error!(err = %error, "Failed to notify watchdog");
+                }
+            }
+        }
+        tokio::time::sleep(period / 2).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(micros: &str, pid: Option<&str>) -> Result<Option<Duration>> {
+        period(Some(micros.to_owned()), pid.map(str::to_owned), 7)
+    }
+
+    #[test]
+    fn the_watchdog_is_for_this_process_and_not_too_fast() {
+        assert_eq!(period(None, None, 7).unwrap(), None);
+        assert_eq!(of("4000000", None).unwrap(), Some(Duration::from_secs(4)));
+        assert_eq!(of("4000000", Some("7")).unwrap(), Some(Duration::from_secs(4)));
+        assert_eq!(of("4000000", Some("8")).unwrap(), None);
+        assert!(of("1000000", None).unwrap_err().to_string().contains("watchdog timeout too small"));
+        assert!(of("soon", None).is_err());
+    }
+}

@@ -1,0 +1,280 @@
+//! What each part is told of the flags and the configuration. Pure but for the names of folders:
+//! owns the mapping; never a default of its own. Called by [`super::run`].
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gantry_agent::admission::Allowed;
+use gantry_agent::config::duration::Span;
+use gantry_agent::config::{KubeletConfiguration, KubeletFlags};
+use gantry_agent::housekeeping::{images, logs};
+use gantry_agent::identity::bootstrap;
+use gantry_agent::identity::client::{Limits, Pace};
+use gantry_agent::manifest::api::NodeSettings;
+use gantry_agent::manifest::quantity;
+use gantry_agent::node::Given;
+use gantry_agent::registration::{self, Threshold};
+use gantry_agent::server::authn::Authentication;
+use gantry_agent::server::authz::Mode;
+use gantry_agent::server::client_ca::ClientCa;
+use gantry_agent::server::listen::TlsSettings;
+use gantry_agent::server::route::Switches;
+use gantry_agent::server::{self, stats};
+use gantry_agent::version;
+use k8s_openapi::api::core::v1::Taint;
+
+/// A flag or a field that no part can use as it is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("bad --node-ip {0:?}: must be an IP address, or two of different families")]
+    NodeIp(String),
+    #[error("{field} {value:?} is no quantity")]
+    Quantity { field: &'static str, value: String },
+    #[error("evictionHard {signal}: invalid threshold {value:?}")]
+    Threshold { signal: &'static str, value: String },
+    #[error("allowedUnsafeSysctls: {0}")]
+    Sysctls(String),
+    #[error("tlsMinVersion {0:?} is not supported: VersionTLS12 or VersionTLS13")]
+    Tls(String),
+    #[error("cannot reserve {resource:?} resource in {field}")]
+    Reserved { field: &'static str, resource: String },
+}
+
+fn on(value: Option<bool>) -> bool {
+    value == Some(true)
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
+fn whole<T: TryFrom<i64> + Default>(value: impl Into<i64>) -> T {
+    T::try_from(value.into()).unwrap_or_default()
+}
+
+fn number<T: TryFrom<i64> + Default>(value: Option<i32>) -> T {
+    whole(value.unwrap_or_default())
+}
+
+/// What the machine is told about itself.
+pub(super) fn given(config: &KubeletConfiguration, name: &str) -> Given {
+    Given {
+        name: Some(name.to_owned()),
+        resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
+        cluster_domain: Some(config.cluster_domain.clone()),
+        cluster_dns: config.cluster_dns.clone(),
+    }
+}
+
+/// The way to the API server.
+pub(super) fn identity(
+    flags: &KubeletFlags,
+    config: &KubeletConfiguration,
+    name: &str,
+) -> bootstrap::Settings {
+    bootstrap::Settings {
+        kubeconfig: PathBuf::from(&flags.kubeconfig),
+        bootstrap: path(&flags.bootstrap_kubeconfig),
+        cert_dir: PathBuf::from(&flags.cert_dir),
+        node: name.to_owned(),
+        rotate: config.rotate_certificates,
+        limits: limits(config),
+    }
+}
+
+fn limits(config: &KubeletConfiguration) -> Limits {
+    let pace = |per_second: Option<i32>, burst: i32| Pace {
+        per_second: per_second.unwrap_or_default().into(),
+        burst: burst.into(),
+    };
+    let lease = Duration::from_secs(whole(config.node_lease_duration_seconds));
+    Limits {
+        pods: pace(config.kube_api_qps, config.kube_api_burst),
+        events: pace(config.event_record_qps, config.event_burst),
+        lease: lease.min(config.node_status_update_frequency.duration()),
+    }
+}
+
+/// The Node object.
+pub(super) fn registration(
+    flags: &KubeletFlags,
+    config: &KubeletConfiguration,
+    name: &str,
+) -> Result<registration::Settings, Error> {
+    let taint = |taint: &gantry_agent::config::fields::Taint| Taint {
+        effect: taint.effect.clone(),
+        key: taint.key.clone(),
+        time_added: None,
+        value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
+    };
+    let hard = |signal: &'static str| match config.eviction_hard.get(signal) {
+        Some(value) if !flags.allocatable_ignore_eviction => threshold(signal, value),
+        _ => Ok(Threshold::None),
+    };
+    Ok(registration::Settings {
+        node_name: name.to_owned(),
+        hostname: name.to_owned(),
+        register: on(config.register_node),
+        labels: flags.node_labels.clone(),
+        taints: config.register_with_taints.iter().map(taint).collect(),
+        provider_id: config.provider_id.clone(),
+        external_cloud: flags.cloud_provider == "external",
+        node_ips: node_ips(&flags.node_ip)?,
+        attach_detach: on(config.enable_controller_attach_detach),
+        max_pods: config.max_pods.into(),
+        pods_per_core: config.pods_per_core.into(),
+        system_reserved: reserved("systemReserved", &config.system_reserved)?,
+        kube_reserved: reserved("kubeReserved", &config.kube_reserved)?,
+        evict_memory: hard("memory.available")?,
+        evict_storage: hard("nodefs.available")?,
+        local_storage: on(config.local_storage_capacity_isolation),
+        port: config.port,
+        status_every: config.node_status_update_frequency.duration(),
+        report_every: config.node_status_report_frequency.duration(),
+        lease_seconds: config.node_lease_duration_seconds,
+        max_images: config.node_status_max_images.unwrap_or_default(),
+        kubelet_version: version::KUBELET.to_owned(),
+        declared_features: declared_features(),
+    })
+}
+
+/// What a scheduler may count on beyond what every 1.36 node does.
+fn declared_features() -> Vec<String> {
+    vec!["RestartAllContainersOnContainerExits".to_owned()]
+}
+
+fn node_ips(text: &str) -> Result<Vec<std::net::IpAddr>, Error> {
+    let wrong = || Error::NodeIp(text.to_owned());
+    let ips: Vec<std::net::IpAddr> = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_err(|_| wrong()))
+        .collect::<Result<_, _>>()?;
+    let same = matches!(ips[..], [a, b] if a.is_ipv4() == b.is_ipv4());
+    if ips.len() > 2 || same { Err(wrong()) } else { Ok(ips) }
+}
+
+type Amounts = std::collections::BTreeMap<String, String>;
+
+fn reserved(field: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
+    for (resource, value) in amounts {
+        if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
+            return Err(Error::Reserved { field, resource: resource.clone() });
+        }
+        if !quantity::parse_milli(value).is_ok_and(|amount| amount >= 0) {
+            return Err(Error::Quantity { field, value: value.clone() });
+        }
+    }
+    Ok(amounts.clone())
+}
+
+fn threshold(signal: &'static str, value: &str) -> Result<Threshold, Error> {
+    let wrong = || Error::Threshold { signal, value: value.to_owned() };
+    match value.strip_suffix('%') {
+        Some(percent) => match percent.parse::<f32>().map_err(|_| wrong())? {
+            share if (0.0..=100.0).contains(&share) => Ok(Threshold::Share(share / 100.0)),
+            _ => Err(wrong()),
+        },
+        None => quantity::parse_units(value).map(Threshold::Bytes).map_err(|_| wrong()),
+    }
+}
+
+/// What admission needs beside the Node object.
+pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, Error> {
+    let app_armor = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    Ok(NodeSettings {
+        app_armor: app_armor.is_ok_and(|text| text.starts_with('Y')),
+        sysctls: Allowed::new(config.allowed_unsafe_sysctls.clone()).map_err(Error::Sysctls)?,
+    })
+}
+
+/// Logs of containers.
+pub(super) fn logs(config: &KubeletConfiguration) -> Result<logs::Settings, Error> {
+    let value = &config.container_log_max_size;
+    let wrong = || Error::Quantity { field: "containerLogMaxSize", value: value.clone() };
+    Ok(logs::Settings {
+        max_size: quantity::parse_units(value)
+            .ok()
+            .and_then(|size| u64::try_from(size).ok())
+            .ok_or_else(wrong)?,
+        max_files: number(config.container_log_max_files),
+        workers: number(config.container_log_max_workers),
+        interval: config.container_log_monitor_interval.unwrap_or_default().duration(),
+    })
+}
+
+/// Images that nobody uses.
+pub(super) fn images(config: &KubeletConfiguration) -> images::Settings {
+    images::Settings {
+        high_percent: number(config.image_gc_high_threshold_percent),
+        low_percent: number(config.image_gc_low_threshold_percent),
+        min_age: config.image_minimum_gc_age.duration(),
+        max_age: config.image_maximum_gc_age.duration(),
+    }
+}
+
+/// The kubelet's own API.
+pub(super) fn server(config: &KubeletConfiguration) -> server::Settings {
+    server::Settings {
+        switches: Switches {
+            enable_debugging_handlers: on(config.enable_debugging_handlers),
+            enable_system_log_handler: on(config.enable_system_log_handler),
+            enable_profiling_handler: on(config.enable_profiling_handler),
+            enable_debug_flags_handler: on(config.enable_debug_flags_handler),
+        },
+        stream_idle: config.streaming_connection_idle_timeout.duration(),
+        node_logs: PathBuf::from("/var/log"),
+        pod_logs: PathBuf::from(&config.pod_logs_dir),
+        system_log_query: on(config.enable_system_log_query),
+    }
+}
+
+/// Who may ask it.
+pub(super) fn authentication(config: &KubeletConfiguration, client_ca: ClientCa) -> Authentication {
+    let webhook = &config.authentication.webhook;
+    Authentication {
+        client_ca,
+        tokens_for: on(webhook.enabled).then(|| webhook.cache_ttl.duration()),
+        anonymous: on(config.authentication.anonymous.enabled),
+    }
+}
+
+/// What they may do.
+pub(super) fn authorization(config: &KubeletConfiguration) -> Mode {
+    let webhook = &config.authorization.webhook;
+    if config.authorization.mode == "AlwaysAllow" {
+        return Mode::AlwaysAllow;
+    }
+    Mode::Webhook {
+        allowed_for: webhook.cache_authorized_ttl.duration(),
+        denied_for: webhook.cache_unauthorized_ttl.duration(),
+    }
+}
+
+/// Its TLS.
+pub(super) fn tls(config: &KubeletConfiguration) -> Result<TlsSettings, Error> {
+    let only_13 = match config.tls_min_version.as_str() {
+        "" | "VersionTLS12" => false,
+        "VersionTLS13" => true,
+        other => return Err(Error::Tls(other.to_owned())),
+    };
+    Ok(TlsSettings { only_13, cipher_suites: config.tls_cipher_suites.clone() })
+}
+
+/// What is measured.
+pub(super) fn stats(flags: &KubeletFlags, config: &KubeletConfiguration) -> stats::Settings {
+    stats::Settings {
+        root_dir: PathBuf::from(&flags.root_dir),
+        pod_logs: PathBuf::from(&config.pod_logs_dir),
+        cgroup_root: config.cgroup_root.clone(),
+        kubelet_cgroups: config.kubelet_cgroups.clone(),
+        runtime_cgroups: flags.runtime_cgroups.clone(),
+        system_cgroups: config.system_cgroups.clone(),
+        // A negative number turns it off.
+        volume_period: config.volume_stats_agg_period.max(Span::default()).duration(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Each part hears what flags and files say.
+
+use gantry_agent::config::{self, Host, Loaded, Order};
+
+use super::*;
+
+fn loaded(text: &str, flags: &str) -> Loaded {
+    let folder = std::env::temp_dir().join(format!("gantry-wiring-{}-{}", std::process::id(), text.len()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("config.yaml");
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    std::fs::write(&file, format!("{head}{text}")).unwrap();
+    let words = format!("--config {} {flags}", file.display());
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    let loaded = config::load(&words, Host { unified: true }, |_| {}).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    match loaded {
+        Order::Run(loaded) => *loaded,
+        other => panic!("{other:?}"),
+    }
+}
+
+const CONFIG: &str = "
+maxPods: 7
+podsPerCore: 3
+registerNode: false
+registerWithTaints: [{key: a, value: b, effect: NoSchedule}]
+providerID: cloud://x
+systemReserved: {cpu: 100m}
+kubeReserved: {memory: 1Gi}
+evictionHard: {memory.available: 200Mi, nodefs.available: 5%}
+port: 11250
+nodeStatusUpdateFrequency: 3s
+nodeStatusReportFrequency: 70s
+nodeLeaseDurationSeconds: 20
+nodeStatusMaxImages: 9
+allowedUnsafeSysctls: [net.core.*]
+containerLogMaxSize: 1Mi
+containerLogMaxFiles: 3
+containerLogMaxWorkers: 2
+containerLogMonitorInterval: 4s
+imageGCHighThresholdPercent: 70
+imageGCLowThresholdPercent: 60
+imageMinimumGCAge: 3m
+imageMaximumGCAge: 4m
+enableDebuggingHandlers: false
+enableSystemLogHandler: false
+enableProfilingHandler: false
+enableDebugFlagsHandler: false
+streamingConnectionIdleTimeout: 5m
+podLogsDir: /var/log/other
+authentication: {anonymous: {enabled: true}, webhook: {enabled: true, cacheTTL: 7s}}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 8s, cacheUnauthorizedTTL: 9s}}
+tlsMinVersion: VersionTLS13
+tlsCipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]
+volumeStatsAggPeriod: 11s
+cgroupRoot: /x
+kubeletCgroups: /k
+kubeAPIQPS: 12
+kubeAPIBurst: 13
+eventRecordQPS: 14
+eventBurst: 15
+rotateCertificates: true
+clusterDomain: example.org
+clusterDNS: [10.96.0.10]
+resolvConf: /etc/other
+";
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn the_wiring_gives_each_part_its_settings() {
+    let flags = "--node-labels=l=m --cloud-provider=external --node-ip=10.0.0.9 --root-dir=/r --runtime-cgroups=/rc \
+                 --kubeconfig=/k.conf --bootstrap-kubeconfig=/b.conf --cert-dir=/pki";
+    let Loaded { flags, config, flagz, .. } = loaded(CONFIG, flags);
+    assert!(flagz.contains(&("node-ip".to_owned(), "10.0.0.9".to_owned())));
+    let node = registration(&flags, &config, "n").unwrap();
+    let own = |text: &str| text.to_owned();
+    assert_eq!((node.node_name.as_str(), node.max_pods, node.pods_per_core), ("n", 7, 3));
+    assert_eq!((node.register, node.external_cloud, node.port), (false, true, 11250));
+    assert_eq!(node.labels, [(own("l"), own("m"))].into());
+    assert_eq!((node.taints[0].key.as_str(), node.taints[0].value.as_deref()), ("a", Some("b")));
+    assert_eq!(node.provider_id, "cloud://x");
+    assert_eq!(node.node_ips, ["10.0.0.9".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(node.system_reserved, [(own("cpu"), own("100m"))].into());
+    assert_eq!(node.kube_reserved, [(own("memory"), own("1Gi"))].into());
+    assert_eq!(
+        (node.evict_memory, node.evict_storage),
+        (Threshold::Bytes(200 << 20), Threshold::Share(0.05))
+    );
+    assert_eq!((node.status_every, node.report_every, node.lease_seconds), (seconds(3), seconds(70), 20));
+    assert_eq!((node.max_images, node.attach_detach, node.local_storage), (9, true, true));
+    let allowed = Allowed::new(vec![own("net.core.*")]).unwrap();
+    assert_eq!(admission(&config).unwrap().sysctls, allowed);
+    let logs = logs(&config).unwrap();
+    assert_eq!((logs.max_size, logs.max_files, logs.workers, logs.interval), (1 << 20, 3, 2, seconds(4)));
+    let images = images(&config);
+    assert_eq!((images.high_percent, images.low_percent), (70, 60));
+    assert_eq!((images.min_age, images.max_age), (seconds(180), seconds(240)));
+    let identity = identity(&flags, &config, "n");
+    assert_eq!((identity.kubeconfig, identity.bootstrap), ("/k.conf".into(), Some("/b.conf".into())));
+    assert_eq!((identity.cert_dir, identity.rotate), ("/pki".into(), true));
+    assert_eq!(identity.limits.pods, Pace { per_second: 12.0, burst: 13.0 });
+    assert_eq!(identity.limits.events, Pace { per_second: 14.0, burst: 15.0 });
+    assert_eq!(identity.limits.lease, seconds(3));
+    let given = given(&config, "n");
+    assert_eq!(given.cluster_domain.as_deref(), Some("example.org"));
+    assert_eq!((given.cluster_dns, given.resolv_conf), (vec![own("10.96.0.10")], Some("/etc/other".into())));
+}
+
+#[test]
+fn the_wiring_gives_the_server_its_settings() {
+    let Loaded { flags, config, .. } = loaded(CONFIG, "--root-dir=/r --runtime-cgroups=/rc");
+    let server = server(&config);
+    let Switches {
+        enable_debugging_handlers,
+        enable_system_log_handler,
+        enable_profiling_handler,
+        enable_debug_flags_handler,
+    } = server.switches;
+    assert!(!enable_debugging_handlers && !enable_system_log_handler);
+    assert!(!enable_profiling_handler && !enable_debug_flags_handler);
+    assert_eq!((server.stream_idle, server.pod_logs), (seconds(300), "/var/log/other".into()));
+    let authentication = authentication(&config, ClientCa::default());
+    assert_eq!((authentication.anonymous, authentication.tokens_for), (true, Some(seconds(7))));
+    let webhook = Mode::Webhook { allowed_for: seconds(8), denied_for: seconds(9) };
+    assert_eq!(authorization(&config), webhook);
+    let tls = tls(&config).unwrap();
+    assert!(tls.only_13 && tls.cipher_suites.len() == 1);
+    let stats = stats(&flags, &config);
+    assert_eq!((stats.root_dir, stats.pod_logs), ("/r".into(), "/var/log/other".into()));
+    assert_eq!((stats.cgroup_root.as_str(), stats.kubelet_cgroups.as_str()), ("/x", "/k"));
+    assert_eq!((stats.runtime_cgroups.as_str(), stats.volume_period), ("/rc", seconds(11)));
+}
+
+#[test]
+fn values_that_no_part_can_use_are_told() {
+    let wrong = |text: &str, flags: &str, problem: &str| {
+        let Loaded { flags, config, .. } = loaded(text, flags);
+        let error = registration(&flags, &config, "n").unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    };
+    wrong("", "--node-ip=x", "bad --node-ip");
+    wrong("#\n", "--node-ip=10.0.0.1,10.0.0.2", "bad --node-ip");
+    wrong("systemReserved: {cpu: x}\n", "", "is no quantity");
+    wrong("systemReserved: {gpu: 1}\n", "", "cannot reserve \"gpu\" resource");
+    wrong("evictionHard: {memory.available: x}\n", "", "invalid threshold");
+    let Loaded { config, .. } = loaded("tlsMinVersion: VersionTLS10\n", "");
+    assert!(tls(&config).is_err());
+}

@@ -1,0 +1,232 @@
+//! The same program under the name `kubelet`: its command line, static pods without an API server,
+//! and its end.
+
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use gantry_tests::leakcheck::{Scope, Snapshot};
+use gantry_tests::node::{Node, Roots};
+use gantry_tests::place;
+use gantry_tests::poll::poll;
+use gantry_tests::ready::web_image;
+use gantry_tests::registry::Registry;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A kubelet beside a runtime; killed when dropped.
+struct Kubelet {
+    child: Child,
+    log: PathBuf,
+}
+
+fn named(roots: &Roots) -> Result<PathBuf> {
+    let path = roots.path("kubelet-program");
+    std::fs::create_dir_all(&path)?;
+    let path = path.join("kubelet");
+    if !path.exists() {
+        symlink(place::bin_dir()?.join("gantry"), &path)?;
+    }
+    Ok(path)
+}
+
+impl Kubelet {
+    fn start(roots: &Roots, flags: &[String], variables: &[(&str, &str)]) -> Result<Self> {
+        let log = roots.path("kubelet.log");
+        let file = OpenOptions::new().create(true).append(true).open(&log)?;
+        let child = Command::new(named(roots)?)
+            .args(flags)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .context("start the kubelet")?;
+        Ok(Self { child, log })
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn signal(&self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
+        Ok(kill_process(pid, Signal::TERM)?)
+    }
+
+    fn ends(&mut self) -> Result<ExitStatus> {
+        poll("the kubelet to end", Duration::from_secs(30), || match self.child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            other => Err(format!("{other:?}")),
+        })
+        .with_context(|| self.log())
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        // One that has ended is what was wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output(roots: &Roots, words: &[&str]) -> Result<Output> {
+    Command::new(named(roots)?).args(words).output().context("run the kubelet")
+}
+
+/// The whole answer.
+fn http(port: u16, request: &str) -> Result<String, String> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    ask().map_err(|error| error.to_string())
+}
+
+fn healthy(kubelet: &Kubelet) -> Result<()> {
+    poll("the kubelet to be well", Duration::from_secs(60), || {
+        let text = http(10248, "GET /healthz").map_err(|error| format!("{error}\n{}", kubelet.log()))?;
+        if text.starts_with("HTTP/1.1 200") && text.ends_with("ok") { Ok(()) } else { Err(text) }
+    })
+}
+
+/// The configuration file and the flags of a kubelet on a node's roots.
+fn flags(roots: &Roots, more: &str) -> Result<Vec<String>> {
+    let at = |name: &str| roots.path(name).display().to_string();
+    std::fs::create_dir_all(roots.path("manifests"))?;
+    let config = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailCgroupV1: false\n\
+         failSwapOn: false\nstaticPodPath: manifests\npodLogsDir: {}\ncgroupRoot: /{}\n\
+         containerRuntimeEndpoint: unix://{}\nfileCheckFrequency: 1s\nauthentication: {{webhook: {{enabled: false}}}}\n\
+         authorization: {{mode: AlwaysAllow}}\nreadOnlyPort: 10255\nmaxOpenFiles: 4096\noomScoreAdj: 5\n{more}",
+        at("logs"),
+        roots.tag(),
+        at("cri.sock"),
+    );
+    std::fs::write(roots.path("config.yaml"), config)?;
+    Ok(vec![
+        format!("--config={}", at("config.yaml")),
+        format!("--root-dir={}", at("kubelet")),
+        format!("--cert-dir={}", at("pki")),
+        "--hostname-override=Node-1".to_owned(),
+        "--v=4".to_owned(),
+    ])
+}
+
+#[test]
+fn the_command_line_is_upstreams() -> Result<()> {
+    let roots = Roots::new()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let version = output(&roots, &["--version"])?;
+    let version_text = text(&version.stdout);
+    assert!(
+        version.status.success() && version_text.starts_with("Kubernetes v1.36.3+gantry."),
+        "{version_text}"
+    );
+    assert_eq!(version_text.lines().count(), 1);
+    let help = output(&roots, &["--help"])?;
+    assert!(help.status.success() && text(&help.stdout).contains("--container-runtime-endpoint"));
+    for (words, told) in [
+        (&["--nonsense"][..], "failed to parse kubelet flag: unknown flag: --nonsense"),
+        (&["start"], "unknown command start"),
+        (&["--config=/nowhere"], "failed to load kubelet config file"),
+        (&["--fail-cgroupv1=false", "--cpu-manager-policy=static"], "cpuManagerPolicy"),
+    ] {
+        let answer = output(&roots, words)?;
+        let told_text = text(&answer.stderr);
+        assert_eq!(answer.status.code(), Some(1), "{words:?}");
+        assert!(told_text.contains("\"command failed\" err=\"") && told_text.contains(told), "{told_text}");
+    }
+    let old = output(&roots, &["--max-pods=3", "--nonsense"])?;
+    assert!(text(&old.stderr).contains("Flag --max-pods has been deprecated, This parameter"));
+    Ok(())
+}
+
+#[test]
+fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
+    place::require_own_namespaces()?;
+    let registry = Registry::start()?;
+    let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
+    let node = Node::start()?;
+    let roots = node.roots();
+    let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
+    let flags = flags(roots, "")?;
+    let systemd = roots.path("notify");
+    let notify = UnixDatagram::bind(&systemd)?;
+    notify.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let variables = [("NOTIFY_SOCKET", systemd.display().to_string())];
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut kubelet = Kubelet::start(roots, &flags, &variables)?;
+    let mut state = [0u8; 64];
+    let length = notify.recv(&mut state).with_context(|| kubelet.log())?;
+    assert_eq!(state.get(..length), Some(&b"READY=1"[..]));
+    healthy(&kubelet)?;
+    assert!(http(10248, "HEAD /healthz").map_err(|e| anyhow!(e))?.starts_with("HTTP/1.1 200"));
+    let manifest = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: '{image}'}}\n"
+    );
+    std::fs::write(roots.path("manifests/web.yaml"), manifest)?;
+    let running = poll("the static pod to run", Duration::from_secs(90), || {
+        let pods = http(10255, "GET /pods")?;
+        let is_up = pods.contains("\"web-node-1\"") && pods.contains("\"phase\":\"Running\"");
+        if is_up { Ok(pods) } else { Err(format!("{pods}\n{}", kubelet.log())) }
+    })?;
+    assert!(running.contains("kubernetes.io/config.source"), "{running}");
+    let own = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", kubelet.child.id()));
+    assert_eq!(own("oom_score_adj")?.trim(), "5");
+    assert!(own("limits")?.lines().any(|line| line.starts_with("Max open files") && line.contains("4096")));
+    TcpStream::connect(("127.0.0.1", 10250)).context("the API's port")?;
+    for folder in ["pods", "plugins", "plugins_registry", "pod-resources", "device-plugins", "checkpoints"] {
+        assert!(roots.path("kubelet").join(folder).is_dir(), "{folder}");
+    }
+    assert!(roots.path("pki").join("kubelet.crt").exists() && roots.path("pki").join("kubelet.key").exists());
+
+    // It ends by a signal, and the pod does not notice; the next one takes it up and, when the file
+    // goes, ends it.
+    kubelet.signal()?;
+    assert!(kubelet.ends()?.success(), "{}", kubelet.log());
+    let containers = |all: &str| -> Result<Vec<String>> {
+        let listed = node.cri().list_containers(gantry_proto::cri::ListContainersRequest::default())?;
+        let one = |c: &gantry_proto::cri::Container| format!("{} {}", c.id, c.state);
+        Ok(listed.containers.iter().map(one).filter(|text| text.contains(all)).collect())
+    };
+    let left = containers("")?;
+    assert_eq!(left.len(), 1, "{left:?}");
+    let kubelet = Kubelet::start(roots, &flags, &[])?;
+    healthy(&kubelet)?;
+    assert_eq!(containers("")?, left, "{}", kubelet.log());
+    std::fs::remove_file(roots.path("manifests/web.yaml"))?;
+    poll("the static pod to go", Duration::from_secs(90), || {
+        let left = containers("").map_err(|error| format!("{error:#}"))?;
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}\n{}", kubelet.log())) }
+    })?;
+    drop(kubelet);
+    drop(registry);
+    before.await_clean(&Scope { folders: Vec::new(), ..roots.scope() })
+}
+
+#[test]
+fn a_second_kubelet_takes_the_lock_file_and_the_first_ends() -> Result<()> {
+    place::require_own_namespaces()?;
+    let node = Node::start()?;
+    let roots = node.roots();
+    let mut flags = flags(roots, "")?;
+    flags.push(format!("--lock-file={}", roots.path("lock").display()));
+    flags.push("--exit-on-lock-contention".to_owned());
+    let mut first = Kubelet::start(roots, &flags, &[])?;
+    healthy(&first)?;
+    let second = Kubelet::start(roots, &flags, &[])?;
+    assert!(first.ends()?.success(), "{}", first.log());
+    healthy(&second)
+}
