@@ -92,8 +92,7 @@ pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a P
         return Err(Rejection::new("PodOSNotSupported", message));
     }
     if pod.security.strict_groups && !node.strict_groups {
-        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
-        return Err(Rejection::new("SupplementalGroupsPolicyNotSupported", message));
+        return Err(no_strict_groups());
     }
     let victims = general(pod, others, node)?;
     if !node.app_armor && wants_app_armor(pod) {
@@ -150,6 +149,13 @@ fn make_room<'a>(
         let message = format!("Unexpected error while attempting to recover from admission failure: {why}");
         Rejection::new("UnexpectedAdmissionError", message)
     })
+}
+
+/// The runtime cannot hold processes to the pod's own groups.
+#[must_use]
+pub fn no_strict_groups() -> Rejection {
+    let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+    Rejection::new("SupplementalGroupsPolicyNotSupported", message)
 }
 
 /// Static pods, and those of the system's priority classes.

@@ -141,13 +141,17 @@ impl Agent {
     /// Whether the pod may run beside the others. One that an agent has taken up before, that ends
     /// or has ended is not asked: what runs is never rejected.
     fn admit(&self, wanted: &Wanted, others: &[PodHandle]) -> Result<Vec<PodUid>, Rejection> {
-        let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
-            return Ok(Vec::new());
-        };
         let known = wanted.last.started_at != 0 || wanted.last.end.is_some();
         if known || wanted.ending.is_some() || wanted.refused.is_some() {
             return Ok(Vec::new());
         }
+        if wanted.pod.security.strict_groups && !self.deps.node.strict_groups {
+            // With or without a cluster: nobody else would hold it to them.
+            return Err(admission::no_strict_groups());
+        }
+        let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
+            return Ok(Vec::new());
+        };
         let active: Vec<&PodHandle> = others.iter().filter(|other| is_active(other)).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
         let victims = admission::admit(&wanted.pod, &pods, &node)?;

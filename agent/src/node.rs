@@ -35,6 +35,8 @@ pub struct NodeInfo {
     pub runtime_name: String,
     /// Whether the runtime makes recursive read-only mounts.
     pub recursive_read_only: bool,
+    /// Whether the runtime can hold processes to the pod's own groups.
+    pub strict_groups: bool,
     /// Handlers of the runtime that make user namespaces; the default one is the empty text.
     pub user_namespaces: BTreeSet<String>,
     /// Where pods' resolvers come from, to tell what is missing.

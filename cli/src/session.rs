@@ -107,10 +107,17 @@ impl Setup {
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
         let runtime = CriRuntime::new(channel, facts);
-        let Features { runtime_name, recursive_read_only, user_namespaces } = runtime.features().await?;
+        let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
+            runtime.features().await?;
         let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
-        let node =
-            Arc::new(NodeInfo { runtime_name, recursive_read_only, user_namespaces, resolver, ..info });
+        let node = Arc::new(NodeInfo {
+            runtime_name,
+            recursive_read_only,
+            strict_groups,
+            user_namespaces,
+            resolver,
+            ..info
+        });
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),

@@ -306,6 +306,20 @@ mod described {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn groups_that_the_runtime_cannot_hold_to_are_refused_without_a_cluster_too() {
+        let machine = Machine::new();
+        let mut strict = named("a", "a-1");
+        strict.security.strict_groups = true;
+        let agent = machine.agent(vec![strict]);
+        let status = over(&find(&agent, "a-1")).await;
+        assert_eq!(
+            (status.phase, status.api_reason.as_str()),
+            (Phase::Failed, "SupplementalGroupsPolicyNotSupported")
+        );
+        assert_eq!(machine.runtime.residue(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_critical_pod_waits_for_those_that_it_displaces() {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);

@@ -69,6 +69,8 @@ pub struct Features {
     pub runtime_name: String,
     /// The default handler makes mounts read-only with all that is below them.
     pub recursive_read_only: bool,
+    /// Processes can be held to the pod's own groups (supplementalGroupsPolicy Strict).
+    pub strict_groups: bool,
     /// Handlers that make user namespaces; the default one is the empty text.
     pub user_namespaces: BTreeSet<String>,
 }
@@ -355,6 +357,7 @@ fn features(status: &wire::StatusResponse) -> Features {
     Features {
         runtime_name: String::new(),
         recursive_read_only: can(|f| f.recursive_read_only_mounts).contains(""),
+        strict_groups: status.features.as_ref().is_some_and(|f| f.supplemental_groups_policy),
         user_namespaces: can(|f| f.user_namespaces),
     }
 }

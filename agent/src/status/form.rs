@@ -14,12 +14,18 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::pod::Life;
 use crate::pod::spec::Pod;
 use crate::pod::status::{Phase, PodStatus};
 
-/// `base` is what the API has: conditions of others, resource claims and the start's time stay.
+/// `base` is what the API has: conditions of others, resource claims and the start's time stay; all of
+/// it does until the runtime was looked at, or each restart of an agent would be a flip of Ready
+/// (trap 6).
 #[must_use]
 pub fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> api::PodStatus {
+    if status.life == Life::Waiting {
+        return base.clone();
+    }
     let phase = phase(status, base);
     let same = base.phase.as_deref() == Some(phase);
     let kept = |own: &str, old: &Option<String>| match own {
@@ -51,7 +57,7 @@ pub fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> api::PodS
         container_statuses: list(by_name(container_statuses)),
         init_container_statuses: list(init_container_statuses),
         ephemeral_container_statuses: list(by_name(ephemeral)),
-        resources: (!rejected).then(|| amounts::of_pod(pod)),
+        resources: (!rejected).then(|| amounts::of_pod(pod, base.phase.as_deref() == Some("Running"))),
         allocated_resources: (!rejected).then(|| amounts::requests(pod)).filter(|list| !list.is_empty()),
         ..base.clone()
     }

@@ -10,6 +10,7 @@ use crate::pod::spec::security::AppArmor;
 use crate::pod::spec::{Origin, RestartAction, Role};
 use crate::pod::status::{ContainerState, Phase};
 
+#[expect(clippy::needless_pass_by_value, reason = "what json! makes is nobody else's")]
 fn described(spec: Value, more: Value) -> k8s_openapi::api::core::v1::Pod {
     let mut own = json!({"containers": [{"name": "web", "image": "web:v1"}]});
     own.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());

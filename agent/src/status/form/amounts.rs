@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::admission;
+use crate::cgroups::limits::{PERIOD, of_pod as cgroup_of};
 use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::{Container, Pod, Role};
 
@@ -18,6 +19,11 @@ pub(super) fn parse(name: &str, text: &str) -> i64 {
     let parsed = if name == "cpu" { parse_milli(text) } else { parse_units(text) };
     parsed.unwrap_or(0)
 }
+
+/// Thousandths of a core below which the kernel has one value for all.
+pub(super) const LEAST_REQUEST: i64 = 2;
+/// The same of limits.
+pub(super) const LEAST_LIMIT: i64 = 10;
 
 /// `250m`, `2`, `10k`.
 pub(super) fn milli(amount: i64) -> String {
@@ -97,15 +103,74 @@ fn limits(pod: &Pod) -> BTreeMap<String, Quantity> {
     found
 }
 
-/// Its resources as the status of the whole pod shows them.
-pub(super) fn of_pod(pod: &Pod) -> api::ResourceRequirements {
+/// Its resources as the status of the whole pod shows them: of one that runs, what its cgroup holds it
+/// to.
+pub(super) fn of_pod(pod: &Pod, running: bool) -> api::ResourceRequirements {
     let list = |list: BTreeMap<String, Quantity>| Some(list).filter(|list| !list.is_empty());
-    api::ResourceRequirements { claims: None, limits: list(limits(pod)), requests: list(requests(pod)) }
+    let (limits, requests) = if running { held(pod) } else { (limits(pod), requests(pod)) };
+    api::ResourceRequirements { claims: None, limits: list(limits), requests: list(requests) }
+}
+
+/// Limits and requests by the numbers in its cgroup; what the kernel cannot tell apart is not shown.
+fn held(pod: &Pod) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
+    let own = pod.resources.clone().unwrap_or_default();
+    let (mut limits, mut requests) = (as_written(&own.limits), as_written(&own.requests));
+    let cgroup = cgroup_of(pod);
+    let described = |list: &BTreeMap<String, String>| list.get("cpu").map_or(0, |text| parse("cpu", text));
+    let share = (cgroup.cpu_shares.saturating_mul(1000).saturating_add(1023)) / 1024;
+    if share > LEAST_REQUEST || described(&own.requests) > LEAST_REQUEST {
+        requests.insert("cpu".to_owned(), Quantity(milli(share)));
+    }
+    if let Some(memory) = self::requests(pod).remove("memory") {
+        requests.entry("memory".to_owned()).or_insert(memory);
+    }
+    let quota = cgroup.cpu_quota.map(|quota| quota.saturating_mul(1000) / PERIOD);
+    if let Some(quota) = quota.filter(|quota| *quota > LEAST_LIMIT || described(&own.limits) > LEAST_LIMIT) {
+        limits.insert("cpu".to_owned(), Quantity(milli(quota)));
+    }
+    if let Some(memory) = cgroup.memory {
+        limits.insert("memory".to_owned(), Quantity(bytes(memory)));
+    }
+    (limits, requests)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_runs_shows_what_its_cgroup_holds_it_to() {
+        use crate::pod::spec::{Requirements, Resources};
+        use crate::pod::tests::{container, pod};
+        let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        let limited = Container {
+            resources: Resources {
+                cpu_request: Some(250),
+                memory_request: Some(64 << 20),
+                memory_limit: Some(64 << 20),
+                ..Resources::default()
+            },
+            written: Requirements {
+                requests: text(&[("cpu", "250m"), ("memory", "64Mi")]),
+                limits: text(&[("memory", "64Mi")]),
+            },
+            ..container("a")
+        };
+        let of = |containers: Vec<Container>, running| {
+            serde_json::to_value(of_pod(&Pod { containers, ..pod() }, running)).unwrap()
+        };
+        let json =
+            serde_json::json!({"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}});
+        assert_eq!(of(vec![limited.clone()], true), json);
+        assert_eq!(of(vec![limited.clone()], false), json);
+        // A pod is limited only when each of its containers is.
+        let both = vec![limited, container("b")];
+        assert_eq!(of(both.clone(), true).get("limits"), None);
+        assert_eq!(of(both, false)["limits"]["memory"], "64Mi");
+        assert_eq!(of(vec![container("a")], true), serde_json::json!({}));
+    }
 
     #[test]
     fn quantities_are_printed_as_go_prints_them() {

@@ -120,8 +120,6 @@ impl Of<'_> {
 /// As described; what runs, as the runtime holds it to. Values below what the kernel can tell apart are
 /// shown as described.
 fn resources(spec: &Container, status: &ContainerStatus) -> api::ResourceRequirements {
-    const LEAST_REQUEST: i64 = 2;
-    const LEAST_LIMIT: i64 = 10;
     let mut limits = amounts::as_written(&spec.written.limits);
     let mut requests = amounts::as_written(&spec.written.requests);
     let set = |list: &mut BTreeMap<String, Quantity>, name: &str, actual: Option<i64>, least: i64| {
@@ -134,9 +132,9 @@ fn resources(spec: &Container, status: &ContainerStatus) -> api::ResourceRequire
         }
     };
     if let Some(actual) = status.actual {
-        set(&mut limits, "cpu", actual.cpu_limit, LEAST_LIMIT);
+        set(&mut limits, "cpu", actual.cpu_limit, amounts::LEAST_LIMIT);
         set(&mut limits, "memory", actual.memory_limit, 0);
-        set(&mut requests, "cpu", actual.cpu_request, LEAST_REQUEST);
+        set(&mut requests, "cpu", actual.cpu_request, amounts::LEAST_REQUEST);
     }
     let list = |list: BTreeMap<String, Quantity>| Some(list).filter(|list| !list.is_empty());
     api::ResourceRequirements { claims: None, limits: list(limits), requests: list(requests) }

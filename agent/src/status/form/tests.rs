@@ -33,6 +33,7 @@ fn running(name: &str) -> ContainerStatus {
 
 fn now(containers: Vec<ContainerStatus>) -> PodStatus {
     PodStatus {
+        life: Life::Running,
         phase: Phase::Running,
         ips: vec!["10.1.0.2".into()],
         host_ips: vec!["192.0.2.1".into()],
@@ -163,6 +164,17 @@ fn trap_03_a_terminal_phase_is_never_left() {
 }
 
 #[test]
+fn trap_06_nothing_is_told_before_the_runtime_was_looked_at() {
+    let base = json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:05Z"}],
+        "containerStatuses": [{"name": "web", "image": "i", "imageID": "", "ready": true, "restartCount": 1}]
+    });
+    let first = PodStatus { life: Life::Waiting, phase: Phase::Pending, ..now(vec![]) };
+    assert_eq!(told(&api_pod(), &first, base.clone()), base);
+}
+
+#[test]
 fn readiness_gates_keep_a_pod_unready() {
     let gated = Pod { readiness_gates: vec!["a/x".into(), "a/y".into()], ..api_pod() };
     let ready = |conditions: Value| {
@@ -240,7 +252,11 @@ fn lists_are_sorted_as_upstream_sorts_them_and_empty_ones_are_left_out() {
     assert_eq!(names("containerStatuses"), ["a", "b"]);
     assert_eq!(names("initContainerStatuses"), ["z", "y"]);
     assert_eq!(got["ephemeralContainerStatuses"][0].get("started"), None);
-    let bare = told(&api_pod(), &PodStatus { phase: Phase::Failed, ..PodStatus::default() }, json!({}));
+    let bare = told(
+        &api_pod(),
+        &PodStatus { life: Life::Stopped, phase: Phase::Failed, ..PodStatus::default() },
+        json!({}),
+    );
     for key in
         ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses", "conditions", "podIPs"]
     {
