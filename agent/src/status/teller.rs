@@ -193,6 +193,14 @@ impl Teller {
             let synced = self.shared.sources.seen.borrow().synced;
             return if synced && handle.is_done() { Step::Over } else { Step::Rest(None) };
         };
+        if word.life == Life::Waiting {
+            // It has not been looked at yet: what an earlier agent told of it holds.
+            self.show(
+                &handle.pod.uid,
+                self.described(handle).map_or_else(|| (*base).clone(), |own| (*own).clone()),
+            );
+            return Step::Rest(None);
+        }
         let old = base.status.clone().unwrap_or_default();
         let ours = (self.shared.sources.form)(&handle.pod, word, &old);
         let merged = merge(&base, ours, end, now);

@@ -80,7 +80,11 @@ impl Bed {
     }
 
     fn add(&self, pod: Pod) -> Worker {
-        let first = Word { phase: Phase::Pending, life: Life::Starting, ..Word::default() };
+        self.add_in(Life::Starting, pod)
+    }
+
+    fn add_in(&self, life: Life, pod: Pod) -> Worker {
+        let first = Word { phase: Phase::Pending, life, ..Word::default() };
         let (status, receiver) = watch::channel(first);
         let handle = PodHandle::of_test(Arc::new(pod), receiver, Arc::new(FakeClock::new(0)));
         self.pods.send_modify(|pods| *pods = pods.iter().cloned().chain([handle]).collect());
@@ -95,10 +99,14 @@ impl Bed {
     }
 
     async fn worker_of(&self, name: &str, uid: &str) -> Worker {
+        self.worker_in(Life::Starting, name, uid).await
+    }
+
+    async fn worker_in(&self, life: Life, name: &str, uid: &str) -> Worker {
         let uid = PodUid::parse(uid).unwrap();
         let mut seen = self.seen.clone();
         seen.wait_for(|seen| seen.pods.contains_key(&uid)).await.unwrap();
-        self.add(Pod { name: name.into(), uid, origin: Origin::Api, ..pod() })
+        self.add_in(life, Pod { name: name.into(), uid, origin: Origin::Api, ..pod() })
     }
 
     async fn until(&self, what: &str, path: &str, test: impl Fn(&Value) -> bool) -> Value {
@@ -148,6 +156,26 @@ async fn a_change_is_one_patch_with_the_uid_and_only_what_differs() {
     assert_eq!((conditions.len(), &conditions[0]["type"]), (1, &json!("Ready")), "trap 5: {body}");
     let gates = pod["status"]["conditions"].as_array().unwrap().iter().filter(|c| c["type"] == GATE).count();
     assert_eq!(gates, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_06_nothing_is_told_of_a_pod_that_was_not_looked_at_yet() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let mut running = on_node();
+    running["status"] = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+    let made = server.put(WEB, running.clone());
+    let uid = made["metadata"]["uid"].as_str().unwrap();
+    let worker = bed.worker_in(Life::Waiting, "web", uid).await;
+    worker.says(Phase::Pending, "");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.writes(), Vec::<Asked>::new());
+    assert_eq!(server.get(WEB).unwrap()["status"], running["status"]);
+    let shown = bed.told.borrow().values().next().cloned().unwrap();
+    assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
+    worker.is(Life::Running);
+    worker.says(Phase::Running, "seen");
+    bed.until("told", WEB, |pod| pod["status"]["message"] == "seen").await;
 }
 
 #[tokio::test(start_paused = true)]
