@@ -6,13 +6,14 @@ use serde_json::json;
 
 use crate::spec::Spec;
 
-pub fn nginx(spec: &Spec<'_>) -> Result<()> {
+pub(crate) fn nginx(spec: &Spec<'_>) -> Result<()> {
     spec.kubectl(&["create", "deployment", "web", "--image=nginx", "--replicas=2", "--port=80"])?;
     spec.kubectl(&["expose", "deployment", "web", "--port=80"])?;
     spec.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
     // A pod asks by the Service's name: DNS, kube-proxy and the pods' network are all in the way.
-    let fetch = ["run", "asks", "--image=busybox", "--restart=Never", "--attach", "--rm", "--quiet", "--"];
-    let page = spec.kubectl(&[&fetch[..], &["wget", "-q", "-T", "20", "-O", "-", "http://web"]].concat())?;
+    let image = "--image=registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+    let run = ["run", "asks", image, "--restart=Never", "--attach", "--rm", "--quiet", "--command", "--"];
+    let page = spec.kubectl(&[&run[..], &["curl", "--silent", "--max-time", "20", "http://web"]].concat())?;
     ensure!(page.contains(debian::nginx_page().trim()), "{page:?}");
     let ready = "{.status.readyReplicas}";
     spec.kubectl(&["scale", "deployment/web", "--replicas=1"])?;
@@ -23,13 +24,16 @@ pub fn nginx(spec: &Spec<'_>) -> Result<()> {
     spec.await_value(&["pods"], "{.items[*].metadata.name}", "").map(drop)
 }
 
-pub fn exec_and_logs(spec: &Spec<'_>) -> Result<()> {
+pub(crate) fn exec_and_logs(spec: &Spec<'_>) -> Result<()> {
     let script = "echo to stdout; echo to stderr >&2; trap 'exit 0' TERM; while :; do sleep 1; done";
     spec.apply(json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": { "name": "talks" },
-        "spec": { "containers": [{ "name": "main", "image": "busybox", "command": ["sh", "-c", script] }] },
+        "spec": {
+            "containers": [{ "name": "main", "image": "busybox", "command": ["sh", "-c", script] }],
+            "terminationGracePeriodSeconds": 5,
+        },
     }))?;
     spec.kubectl(&["wait", "--for=condition=Ready", "pod/talks", "--timeout=120s"])?;
     let logs = spec.kubectl(&["logs", "talks"])?;
@@ -44,7 +48,7 @@ pub fn exec_and_logs(spec: &Spec<'_>) -> Result<()> {
     spec.kubectl(&["delete", "pod", "talks", "--timeout=60s"]).map(drop)
 }
 
-pub fn job(spec: &Spec<'_>) -> Result<()> {
+pub(crate) fn job(spec: &Spec<'_>) -> Result<()> {
     spec.kubectl(&["create", "job", "sums", "--image=busybox", "--", "sh", "-c", "echo $((6 * 7))"])?;
     spec.kubectl(&["wait", "--for=condition=Complete", "job/sums", "--timeout=120s"])?;
     let logs = spec.kubectl(&["logs", "job/sums"])?;

@@ -10,17 +10,21 @@ mod deployment;
 mod spec;
 mod volumes;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::network::Outside;
 use gantry_tests::cluster::{Cluster, Options, kubelet, runtime};
+use gantry_tests::node::tail;
 
 use self::spec::Spec;
 
+type Run = fn(&Spec<'_>) -> Result<()>;
+
 /// Specs by name; the smoke tier has at most 25.
-const SPECS: [(&str, fn(&Spec<'_>) -> Result<()>); 5] = [
+const SPECS: [(&str, Run); 5] = [
     ("deployment_of_nginx_is_rolled_out_served_and_deleted", deployment::nginx),
     ("exec_and_logs_reach_a_container", deployment::exec_and_logs),
     ("a_job_runs_to_its_end", deployment::job),
@@ -45,16 +49,21 @@ fn main() -> ExitCode {
         }
     };
     let start = Instant::now();
-    match cluster() {
-        Ok(mut cluster) => {
+    let folder = tempfile::Builder::new().prefix("gc-").tempdir();
+    match folder.context("make a folder").and_then(|folder| Ok((cluster(folder.path())?, folder))) {
+        Ok((mut cluster, folder)) => {
             let wanted = |name: &str| filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
             for (name, body) in SPECS.into_iter().filter(|(name, _)| wanted(name)) {
                 let start = Instant::now();
                 let outcome = Spec::run(&cluster, name, body).and_then(|()| cluster.check());
+                if outcome.is_err() {
+                    eprintln!("{}", tail(&folder.path().join("log/kubelet.log")));
+                }
                 count(outcome, name, start);
             }
             let start = Instant::now();
-            count(cluster.end(), "the_cluster_ends", start);
+            let ended = cluster.end();
+            count(ended.and(folder.close().context("remove the folder")), "the_cluster_ends", start);
         }
         Err(error) => count(Err(error), "the_cluster_starts", start),
     }
@@ -65,10 +74,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn cluster() -> Result<Cluster> {
-    let folder = tempfile::Builder::new().prefix("gc-").tempdir().context("make a folder")?;
-    // It is in the tier's own temporary folder, which is removed with what is in it.
-    let folder = folder.keep();
+fn cluster(folder: &Path) -> Result<Cluster> {
     let kubelet = match std::env::var("GANTRY_CLUSTER_KUBELET").as_deref() {
         Ok("upstream") => kubelet::Kind::Upstream,
         Ok("gantry") | Err(_) => kubelet::Kind::Gantry,
@@ -81,7 +87,7 @@ fn cluster() -> Result<Cluster> {
     };
     println!("a cluster with {kubelet:?} on {runtime:?}");
     Cluster::start(Options {
-        folder,
+        folder: folder.to_owned(),
         runtime,
         kubelet: Some(kubelet),
         addons: true,

@@ -12,18 +12,18 @@ use gantry_tests::poll::poll;
 use serde_json::Value;
 
 /// How long a pod may take to where a spec wants it: an image is pulled, a machine is shared.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster and a namespace in it.
 #[derive(Debug)]
-pub struct Spec<'a> {
+pub(crate) struct Spec<'a> {
     cluster: &'a Cluster,
-    pub namespace: String,
+    pub(crate) namespace: String,
 }
 
 impl Spec<'_> {
     /// Makes the namespace, runs the body, deletes the namespace, looks whether the node is clean.
-    pub fn run(cluster: &Cluster, name: &str, body: fn(&Spec<'_>) -> Result<()>) -> Result<()> {
+    pub(crate) fn run(cluster: &Cluster, name: &str, body: fn(&Spec<'_>) -> Result<()>) -> Result<()> {
         let namespace: String = name.replace('_', "-").chars().take(60).collect();
         let spec = Spec { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
         let kubectl = cluster.kubectl();
@@ -43,28 +43,29 @@ impl Spec<'_> {
     }
 
     /// kubectl in the namespace.
-    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        self.cluster.kubectl().run(&[args, &["-n", &self.namespace]].concat())
+    pub(crate) fn kubectl(&self, args: &[&str]) -> Result<String> {
+        // First: what follows `--` is the container's.
+        self.cluster.kubectl().run(&[&["-n", &self.namespace], args].concat())
     }
 
     /// The administrator's kubectl, for what is not in the namespace.
-    pub fn any(&self) -> &Kubectl {
+    pub(crate) fn any(&self) -> &Kubectl {
         self.cluster.kubectl()
     }
 
     /// Applies an object in the namespace.
-    pub fn apply(&self, mut object: Value) -> Result<()> {
+    pub(crate) fn apply(&self, mut object: Value) -> Result<()> {
         object["metadata"]["namespace"] = Value::String(self.namespace.clone());
         self.cluster.kubectl().apply(&object).map(drop)
     }
 
     /// Waits for a value by JSONPath.
-    pub fn await_value(&self, what: &[&str], path: &str, wanted: &str) -> Result<String> {
+    pub(crate) fn await_value(&self, what: &[&str], path: &str, wanted: &str) -> Result<String> {
         let args = [&["get"], what, &["-n", &self.namespace]].concat();
         self.cluster.kubectl().await_value(&args, path, PATIENCE, |value| value == wanted)
     }
 
-    /// No sandbox of the namespace, and no mount of a pod that is no more.
+    /// No sandbox of the namespace that runs (upstream collects dead ones once a minute), and no mount of a pod that is no more.
     fn is_clean(&self) -> Result<()> {
         let kubectl = self.cluster.kubectl();
         poll("the node to be clean of the namespace", PATIENCE, || {
@@ -72,7 +73,8 @@ impl Spec<'_> {
             let answer = self.cluster.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default());
             let sandboxes = answer.map_err(|status| status.to_string())?.items;
             let own = |sandbox: &&cri::PodSandbox| {
-                sandbox.metadata.as_ref().is_some_and(|meta| meta.namespace == self.namespace)
+                sandbox.state() == cri::PodSandboxState::SandboxReady
+                    && sandbox.metadata.as_ref().is_some_and(|meta| meta.namespace == self.namespace)
             };
             if let Some(sandbox) = sandboxes.iter().find(own) {
                 return Err(format!("sandbox {}", sandbox.id));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::spec::{PATIENCE, Spec};
 
-pub fn config_map(spec: &Spec<'_>) -> Result<()> {
+pub(crate) fn config_map(spec: &Spec<'_>) -> Result<()> {
     spec.kubectl(&["create", "configmap", "words", "--from-literal=word=first"])?;
     spec.apply(json!({
         "apiVersion": "v1",
@@ -38,7 +38,7 @@ pub fn config_map(spec: &Spec<'_>) -> Result<()> {
     })
 }
 
-pub fn token(spec: &Spec<'_>) -> Result<()> {
+pub(crate) fn token(spec: &Spec<'_>) -> Result<()> {
     let folder = "/var/run/secrets/kubernetes.io/serviceaccount";
     spec.apply(json!({
         "apiVersion": "v1",
@@ -53,12 +53,18 @@ pub fn token(spec: &Spec<'_>) -> Result<()> {
     let file = |name: &str| spec.kubectl(&["exec", "calls", "--", "cat", &format!("{folder}/{name}")]);
     ensure!(file("namespace")? == spec.namespace);
     ensure!(file("ca.crt")?.starts_with("-----BEGIN CERTIFICATE-----"));
-    let review = spec.any().run(&["auth", "whoami", "--token", &file("token")?, "-o", "json"])?;
+    let review = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "metadata": {},
+        "spec": { "token": file("token")? },
+    });
+    let review = spec.any().feed(&["create", "-f", "-", "-o", "json"], &review)?;
     let review: serde_json::Value = serde_json::from_str(&review).context("kubectl's JSON")?;
-    let user = &review["status"]["userInfo"]["username"];
+    let user = &review["status"]["user"]["username"];
     ensure!(*user == format!("system:serviceaccount:{}:default", spec.namespace), "{review}");
     // Bound to its pod, which ends with it.
-    let extra = &review["status"]["userInfo"]["extra"]["authentication.kubernetes.io/pod-name"][0];
+    let extra = &review["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"][0];
     ensure!(*extra == "calls", "{review}");
     Ok(())
 }

@@ -40,6 +40,7 @@ fn place_of(text: &str) -> Result<Place> {
         cpu: 2000,
         memory: 1 << 30,
         ephemeral: 0,
+        ..NodeInfo::default()
     });
     let volumes = HostVolumes::new(root.path().join("kubelet"), api, node, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -47,7 +47,7 @@ impl Tier {
             Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
-            Tier::Cluster => 300,
+            Tier::Cluster => 420,
             Tier::Peer => 600,
         }
     }

@@ -33,7 +33,7 @@ impl Pulse {
         match self.ready_at {
             None => troubles.push("container runtime status check may not have completed yet".to_owned()),
             Some(at) if now.duration_since(at) >= DOWN_AFTER => {
-                troubles.push("container runtime is down".to_owned())
+                troubles.push("container runtime is down".to_owned());
             }
             Some(_) => {}
         }
@@ -91,7 +91,7 @@ async fn ask(about: &dyn About, mut pulse: Pulse) -> Pulse {
             pulse.health = Some(health);
         }
         Ok(Err(error)) => {
-            tracing::warn!(%error, detail = error.detail(), "the runtime does not tell how it is")
+            tracing::warn!(%error, detail = error.detail(), "the runtime does not tell how it is");
         }
         Err(_) => tracing::warn!("the runtime does not tell how it is: no answer"),
     }

@@ -168,7 +168,7 @@ impl Reporter {
                     return;
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(node = name, %error, "unable to register node with API server")
+                    tracing::error!(node = name, %error, "unable to register node with API server");
                 }
                 Err(_) => tracing::error!(node = name, "unable to register node with API server: no answer"),
             }

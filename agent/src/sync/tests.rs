@@ -150,7 +150,7 @@ async fn trap_03_a_pod_that_has_ended_is_not_started_by_the_next_agent() {
     let machine = Machine::new();
     machine.wants("Never");
     machine.server.edit(WEB, |pod| {
-        pod["status"] = json!({ "phase": "Succeeded", "startTime": "2020-01-01T00:00:00Z" })
+        pod["status"] = json!({ "phase": "Succeeded", "startTime": "2020-01-01T00:00:00Z" });
     });
     let _kubelet = machine.kubelet();
     sleep(Duration::from_secs(120)).await;

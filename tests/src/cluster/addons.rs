@@ -99,7 +99,7 @@ pub(super) fn proxy(server: &str) -> Value {
 
 const TOKENS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// There is no other resolver to ask: what is not the cluster's does not exist.
+/// There is no other resolver to ask: what is not the cluster's is SERVFAIL.
 const COREFILE: &str = ".:53 {
     errors
     health {

@@ -73,14 +73,21 @@ impl Kubectl {
     /// # Errors
     /// When the API server refuses one.
     pub fn apply(&self, objects: &Value) -> Result<String> {
-        let args = ["apply", "-f", "-"];
-        let mut command = self.command(&args);
+        self.feed(&["apply", "-f", "-"], objects)
+    }
+
+    /// Its output when an object is its input.
+    ///
+    /// # Errors
+    /// As [`Kubectl::run`].
+    pub fn feed(&self, args: &[&str], object: &Value) -> Result<String> {
+        let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("start kubectl")?;
         let mut stdin = child.stdin.take().context("kubectl's stdin")?;
-        stdin.write_all(&serde_json::to_vec(objects)?).context("write to kubectl")?;
+        stdin.write_all(&serde_json::to_vec(object)?).context("write to kubectl")?;
         drop(stdin);
-        text(&args, &child.wait_with_output().context("wait for kubectl")?)
+        text(args, &child.wait_with_output().context("wait for kubectl")?)
     }
 
     /// Asks again and again until `wanted` says yes to a value.
