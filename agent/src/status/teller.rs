@@ -247,7 +247,8 @@ impl Teller {
         }
         let repeats = differs && self.last.as_ref().is_some_and(|told| same(told, word));
         let left = self.left(now);
-        (repeats && left < 1.0).then(|| AGAIN.mul_f64(1.0 - left))
+        // A float that grows to one may stay a little below it: no rest is that short.
+        (repeats && left < 0.999).then(|| AGAIN.mul_f64(1.0 - left))
     }
 
     /// How often the same may be told again now.
