@@ -250,5 +250,5 @@ fn help_and_versions_are_asked_for() {
     assert!(matches!(load(&words("-h"), V1, |_| {}).unwrap(), Order::Help));
     assert!(matches!(load(&words("--version"), V1, |_| {}).unwrap(), Order::Version { raw: false }));
     assert!(matches!(load(&words("--version=raw"), V1, |_| {}).unwrap(), Order::Version { raw: true }));
-    assert_eq!(flag::usage().matches("\n  ").count() > 149, true);
+    assert!(flag::usage().matches("\n  ").count() > 149);
 }
