@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_line_of_text_is_klogs() {
-        let now: Zoned = "2026-11-21T21:06:31.123456+00:00[UTC]".parse().unwrap();
+        let now: jiff::Timestamp = "2026-11-21T21:06:31.123456Z".parse().unwrap();
+        let now = now.to_zoned(jiff::tz::TimeZone::UTC);
         let line = text(Level::WARN, &now, ("run.rs", 12), &said()).unwrap();
         let rest = format!(" {:7} run.rs:12] \"it \\\"works\\\"\" pod=\"a/b\" count=3", std::process::id());
         assert_eq!(line, format!("W1121 21:06:31.123456{rest}"));

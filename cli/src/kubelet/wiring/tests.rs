@@ -1,11 +1,15 @@
 //! Each part hears what flags and files say.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use gantry_agent::config::{self, Host, Loaded, Order};
 
 use super::*;
 
 fn loaded(text: &str, flags: &str) -> Loaded {
-    let folder = std::env::temp_dir().join(format!("gantry-wiring-{}-{}", std::process::id(), text.len()));
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("gantry-wiring-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("config.yaml");
     let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -145,7 +149,7 @@ fn values_that_no_part_can_use_are_told() {
     wrong("", "--node-ip=x", "bad --node-ip");
     wrong("#\n", "--node-ip=10.0.0.1,10.0.0.2", "bad --node-ip");
     wrong("systemReserved: {cpu: x}\n", "", "is no quantity");
-    wrong("systemReserved: {gpu: 1}\n", "", "cannot reserve \"gpu\" resource");
+    wrong("systemReserved: {gpu: '1'}\n", "", "cannot reserve \"gpu\" resource");
     wrong("evictionHard: {memory.available: x}\n", "", "invalid threshold");
     let Loaded { config, .. } = loaded("tlsMinVersion: VersionTLS10\n", "");
     assert!(tls(&config).is_err());
