@@ -187,6 +187,9 @@ impl Netfilter {
     fn read(&mut self, layout: &Layout) -> Result<(u32, Option<Vec<Standing>>), Error> {
         for _ in 0..TRIES {
             let before = self.generation()?;
+            if !self.is_settled(before)? {
+                continue;
+            }
             let tables = self.dump("to list tables", message::GET_TABLE, message::FAMILY, &[])?;
             let is_it = |body: &[u8]| message::read_table(body).as_deref() == Some(layout.table);
             if !tables.iter().any(|answer| answer.kind == message::NEW_TABLE && is_it(&answer.body)) {
@@ -208,6 +211,19 @@ impl Netfilter {
         Err(Error::Restless { tries: TRIES })
     }
 
+    /// Whether `generation` is in force as a whole. The kernel counts a generation up before its rules replace the old
+    /// ones, so that a list read in between is the old one, or half of each, under the new number. An empty batch waits
+    /// until the commit that is under way has ended, and is told when it was not the one expected.
+    fn is_settled(&mut self, generation: u32) -> Result<bool, Error> {
+        self.send_batch(generation, &[])?;
+        // An empty batch is answered only when it is refused: an answer of what comes next says that it was not.
+        match self.generation() {
+            Ok(now) => Ok(now == generation),
+            Err(error) if error.is_stale() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn generation(&mut self) -> Result<u32, Error> {
         const WHAT: &str = "to tell its generation of rules";
         let answers = match self.request(WHAT, message::GET_GENERATION, UNSPEC, &[]) {
@@ -224,6 +240,12 @@ impl Netfilter {
 
     /// All of the messages or none, and none when the rules have changed since `generation`.
     fn commit(&mut self, generation: u32, messages: &[Message]) -> Result<(), Error> {
+        let last = self.send_batch(generation, messages)?;
+        self.receive("the rules", last).map(drop)
+    }
+
+    /// Returns the sequence number of the last message.
+    fn send_batch(&mut self, generation: u32, messages: &[Message]) -> Result<u32, Error> {
         let mut bytes = Vec::new();
         let begin = message::generation(generation);
         self.append(
@@ -243,7 +265,7 @@ impl Netfilter {
         }
         self.append(&mut bytes, message::BATCH_END, NLM_F_REQUEST, UNSPEC, message::BATCH_OF, &[]);
         self.socket.send(&bytes)?;
-        self.receive("the rules", last).map(drop)
+        Ok(last)
     }
 }
 
