@@ -263,6 +263,8 @@ pub struct Instance {
     pub sandbox: String,
     /// What it does.
     pub state: InstanceState,
+    /// Its image, as the runtime names it: the description may name another by now.
+    pub image: String,
     /// Digest of its image, as the runtime names it.
     pub image_id: String,
     /// Unix nanoseconds.

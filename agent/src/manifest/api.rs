@@ -99,6 +99,7 @@ fn container(status: &api::ContainerStatus) -> (String, LastContainer) {
     let exit = |state: &Option<api::ContainerState>| state.as_ref()?.terminated.as_ref().map(ended);
     let last = LastContainer {
         id: id.split_once("://").map_or(id, |(_, id)| id).to_owned(),
+        image: status.image.clone(),
         image_id: status.image_id.clone(),
         state: state(status.state.as_ref()),
         last_exit: exit(&status.last_state),

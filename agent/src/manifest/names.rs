@@ -5,17 +5,22 @@
 /// RFC 1123 label: at most 63 of [a-z0-9-], alphanumeric at both ends.
 #[must_use]
 pub fn is_dns_label(name: &str) -> bool {
-    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    name.len() <= 63
-        && edge(name.bytes().next())
-        && edge(name.bytes().last())
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    name.len() <= 63 && is_dns_word(name)
 }
 
-/// RFC 1123 subdomain: labels joined by dots, at most 253.
+/// RFC 1123 subdomain: words joined by dots, at most 253 in all. As in the API, a word may be longer
+/// than a label of DNS.
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
-    name.len() <= 253 && name.split('.').all(is_dns_label)
+    name.len() <= 253 && name.split('.').all(is_dns_word)
+}
+
+/// Of [a-z0-9-], alphanumeric at both ends.
+fn is_dns_word(name: &str) -> bool {
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    edge(name.bytes().next())
+        && edge(name.bytes().last())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 /// A UID becomes part of a folder's name, so it may hold nothing that steers a path.
@@ -191,6 +196,8 @@ mod tests {
             assert!(!is_dns_label(bad), "{bad}");
         }
         assert!(is_dns_subdomain("a.b-c.d"));
+        assert!(is_dns_subdomain(&"a".repeat(253)));
+        assert!(!is_dns_subdomain(&"a".repeat(254)));
         assert!(!is_dns_subdomain("a..b"));
     }
 

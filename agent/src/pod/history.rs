@@ -14,9 +14,9 @@ pub use outcome::Output;
 
 use super::last::Last;
 use super::plan::{Action, Ended, Op, Plan, UNKNOWN_CODE, Wait, reset};
-use super::probing::{Probing, Runner};
+use super::probing::{ProbeKind, Probing, Runner};
 use super::restart::{self, Backoff};
-use super::spec::{Container, Pod, Role};
+use super::spec::{Pod, RestartPolicy, Role};
 use crate::admission::Rejection;
 use crate::checkpoint::Marks;
 use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
@@ -131,6 +131,9 @@ pub struct History {
     waits: BTreeMap<(String, bool), Duration>,
     /// Container ID → since when its description is another than it was made from.
     pub redefined: BTreeMap<String, Duration>,
+    /// Those that a probe has found bad and whose policy starts them again: they are ended to be
+    /// made anew, whatever code they end with.
+    pub condemned: BTreeSet<String>,
     /// All containers are being started anew.
     pub resetting: bool,
     /// How often they were.
@@ -199,10 +202,10 @@ impl History {
         }
     }
 
-    /// Whether its newest record was ended to be made anew from another description.
+    /// Whether this start of a container is ended to be made anew, whatever code it ends with.
     #[must_use]
-    pub fn is_redefined(&self, container: &Container) -> bool {
-        self.last.get(&container.name).is_some_and(|last| self.redefined.contains_key(&last.id))
+    pub fn makes_anew(&self, id: &str) -> bool {
+        self.redefined.contains_key(id) || self.condemned.contains(id)
     }
 
     /// Takes in what was observed; `wall` is the wall clock's time, for ages only.
@@ -226,6 +229,7 @@ impl History {
             self.last.insert(newest.name.clone(), newest.clone());
         }
         self.absorb_definitions(pod, observed, now);
+        self.absorb_verdicts(pod, observed);
         self.absorb_sandboxes(observed, now, wall);
         self.absorb_runners(pod, observed, now, wall);
         self.looked = true;
@@ -240,6 +244,18 @@ impl History {
             let other = !newest.hash.is_empty() && newest.hash != container.hash;
             if runs && other && container.role != Role::Init {
                 self.redefined.entry(newest.id.clone()).or_insert(now);
+            }
+        }
+    }
+
+    /// While the verdict is still there: a probe is forgotten with what it asked.
+    fn absorb_verdicts(&mut self, pod: &Pod, observed: &Observed) {
+        self.condemned.retain(|id| observed.containers.iter().any(|c| c.id == *id));
+        for container in pod.containers.iter().filter(|c| c.restart_policy != RestartPolicy::Never) {
+            let Some(newest) = observed.newest(&container.name) else { continue };
+            let bad = |kind| self.probing.bad(container, kind, &newest.id).is_some();
+            if bad(ProbeKind::Liveness) || bad(ProbeKind::Startup) {
+                self.condemned.insert(newest.id.clone());
             }
         }
     }

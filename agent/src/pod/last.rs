@@ -37,6 +37,8 @@ pub struct LastEnd {
 pub struct LastContainer {
     /// The runtime's ID, without its name; empty before the first start.
     pub id: String,
+    /// As the runtime named it.
+    pub image: String,
     /// With registry and digest; may be empty.
     pub image_id: String,
     /// What it did.

@@ -62,7 +62,7 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
     let begun = view.has_begun();
     let phase = match &end {
         Some(end) => end.phase,
-        None => phase(pod, over, begun, &init_containers, &containers),
+        None => phase(&view, over, begun, &init_containers, &containers),
     };
     let mut conditions = conditions::all(&view, phase, &init_containers, &containers);
     if matches!(history.ended, Some((Ended::Refused, _))) && observed.containers.is_empty() {
@@ -208,14 +208,14 @@ fn failure_of(exit: &Exit) -> i32 {
 /// As the kubelet's getPhase. `begun`: a regular container was made in the present sandbox. A pod
 /// whose end is complete is never Pending or Running.
 fn phase(
-    pod: &Pod,
+    view: &View<'_>,
     over: bool,
     begun: bool,
     init_containers: &[ContainerStatus],
     containers: &[ContainerStatus],
 ) -> Phase {
-    let init = InitTally::of(pod, init_containers);
-    let tally = Tally::of(pod, containers);
+    let init = InitTally::of(view.pod, init_containers);
+    let tally = Tally::of(view, containers);
     let succeeded = tally.waiting == 0 && tally.running == 0 && tally.stopped == tally.succeeded;
     if over {
         let all = init.failed == 0 && init.pending == 0 && succeeded;
@@ -300,24 +300,26 @@ struct Tally {
 }
 
 impl Tally {
-    fn of(pod: &Pod, statuses: &[ContainerStatus]) -> Self {
+    fn of(view: &View<'_>, statuses: &[ContainerStatus]) -> Self {
         let mut tally = Self::default();
-        for (container, status) in pod.containers.iter().zip(statuses) {
+        for (container, status) in view.pod.containers.iter().zip(statuses) {
+            let anew = view.going_on && view.history.makes_anew(&status.id);
             match (&status.state, &status.last_exit) {
                 (ContainerState::Running { .. }, _) => tally.running += 1,
                 (ContainerState::Waiting { .. }, None) => tally.waiting += 1,
                 (ContainerState::Waiting { .. }, Some(exit)) => {
-                    tally.stop(container, exit, false);
+                    tally.stop(container, exit, anew, false);
                 }
-                (ContainerState::Terminated(exit), _) => tally.stop(container, exit, true),
+                (ContainerState::Terminated(exit), _) => tally.stop(container, exit, anew, true),
             }
         }
         tally
     }
 
-    fn stop(&mut self, container: &Container, exit: &Exit, now: bool) {
+    /// `anew`: whatever its code, it is started again.
+    fn stop(&mut self, container: &Container, exit: &Exit, anew: bool, now: bool) {
         self.stopped += 1;
-        let again = exit.reason == RESTARTING_ALL || restart::starts_again(container, exit.code);
+        let again = anew || exit.reason == RESTARTING_ALL || restart::starts_again(container, exit.code);
         self.for_good += usize::from(!again);
         self.succeeded += usize::from(now && exit.code == 0);
     }

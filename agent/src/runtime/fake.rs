@@ -35,6 +35,8 @@ pub enum Call {
 pub enum Script {
     /// Runs until SIGTERM, then ends with 143.
     Serve,
+    /// Runs until SIGTERM, then ends with 0.
+    Polite,
     /// Runs until SIGKILL.
     Stubborn,
     /// Ends by itself.

@@ -54,14 +54,15 @@ impl View<'_> {
             Role::Regular | Role::Sidecar => started && self.history.probing.ready(container, &id),
             Role::Ephemeral => false,
         };
-        let image_id = newest.map(|n| n.image_id.clone());
+        let image = newest.map(|n| (&n.image, &n.image_id));
+        let (image, image_id) = image.or_else(|| ended_before.map(|api| (&api.image, &api.image_id))).unzip();
         let runs = matches!(state, ContainerState::Running { .. });
         ContainerStatus {
             name: name.clone(),
             role: container.role,
             id,
-            image: container.image.clone(),
-            image_id: image_id.or_else(|| ended_before.map(|api| api.image_id.clone())).unwrap_or_default(),
+            image: image.filter(|name| !name.is_empty()).unwrap_or(&container.image).clone(),
+            image_id: image_id.cloned().unwrap_or_default(),
             started,
             ready,
             state,
@@ -187,10 +188,10 @@ impl View<'_> {
         }
     }
 
-    /// One whose description has changed is, whatever its policy.
+    /// One that was ended to be made anew is, whatever its code.
     fn starts_again(&self, container: &Container, exit: &Exit) -> bool {
         let newest = self.observed.newest(&container.name);
-        starts_again(container, exit) || newest.is_some_and(|n| self.history.redefined.contains_key(&n.id))
+        starts_again(container, exit) || newest.is_some_and(|n| self.history.makes_anew(&n.id))
     }
 
     fn hook_failed(&self, container: &Container) -> bool {

@@ -46,7 +46,10 @@ fn phase_of(policy: RestartPolicy, begun: bool, init: States, regular: States) -
     let of = |list: &[Container], states: States| -> Vec<ContainerStatus> {
         list.iter().zip(states).map(|(c, (state, last))| status(c, state, last)).collect()
     };
-    phase(&pod, false, begun, &of(&pod.init_containers, init), &of(&pod.containers, regular))
+    let (observed, history) = (Observed::default(), History::default());
+    let view =
+        View { pod: &pod, observed: &observed, history: &history, now: Duration::ZERO, going_on: true };
+    phase(&view, false, begun, &of(&pod.init_containers, init), &of(&pod.containers, regular))
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
 
 /// Whether one that has ended so is started again.
 fn again(facts: Facts<'_>, container: &Container, instance: &Instance) -> bool {
-    if facts.history.redefined.contains_key(&instance.id) {
+    if facts.history.makes_anew(&instance.id) {
         return true;
     }
     let code = match &instance.state {

@@ -46,8 +46,8 @@ fn finished(facts: Facts<'_>) -> bool {
 fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
     let busy = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
     !busy
+        && !facts.history.last.get(&container.name).is_some_and(|last| facts.history.makes_anew(&last.id))
         && match facts.record(container).map(|instance| &instance.state) {
-            _ if facts.history.is_redefined(container) => false,
             Some(InstanceState::Exited(exit)) => !starts_again(container, exit.code),
             Some(InstanceState::Unknown) => !starts_again(container, UNKNOWN_CODE),
             Some(InstanceState::Created) | None => lost,

@@ -14,10 +14,23 @@ fn sandbox(id: &str, attempt: u32, ready: bool) -> Sandbox {
 
 fn instance(id: &str, attempt: u32, sandbox: &str, state: InstanceState) -> Instance {
     let (id, name, sandbox) = (id.into(), "web".into(), sandbox.into());
-    let (log_path, image_id) = (String::new(), String::new());
+    let (log_path, image, image_id) = (String::new(), String::new(), String::new());
     let hash = "abc".into();
     let (user, actual) = (None, None);
-    Instance { id, name, attempt, sandbox, state, image_id, created_at: 1, log_path, hash, user, actual }
+    Instance {
+        id,
+        name,
+        attempt,
+        sandbox,
+        state,
+        image,
+        image_id,
+        created_at: 1,
+        log_path,
+        hash,
+        user,
+        actual,
+    }
 }
 
 fn exited(code: i32) -> InstanceState {

@@ -113,7 +113,7 @@ fn name_fits(pod: &Pod, cluster_domain: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "Failed to construct FQDN from Pod hostname and cluster domain, FQDN {full} is too long ({MOST} characters is the max, {} characters requested)",
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long ({MOST} characters is the max, {} characters requested)",
         full.len()
     ))
 }

@@ -141,6 +141,7 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         state,
         created_at: status.created_at,
         log_path: absolute(&status.log_path, node),
+        image: status.image.map(|spec| spec.image).unwrap_or_default(),
         image_id: status.image_ref,
         hash,
         user,

@@ -129,6 +129,7 @@ impl Runtime for FakeRuntime {
     fn create_container<'a>(&'a self, new: NewContainer<'a>) -> Effect<'a, String> {
         let (uid, name, attempt) = (new.pod.uid.clone(), new.container.name.clone(), new.attempt);
         let (sandbox, image) = (new.sandbox.to_owned(), new.image_id.to_owned());
+        let spec_image = new.container.image.clone();
         let (hash, target) = (new.container.hash.clone(), new.target.to_owned());
         let act = move |state: &mut State| {
             if !state.sandboxes.iter().any(|s| s.view.id == sandbox && s.view.ready) {
@@ -157,6 +158,7 @@ impl Runtime for FakeRuntime {
                 sandbox,
                 state: InstanceState::Created,
                 created_at: state.wall(),
+                image: spec_image,
                 image_id: image,
                 hash,
                 user: None,

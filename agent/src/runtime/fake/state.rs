@@ -162,7 +162,7 @@ impl State {
                 container.ends = Some((Instant::now() + after, code));
                 Ok(())
             }
-            Script::Serve | Script::Stubborn => Ok(()),
+            Script::Serve | Script::Polite | Script::Stubborn => Ok(()),
         }
     }
 }
@@ -183,6 +183,7 @@ impl FakeContainer {
         let (at, code) = match &self.script {
             _ if grace.is_zero() => (now, 137),
             Script::Serve => (now, 143),
+            Script::Polite => (now, 0),
             Script::Stubborn | Script::Exit { .. } | Script::FailStart(_) => (now + grace, 137),
         };
         self.ends = match self.ends {

@@ -23,6 +23,7 @@ fn exit(code: i32) -> Exit {
 fn last(id: &str, state: ContainerState, restart_count: u32) -> LastContainer {
     LastContainer {
         id: id.into(),
+        image: "img".into(),
         image_id: "img@sha256:1".into(),
         state,
         last_exit: None,

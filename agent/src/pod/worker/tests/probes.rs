@@ -150,6 +150,30 @@ async fn the_startup_probe_gates_the_others_and_ends_the_container_when_it_fails
     );
 }
 
+/// Upstream ends and starts it in one step, so its code is never looked at.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_ends_well_after_a_failed_probe_is_started_again_on_failure() {
+    for (policy, restarts) in [(RestartPolicy::OnFailure, 1), (RestartPolicy::Never, 0)] {
+        let mut world = World::new();
+        world.runtime.script("web", &[Script::Polite, Script::Serve]);
+        world.probes.script_http("/up", &[500, 200]);
+        let once = Probe { failure_threshold: 1, ..http("/up") };
+        let handle = world.start(restarted(policy, probed(Some(once), None, None)));
+        let over = |s: &PodStatus| s.is_over() || (restarts_of(s) == 1 && s.holds(ConditionKind::Ready));
+        let status = until(&handle, "restarted or over", over).await;
+        assert_eq!(restarts_of(&status), restarts, "{policy:?}");
+        let ended = status.containers.first().unwrap();
+        let exit = match &ended.state {
+            ContainerState::Terminated(exit) => Some(exit),
+            _ => ended.last_exit.as_ref(),
+        };
+        assert_eq!(exit.unwrap().code, 0);
+        // Nobody ever saw it as over.
+        let phases = [Phase::Running, Phase::Succeeded];
+        assert_eq!(status.phase, *phases.get(usize::from(restarts == 0)).unwrap());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_first_try_waits_for_the_initial_delay_and_a_timeout_is_a_failure() {
     let mut world = World::new();
