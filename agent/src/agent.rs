@@ -3,6 +3,7 @@
 
 mod fit;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::admission::{self, Node, Rejection};
 use crate::orphans;
-use crate::pod::last::Last;
+use crate::pod::last::{Last, LastEnd};
 use crate::pod::predecessor;
 use crate::pod::run::Deps;
 use crate::pod::spec::{Origin, Pod, PodUid};
@@ -28,7 +29,7 @@ const ORPHANS_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// What should run.
-    pub pod: Pod,
+    pub pod: Arc<Pod>,
     /// What the API's last status said.
     pub last: Last,
     /// It was deleted: the grace that its end has.
@@ -39,7 +40,41 @@ pub struct Wanted {
 
 impl From<Pod> for Wanted {
     fn from(pod: Pod) -> Self {
+        Arc::new(pod).into()
+    }
+}
+
+impl From<Arc<Pod>> for Wanted {
+    fn from(pod: Arc<Pod>) -> Self {
         Self { pod, last: Last::default(), ending: None, refused: None }
+    }
+}
+
+impl Wanted {
+    /// It runs since before this agent, and asks for what this agent does not do: nothing of it is
+    /// touched until it is to end.
+    fn is_foreign(&self) -> bool {
+        let runs = self.last.started_at != 0 && self.last.end.is_none();
+        self.refused.is_some() && runs && self.ending.is_none()
+    }
+}
+
+/// Which sources have told all of their pods. Of one that has not, nobody is ended for missing
+/// (trap 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// The API server.
+    pub api: bool,
+    /// The manifest folder, or the files of a command.
+    pub files: bool,
+}
+
+impl Heard {
+    /// Everybody.
+    pub const ALL: Self = Self { api: true, files: true };
+
+    fn from(self, pod: &Pod) -> bool {
+        if pod.origin == Origin::Api { self.api } else { self.files }
     }
 }
 
@@ -52,6 +87,8 @@ pub struct Agent {
     workers: JoinSet<()>,
     /// What pods must fit; they all do without one.
     node: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// See [`Wanted::is_foreign`].
+    foreign: BTreeMap<PodUid, Arc<Pod>>,
     deps: Deps,
 }
 
@@ -63,7 +100,7 @@ impl Agent {
         let (told_in, told) = watch::channel(false);
         let mut workers = JoinSet::new();
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in));
-        let mut agent = Self { pods: pods_in, told, workers, node: None, deps };
+        let mut agent = Self { pods: pods_in, told, workers, node: None, foreign: BTreeMap::new(), deps };
         agent.apply(pods);
         agent
     }
@@ -72,7 +109,7 @@ impl Agent {
     /// that are missing are ended and forgotten, the others left alone. A new one of the same name as
     /// one that ends waits for it.
     pub fn apply(&mut self, wanted: Vec<Pod>) {
-        self.take(wanted.into_iter().map(Wanted::from).collect(), true);
+        self.take(wanted.into_iter().map(Wanted::from).collect(), Heard::ALL);
     }
 
     /// From now on new pods must fit this node.
@@ -81,18 +118,24 @@ impl Agent {
     }
 
     /// The same as [`Agent::apply`] for pods of an API server. Pods that are known are described anew;
-    /// what was deleted is ended, and asking again only shortens. Unless the set is `complete`, because
-    /// not all sources have told theirs, none is ended for missing in it (trap 1).
-    pub fn take(&mut self, mut wanted: Vec<Wanted>, complete: bool) {
+    /// what was deleted is ended, and asking again only shortens.
+    pub fn take(&mut self, mut wanted: Vec<Wanted>, heard: Heard) {
         // Reaps what has ended meanwhile.
         while self.workers.try_join_next().is_some() {}
         let old = self.pods();
         let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
-        for handle in handles.iter().filter(|_| complete) {
-            if wanted.iter().all(|wanted| wanted.pod.uid != handle.pod.uid) {
+        let named: BTreeSet<&PodUid> = wanted.iter().map(|wanted| &wanted.pod.uid).collect();
+        for handle in handles.iter().filter(|handle| heard.from(&handle.pod)) {
+            if !named.contains(&handle.pod.uid) {
                 handle.kill(None, "no longer wanted");
                 handle.remove();
             }
+        }
+        let missing = |pod: &Arc<Pod>| heard.from(pod) && !named.contains(&pod.uid);
+        let gone: Vec<_> = self.foreign.values().filter(|pod| missing(pod)).cloned().collect();
+        for pod in gone {
+            self.foreign.remove(&pod.uid);
+            handles.push(self.end(pod, None, "no longer wanted"));
         }
         // As upstream: who came first is admitted first, over a restart of the agent, too.
         wanted.sort_by_key(|wanted| wanted.pod.created_at);
@@ -101,13 +144,41 @@ impl Agent {
             // One that was told to go and comes back, the very same, is a pod of its own.
             match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
                 Some(handle) => renew(handle, wanted),
+                None if wanted.is_foreign() => self.leave_alone(&wanted),
                 None => {
+                    self.foreign.remove(uid);
                     let handle = self.begin(wanted, &handles);
                     handles.push(handle);
                 }
             }
         }
         self.pods.send_replace(handles.into());
+    }
+
+    fn leave_alone(&mut self, wanted: &Wanted) {
+        if self.foreign.insert(wanted.pod.uid.clone(), wanted.pod.clone()).is_none() {
+            let why = wanted.refused.as_ref().map_or_else(String::new, ToString::to_string);
+            tracing::warn!(
+                pod = wanted.pod.full_name(),
+                why,
+                "it runs, started by another kubelet, and is left as it is until it is deleted"
+            );
+        }
+    }
+
+    /// Ends a pod that has no worker, and forgets it.
+    fn end(&mut self, pod: impl Into<Wanted>, grace: Option<Duration>, why: &str) -> PodHandle {
+        let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
+        handle.kill(grace, why);
+        handle.remove();
+        self.workers.spawn(worker.run());
+        handle
+    }
+
+    /// Waits until a worker has come to its end: then [`Agent::take`] forgets its pod. Cancel-safe.
+    pub async fn ended(&mut self) {
+        // The ear at the runtime never ends, so there always is one.
+        self.workers.join_next().await;
     }
 
     /// Takes up a pod that is not known yet.
@@ -125,15 +196,18 @@ impl Agent {
         if let Some(grace) = ending {
             handle.kill(Some(grace), "deleted");
         }
+        let room: Vec<PodHandle> =
+            others.iter().filter(|other| displaced.contains(&other.pod.uid)).cloned().collect();
         if pod.origin == Origin::Api {
             // Whatever its name: it is another pod than that of another UID (trap 2).
-            let victims = others.iter().filter(|other| displaced.contains(&other.pod.uid)).cloned();
-            self.workers.spawn(predecessor::run_behind(worker, victims.collect()));
+            let itself = |other: &&PodHandle| other.pod.uid == pod.uid;
+            let before: Vec<PodHandle> = others.iter().filter(itself).cloned().collect();
+            self.workers.spawn(predecessor::run_behind(worker, before, room));
         } else {
             let same_name =
                 |other: &&PodHandle| other.pod.name == pod.name && other.pod.namespace == pod.namespace;
-            let ending: Vec<PodHandle> = others.iter().filter(same_name).cloned().collect();
-            self.workers.spawn(predecessor::run_after(worker, ending));
+            let before: Vec<PodHandle> = others.iter().filter(same_name).cloned().collect();
+            self.workers.spawn(predecessor::run_after(worker, before, room));
         }
         handle
     }
@@ -152,7 +226,13 @@ impl Agent {
         let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
             return Ok(Vec::new());
         };
-        let active: Vec<&PodHandle> = others.iter().filter(|other| is_active(other)).collect();
+        // What was told to go is not counted, though it still ends, nor what a static pod replaces.
+        let replaces = |other: &PodHandle| {
+            wanted.pod.origin != Origin::Api
+                && (&other.pod.namespace, &other.pod.name) == (&wanted.pod.namespace, &wanted.pod.name)
+        };
+        let counts = |other: &&PodHandle| is_active(other) && !other.is_leaving() && !replaces(other);
+        let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
         let victims = admission::admit(&wanted.pod, &pods, &node)?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
@@ -163,24 +243,22 @@ impl Agent {
     }
 
     /// Ends the pods that the runtime has and nobody wants, as upstream with a second's grace. For
-    /// when all sources have told all of theirs (trap 1), and no other agent uses the runtime.
+    /// when all sources have told all of theirs (trap 1), and no other agent uses the runtime. With
+    /// `spare_files` those of manifest files stay: one that cannot be read may be that of a pod.
     ///
     /// # Errors
     /// When the runtime does not answer; nothing was ended then.
-    pub async fn end_unwanted(&mut self) -> Result<(), String> {
+    pub async fn end_unwanted(&mut self, spare_files: bool) -> Result<(), String> {
         let known = self.deps.runtime.pods().await.map_err(|error| error.detail())?;
         let mut handles = self.pods().to_vec();
         for known in known {
-            if handles.iter().any(|handle| handle.pod.uid == known.uid && !handle.is_done()) {
+            let managed = handles.iter().any(|handle| handle.pod.uid == known.uid && !handle.is_done());
+            if managed || self.foreign.contains_key(&known.uid) || (spare_files && known.from_file) {
                 continue;
             }
             let pod = predecessor::shell(known);
             tracing::info!(pod = pod.full_name(), uid = %pod.uid, "nobody wants it: ending it");
-            let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
-            handle.kill(Some(ORPHANS_GRACE), "orphaned");
-            handle.remove();
-            self.workers.spawn(worker.run());
-            handles.push(handle);
+            handles.push(self.end(pod, Some(ORPHANS_GRACE), "orphaned"));
         }
         self.pods.send_replace(handles.into());
         Ok(())
@@ -198,11 +276,7 @@ impl Agent {
         for known in orphans::forgotten(&self.deps, &here).await? {
             let pod = predecessor::shell(known);
             tracing::info!(pod = pod.full_name(), uid = %pod.uid, "its manifest is gone: ending it");
-            let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
-            handle.kill(None, "no longer wanted");
-            handle.remove();
-            self.workers.spawn(worker.run());
-            handles.push(handle);
+            handles.push(self.end(pod, None, "no longer wanted"));
         }
         self.pods.send_replace(handles.into());
         Ok(())
@@ -256,11 +330,21 @@ impl Agent {
     }
 }
 
-/// A pod that is known is described anew, or was deleted.
+/// A pod that is known is described anew, or was deleted. A description that asks for what this node
+/// does not do is passed over: the pod goes on as it was.
 fn renew(handle: &mut PodHandle, wanted: Wanted) {
-    *handle = handle.update(Arc::new(wanted.pod));
+    match &wanted.refused {
+        None => *handle = handle.update(wanted.pod),
+        Some(why) => handle.pass_over(wanted.pod.generation, why),
+    }
     if let Some(grace) = wanted.ending {
         handle.kill(Some(grace), "deleted");
+    }
+    // Somebody has said that it is over, such as the pod garbage collector.
+    if let Some(LastEnd { reason, message, .. }) = wanted.last.end
+        && handle.is_at_work()
+    {
+        handle.evict(Verdict { reason, message, disrupted: None }, None);
     }
 }
 

@@ -222,7 +222,7 @@ pub struct KnownPod {
     pub namespace: String,
     /// By metadata.
     pub name: String,
-    /// Whether it was made from a file, by this agent or an earlier one.
+    /// Whether it was made from a file, by this agent, an earlier one or another kubelet.
     pub from_file: bool,
 }
 

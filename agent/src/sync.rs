@@ -2,20 +2,28 @@
 //! one set, each time either changes. Owns the agent and the order in which the sources count (trap
 //! 1); never looks into a pod. Called by the kubelet's wiring.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod as Described};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::agent::{Agent, Wanted};
+use crate::agent::{Agent, Heard, Wanted};
 use crate::manifest::api;
+use crate::pod::spec::PodUid;
 use crate::source::Seen;
-use crate::static_pods::choice::Found;
+use crate::static_pods::choice::{Found, Problem};
 use crate::status::Statics;
 
-/// After the runtime did not say what it has.
+/// The loop comes round even when nothing changes: after the runtime did not say what it has, and to
+/// show that it lives.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Of several API servers the first may answer from a cache that lags: what it did not name is ended
+/// only if nobody has named it by then.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// Where pods come from.
 #[derive(Debug, Clone)]
@@ -28,59 +36,103 @@ pub struct Sources {
     pub found: Option<watch::Receiver<Found>>,
 }
 
+/// The API's pods as the agent takes them: those that have not changed are not read again.
+#[derive(Debug, Default)]
+struct Known(BTreeMap<PodUid, (Arc<Described>, Wanted)>);
+
+impl Known {
+    fn wanted(&mut self, pods: &BTreeMap<PodUid, Arc<Described>>) -> Vec<Wanted> {
+        let mut old = std::mem::take(&mut self.0);
+        for (uid, pod) in pods {
+            let same = old.remove(uid).filter(|(before, _)| Arc::ptr_eq(before, pod));
+            let known = same.or_else(|| Some((pod.clone(), api::wanted(pod)?)));
+            self.0.extend(known.map(|known| (uid.clone(), known)));
+        }
+        self.0.values().map(|(_, wanted)| wanted.clone()).collect()
+    }
+}
+
 impl Sources {
-    /// What is wanted now, and whether every source has told all of its own.
-    fn wanted(&self, node_known: bool) -> (Vec<Wanted>, bool) {
-        let mut wanted: Vec<Wanted> = Vec::new();
-        let mut complete = true;
+    /// What is wanted now, and of whom that is all.
+    fn wanted(&self, known: &mut Known, node_known: bool) -> (Vec<Wanted>, Heard) {
+        let (mut wanted, mut heard) = (Vec::new(), Heard::ALL);
         if let Some(found) = &self.found {
-            wanted.extend(found.borrow().pods.iter().cloned().map(Wanted::from));
+            let found = found.borrow();
+            heard.files = found.read;
+            wanted.extend(found.pods.iter().cloned().map(Wanted::from));
         }
         if let Some(seen) = &self.seen {
             let seen = seen.borrow();
-            complete = seen.synced && node_known;
-            if complete {
-                wanted.extend(seen.pods.values().filter_map(|pod| api::wanted(pod)));
+            heard.api = seen.synced && node_known;
+            if heard.api {
+                wanted.extend(known.wanted(&seen.pods));
             }
         }
-        (wanted, complete)
+        (wanted, heard)
+    }
+
+    /// Files that are not as they should be: who knows which pods are theirs.
+    fn problems(&self) -> Vec<Problem> {
+        self.found.as_ref().map(|found| found.borrow().problems.clone()).unwrap_or_default()
+    }
+
+    /// What the folder describes; none before it was read.
+    fn described(&self) -> Statics {
+        match &self.found {
+            None => Some(Arc::default()),
+            Some(found) => {
+                let found = found.borrow();
+                found.read.then(|| Arc::new(found.described.clone()))
+            }
+        }
     }
 }
 
 /// Keeps the agent's pods those of its sources, for ever. `statics` is told what the folder
-/// describes.
-pub async fn run(mut agent: Agent, mut sources: Sources, statics: watch::Sender<Statics>) {
-    let mut node_known = false;
-    // What an earlier agent left and nobody wants is ended once everybody has been heard.
-    let mut swept = false;
+/// describes, and `beat` when the loop last came round.
+pub async fn run(
+    mut agent: Agent,
+    mut sources: Sources,
+    statics: watch::Sender<Statics>,
+    beat: watch::Sender<Instant>,
+) {
+    let (mut known, mut node_known) = (Known::default(), false);
+    // What an earlier agent left and nobody wants is ended once everybody has been heard; again when
+    // other files are bad than then.
+    let mut swept: Option<Vec<Problem>> = None;
+    let mut heard_since: Option<Instant> = None;
     loop {
+        beat.send_replace(Instant::now());
         node_known |= sources.node.borrow_and_update().is_some();
         mark(&mut sources.seen);
         mark(&mut sources.found);
-        let (wanted, complete) = sources.wanted(node_known);
-        agent.take(wanted, complete);
-        let described =
-            sources.found.as_ref().map(|found| found.borrow().described.clone()).unwrap_or_default();
+        let (wanted, heard) = sources.wanted(&mut known, node_known);
+        agent.take(wanted, heard);
+        let described = sources.described();
         statics.send_if_modified(|known| {
-            let new = known.as_deref() != Some(&described);
+            let new = described.is_some() && *known != described;
             if new {
-                *known = Some(Arc::new(described));
+                *known = described;
             }
             new
         });
-        if complete && !swept {
-            match agent.end_unwanted().await {
-                Ok(()) => swept = true,
+        let problems = sources.problems();
+        let since = (heard == Heard::ALL).then(|| heard_since.unwrap_or_else(Instant::now));
+        heard_since = since;
+        let settled = since.is_some_and(|since| since.elapsed() >= SETTLED);
+        if settled && swept.as_ref() != Some(&problems) {
+            match agent.end_unwanted(!problems.is_empty()).await {
+                Ok(()) => swept = Some(problems),
                 Err(error) => tracing::warn!(error, "pods that nobody wants run on"),
             }
         }
-        let waits = complete && !swept;
         // All arms are cancel-safe: a change stays marked until it is looked at.
         tokio::select! {
             () = changed(&mut sources.seen) => {}
             () = changed(&mut sources.found) => {}
             Ok(()) = sources.node.changed(), if !node_known => {}
-            () = tokio::time::sleep(AGAIN), if waits => {}
+            () = agent.ended() => {}
+            () = tokio::time::sleep(AGAIN) => {}
         }
     }
 }

@@ -200,7 +200,7 @@ mod described {
     use super::*;
     use crate::admission::Node;
     use crate::pod::last::Last;
-    use crate::pod::spec::{Container, Resources};
+    use crate::pod::spec::{Container, Port, Resources};
 
     fn asks(name: &str, uid: &str, cpu: i64) -> Wanted {
         let resources = Resources { cpu_request: Some(cpu), ..Resources::default() };
@@ -225,12 +225,12 @@ mod described {
     async fn trap_01_an_incomplete_set_ends_nobody() {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);
-        agent.take(vec![asks("a", "a-1", 0)], true);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
         running(&find(&agent, "a-1")).await;
-        agent.take(vec![], false);
+        agent.take(vec![], Heard { api: false, files: true });
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!find(&agent, "a-1").is_ending());
-        agent.take(vec![], true);
+        agent.take(vec![], Heard::ALL);
         find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
         assert_eq!(machine.runtime.residue(), 0);
     }
@@ -239,15 +239,15 @@ mod described {
     async fn trap_01_what_nobody_wants_is_ended_once_all_is_known() {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);
-        agent.take(vec![asks("a", "a-1", 0), asks("b", "b-1", 0)], true);
+        agent.take(vec![asks("a", "a-1", 0), asks("b", "b-1", 0)], Heard::ALL);
         running(&find(&agent, "a-1")).await;
         running(&find(&agent, "b-1")).await;
         drop(agent);
         let mut agent = machine.agent(vec![]);
-        agent.take(vec![asks("a", "a-1", 0)], true);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
         machine.runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
-        assert_eq!(agent.end_unwanted().await.unwrap_err(), "down");
-        agent.end_unwanted().await.unwrap();
+        assert_eq!(agent.end_unwanted(false).await.unwrap_err(), "down");
+        agent.end_unwanted(false).await.unwrap();
         find(&agent, "b-1").wait(|s| s.life == Life::Gone).await;
         running(&find(&agent, "a-1")).await;
         assert_eq!(machine.runtime.count("create"), 2);
@@ -258,10 +258,10 @@ mod described {
         let machine = Machine::new();
         machine.runtime.script("web", &[Script::Stubborn]);
         let mut agent = machine.agent(vec![]);
-        agent.take(vec![asks("a", "a-1", 0)], true);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
         running(&find(&agent, "a-1")).await;
         let leaving = Wanted { ending: Some(Duration::from_secs(3600)), ..asks("a", "a-1", 0) };
-        agent.take(vec![leaving, asks("a", "a-2", 0)], true);
+        agent.take(vec![leaving, asks("a", "a-2", 0)], Heard::ALL);
         running(&find(&agent, "a-2")).await;
         assert!(!find(&agent, "a-1").status.borrow().is_over());
     }
@@ -270,14 +270,14 @@ mod described {
     async fn a_deleted_pod_is_ended_but_forgotten_only_when_the_api_has_forgotten_it() {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);
-        agent.take(vec![asks("a", "a-1", 0)], true);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
         running(&find(&agent, "a-1")).await;
         let leaving = || Wanted { ending: Some(Duration::from_secs(5)), ..asks("a", "a-1", 0) };
-        agent.take(vec![leaving()], true);
+        agent.take(vec![leaving()], Heard::ALL);
         assert_eq!(over(&find(&agent, "a-1")).await.life, Life::Stopped);
-        agent.take(vec![leaving()], true);
+        agent.take(vec![leaving()], Heard::ALL);
         assert_eq!(find(&agent, "a-1").status.borrow().life, Life::Stopped);
-        agent.take(vec![], true);
+        agent.take(vec![], Heard::ALL);
         find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
     }
 
@@ -288,10 +288,10 @@ mod described {
         agent.admit_by(node(1000));
         let aged = |name: &str, uid: &str, created_at| {
             let mut wanted = asks(name, uid, 600);
-            wanted.pod.created_at = created_at;
+            Arc::make_mut(&mut wanted.pod).created_at = created_at;
             wanted
         };
-        agent.take(vec![aged("young", "y-1", 20), aged("old", "o-1", 10)], true);
+        agent.take(vec![aged("young", "y-1", 20), aged("old", "o-1", 10)], Heard::ALL);
         running(&find(&agent, "o-1")).await;
         let young = over(&find(&agent, "y-1")).await;
         assert_eq!((young.phase, young.api_reason.as_str()), (Phase::Failed, "OutOfcpu"));
@@ -300,7 +300,7 @@ mod described {
         let mut agent = machine.agent(vec![]);
         agent.admit_by(node(500));
         let last = Last { started_at: 1, ..Last::default() };
-        agent.take(vec![Wanted { last, ..aged("old", "o-1", 10) }], true);
+        agent.take(vec![Wanted { last, ..aged("old", "o-1", 10) }], Heard::ALL);
         running(&find(&agent, "o-1")).await;
         assert_eq!(machine.runtime.count("create"), 1);
     }
@@ -324,11 +324,11 @@ mod described {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);
         agent.admit_by(node(1000));
-        agent.take(vec![asks("a", "a-1", 600)], true);
+        agent.take(vec![asks("a", "a-1", 600)], Heard::ALL);
         running(&find(&agent, "a-1")).await;
         let mut critical = asks("c", "c-1", 600);
-        critical.pod.placement.priority = Some(2_000_000_000);
-        agent.take(vec![asks("a", "a-1", 600), critical], true);
+        Arc::make_mut(&mut critical.pod).placement.priority = Some(2_000_000_000);
+        agent.take(vec![asks("a", "a-1", 600), critical], Heard::ALL);
         let victim = over(&find(&agent, "a-1")).await;
         assert_eq!(
             (victim.phase, victim.api_reason.as_str(), victim.api_message.as_str()),
@@ -341,5 +341,125 @@ mod described {
             log.iter().enumerate().filter(|(_, l)| l.contains(part)).map(|(i, _)| i).nth(nth)
         };
         assert!(at("stop-sandbox", 0) < at("run-sandbox", 1), "{log:?}");
+    }
+
+    /// kubeadm's manifests of the control plane have host ports, and are edited by an upgrade.
+    #[tokio::test(start_paused = true)]
+    async fn trap_10_an_edited_manifest_takes_over_what_its_earlier_version_was_admitted_for() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.admit_by(node(1000));
+        let version = |uid: &str| -> Wanted {
+            let (name, protocol, host_ip) = (String::new(), "TCP".to_owned(), String::new());
+            let ports = vec![Port { name, port: 6443, protocol, host_port: 6443, host_ip }];
+            let resources = Resources { cpu_request: Some(600), ..Resources::default() };
+            let own = |c: Container| Container { resources, ports: ports.clone(), ..c };
+            let containers = pod().containers.into_iter().map(own).collect();
+            Pod { origin: Origin::Static, containers, ..named("apiserver-n", uid) }.into()
+        };
+        // Whether or not the API server was heard: it may be the very one.
+        for (uid, heard) in
+            [("v-1", Heard::ALL), ("v-2", Heard::ALL), ("v-3", Heard { api: false, files: true })]
+        {
+            agent.take(vec![version(uid)], heard);
+            running(&find(&agent, uid)).await;
+        }
+        assert_eq!(machine.runtime.count("create"), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_left_by_force_is_not_counted_against_its_successor() {
+        let machine = Machine::new();
+        machine.runtime.script("web", &[Script::Stubborn]);
+        let mut agent = machine.agent(vec![]);
+        agent.admit_by(node(1000));
+        agent.take(vec![asks("a", "a-1", 600)], Heard::ALL);
+        running(&find(&agent, "a-1")).await;
+        agent.take(vec![asks("a", "a-2", 600)], Heard::ALL);
+        running(&find(&agent, "a-2")).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_comes_back_while_it_ends_waits_for_itself() {
+        let machine = Machine::new();
+        machine.runtime.script("web", &[Script::Stubborn, Script::Serve]);
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        running(&find(&agent, "a-1")).await;
+        agent.take(vec![], Heard::ALL);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        let again = agent.pods().last().unwrap().clone();
+        running(&again).await;
+        let log = machine.runtime.log();
+        let at = |part: &str| log.iter().rposition(|line| line.contains(part)).unwrap();
+        assert!(at("remove-sandbox") < at("run-sandbox"), "{log:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_description_that_cannot_be_followed_leaves_the_pod_as_it_was() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        running(&find(&agent, "a-1")).await;
+        let refused = Some(Rejection::new("PodFeatureUnsupported", "volumeDevices"));
+        let bare = || Pod { origin: Origin::Api, containers: vec![], generation: 2, ..named("a", "a-1") };
+        let unfit = || Wanted { refused: refused.clone(), ..bare().into() };
+        agent.take(vec![unfit()], Heard::ALL);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(!find(&agent, "a-1").status.borrow().is_over());
+        assert_eq!(machine.runtime.count("stop"), 0);
+        // Its deletion counts.
+        agent.take(vec![Wanted { ending: Some(Duration::from_secs(1)), ..unfit() }], Heard::ALL);
+        assert_eq!(over(&find(&agent, "a-1")).await.containers.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_of_another_kubelet_that_this_one_cannot_run_is_left_alone_until_it_is_deleted() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![named("a", "a-1")]);
+        running(&find(&agent, "a-1")).await;
+        drop(agent);
+        agent = machine.agent(vec![]);
+        let refused = Some(Rejection::new("PodFeatureUnsupported", "csi"));
+        let last = Last { started_at: 1, ..Last::default() };
+        let bare = || Pod { origin: Origin::Api, containers: vec![], ..named("a", "a-1") };
+        let foreign = || Wanted { last: last.clone(), refused: refused.clone(), ..bare().into() };
+        agent.take(vec![foreign()], Heard::ALL);
+        agent.end_unwanted(false).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!((agent.pods().len(), machine.runtime.count("stop")), (0, 0));
+        agent.take(vec![Wanted { ending: Some(Duration::from_secs(5)), ..foreign() }], Heard::ALL);
+        over(&find(&agent, "a-1")).await;
+        assert_eq!(machine.runtime.count("stop "), 1);
+        agent.take(vec![], Heard::ALL);
+        find(&agent, "a-1").wait(|s| s.life == Life::Gone).await;
+        assert_eq!(machine.runtime.residue(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_whose_phase_somebody_has_ended_in_the_api_is_ended() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        running(&find(&agent, "a-1")).await;
+        let end = LastEnd { phase: Phase::Failed, reason: "Gone".into(), message: "by the collector".into() };
+        let last = Last { end: Some(end), ..Last::default() };
+        agent.take(vec![Wanted { last, ..asks("a", "a-1", 0) }], Heard::ALL);
+        let status = over(&find(&agent, "a-1")).await;
+        assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "Gone"));
+        assert_eq!(machine.runtime.count("create"), 1);
+    }
+
+    /// Others compare descriptions by their address.
+    #[tokio::test(start_paused = true)]
+    async fn the_same_description_is_the_very_same() {
+        let machine = Machine::new();
+        let mut agent = machine.agent(vec![]);
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        let before = find(&agent, "a-1");
+        agent.take(vec![asks("a", "a-1", 0)], Heard::ALL);
+        assert!(Arc::ptr_eq(&before.pod, &find(&agent, "a-1").pod));
+        agent.take(vec![asks("a", "a-1", 1)], Heard::ALL);
+        assert!(!Arc::ptr_eq(&before.pod, &find(&agent, "a-1").pod));
     }
 }

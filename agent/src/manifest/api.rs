@@ -2,6 +2,7 @@
 //! pod that cannot be run must still be told to be Failed. Pure: owns what is taken from metadata and
 //! status besides the spec; never asks anybody. Called where pods come in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as api;
@@ -42,7 +43,7 @@ pub fn wanted(described: &api::Pod) -> Option<Wanted> {
     let grace = u64::try_from(seconds.unwrap_or(own)).unwrap_or(0).max(1);
     let ending = described.metadata.deletion_timestamp.as_ref().map(|_| Duration::from_secs(grace));
     let last = described.status.as_ref().map(last).unwrap_or_default();
-    Some(Wanted { pod, last, ending, refused })
+    Some(Wanted { pod: Arc::new(pod), last, ending, refused })
 }
 
 /// Enough to tell it from others and to end it.

@@ -18,13 +18,10 @@ const RETRY: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(30);
 const REASON: &str = "replaced by a pod of the same name";
 
-/// Ends every predecessor of the worker's pod, then lives the pod's own life. Those of `ending` are
-/// in the hands of their own workers, which were told to end them.
-pub async fn run_after(mut worker: Worker, ending: Vec<PodHandle>) {
-    for handle in ending {
-        worker.say(waiting_for(&handle.pod.uid));
-        end(handle.wait(|status| status.life == Life::Gone), &handle, &mut worker).await;
-    }
+/// Ends every predecessor of the worker's pod, then lives the pod's own life, once those of `room`
+/// are over. Those of `before` are in the hands of their own workers, which were told to end them.
+pub async fn run_after(mut worker: Worker, before: Vec<PodHandle>, room: Vec<PodHandle>) {
+    follow(&mut worker, before).await;
     let predecessors = loop {
         match worker.deps().runtime.pods().await {
             Ok(pods) => break pods.into_iter().filter(|p| precedes(p, worker.pod())).collect::<Vec<_>>(),
@@ -41,16 +38,25 @@ pub async fn run_after(mut worker: Worker, ending: Vec<PodHandle>) {
         handle.remove();
         end(old.run(), &handle, &mut worker).await;
     }
-    worker.run().await;
+    run_behind(worker, Vec::new(), room).await;
 }
 
-/// Lives the pod's life once those that make room for it are over.
-pub async fn run_behind(mut worker: Worker, victims: Vec<PodHandle>) {
-    for handle in victims {
+/// Lives the pod's life once it is gone as it was `before`, and those that make room for it are over.
+pub async fn run_behind(mut worker: Worker, before: Vec<PodHandle>, room: Vec<PodHandle>) {
+    follow(&mut worker, before).await;
+    for handle in room {
         worker.say(format!("waiting for pod {} to make room", handle.pod.uid));
         handle.wait(PodStatus::is_over).await;
     }
     worker.run().await;
+}
+
+/// Two workers of one pod, or of one name in a manifest folder, would undo each other's work.
+async fn follow(worker: &mut Worker, before: Vec<PodHandle>) {
+    for handle in before {
+        worker.say(waiting_for(&handle.pod.uid));
+        end(handle.wait(|status| status.life == Life::Gone), &handle, worker).await;
+    }
 }
 
 /// Orders for the new pod shorten the wait for the old one.

@@ -83,7 +83,6 @@ impl Worker {
     #[must_use]
     pub fn watched(pod: impl Into<Wanted>, deps: Deps, told: watch::Receiver<bool>) -> (Self, PodHandle) {
         let Wanted { pod, last, ending: _, refused } = pod.into();
-        let pod = Arc::new(pod);
         let (now, wall) = (deps.clock.mono(), deps.clock.wall_nanos());
         let (orders_in, orders) = watch::channel(Orders::default());
         let (pods_in, pods) = watch::channel(pod.clone());

@@ -27,6 +27,8 @@ pub(super) struct Reading {
 pub struct Found {
     /// All that should run, the longest known first.
     pub pods: Vec<Pod>,
+    /// Whether the folder was ever read: before, nothing is known of it.
+    pub read: bool,
     /// Files that are not what they should be, by path.
     pub problems: Vec<Problem>,
     /// The pods as the API shall show them.
@@ -60,11 +62,12 @@ pub(super) struct Choice {
     node: String,
     good: BTreeMap<PathBuf, Good>,
     bad: BTreeMap<PathBuf, String>,
+    read: bool,
 }
 
 impl Choice {
     pub(super) fn new(node: String) -> Self {
-        Self { node, good: BTreeMap::new(), bad: BTreeMap::new() }
+        Self { node, good: BTreeMap::new(), bad: BTreeMap::new(), read: false }
     }
 
     /// Every file that is there now. One that is half written keeps the pod it had (trap 10); one
@@ -72,6 +75,7 @@ impl Choice {
     pub(super) fn take(&mut self, readings: Vec<Reading>, now: Timestamp) {
         let before = std::mem::take(&mut self.good);
         self.bad.clear();
+        self.read = true;
         for Reading { path, result, raw } in readings {
             let old = before.get(&path);
             match result {
@@ -121,6 +125,7 @@ impl Choice {
         }
         Found {
             pods: chosen.into_iter().map(|(_, pod)| pod).collect(),
+            read: self.read,
             problems: problems.into_iter().map(|(path, message)| Problem { path, message }).collect(),
             described,
         }

@@ -27,7 +27,7 @@ async fn a_folder_is_followed_as_it_changes() {
     let path = |name: &str| folder.join(name);
     // Changes are noticed, not waited for: it would be looked at again in an hour only.
     let (mut found, task) = follow(folder.clone(), "n".into(), Duration::from_secs(3600)).await;
-    assert_eq!(*found.borrow(), Found::default());
+    assert_eq!(*found.borrow(), Found { read: true, ..Found::default() });
     task.abort();
     fs::create_dir(&folder).unwrap();
     fs::create_dir(path("sub")).unwrap();

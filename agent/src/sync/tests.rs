@@ -18,7 +18,7 @@ use crate::logs::dir::LogDir;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::tests::{deps, pod};
 use crate::runtime::fake::FakeRuntime;
-use crate::static_pods::choice::Found;
+use crate::static_pods::choice::{Found, Problem};
 use crate::{source, status};
 
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -41,7 +41,7 @@ impl Machine {
             runtime: FakeRuntime::new(&["reg/img:v1"]),
             clock: Arc::new(FakeClock::new(1_800_000_000)),
             folder: guard.path().to_owned(),
-            found: watch::channel(Found::default()).0,
+            found: watch::channel(Found { read: true, ..Found::default() }).0,
             _guard: guard,
         }
     }
@@ -63,7 +63,7 @@ impl Machine {
         });
         let mut tasks = JoinSet::new();
         let sources = Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
-        tasks.spawn(run(agent, sources, statics));
+        tasks.spawn(run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
         tasks.spawn(async {
             // Ends with the agent's own.
             let _ = telling.await;
@@ -183,4 +183,42 @@ async fn what_was_deleted_by_force_while_no_agent_was_there_is_swept() {
     machine.server.remove(WEB);
     let _kubelet = machine.kubelet();
     machine.server.until("swept", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn static_pods_outlive_an_agent_that_cannot_read_their_folder_or_file() {
+    let machine = Machine::new();
+    let kubelet = machine.kubelet();
+    let uid = PodUid::parse("static-1").unwrap();
+    let own = Pod { name: "own-n1".into(), uid, origin: Origin::Static, ..pod() };
+    machine.found.send_replace(Found { pods: vec![own], read: true, ..Found::default() });
+    machine.server.until("started", |_| (machine.runtime.count("start") == 1).then_some(())).await;
+    drop(kubelet);
+    let problems = vec![Problem { path: "/m/own.yaml".into(), message: "half written".into() }];
+    for found in [Found::default(), Found { read: true, problems, ..Found::default() }] {
+        machine.found.send_replace(found);
+        let _kubelet = machine.kubelet();
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(machine.runtime.count("stop"), 0);
+    }
+    machine.found.send_replace(Found { read: true, ..Found::default() });
+    let _kubelet = machine.kubelet();
+    machine.server.until("swept", |_| (machine.runtime.count("remove-sandbox") > 0).then_some(())).await;
+}
+
+/// Of several API servers one may lag behind.
+#[tokio::test(start_paused = true)]
+async fn trap_01_what_the_first_list_lacks_is_ended_only_if_nobody_names_it_soon() {
+    let machine = Machine::new();
+    let kubelet = machine.kubelet();
+    machine.wants("Always");
+    machine.phase("Running").await;
+    drop(kubelet);
+    let pod = machine.server.get(WEB).unwrap();
+    machine.server.remove(WEB);
+    let _kubelet = machine.kubelet();
+    sleep(Duration::from_secs(2)).await;
+    machine.server.put(WEB, pod);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!((machine.runtime.count("stop"), machine.runtime.count("start")), (0, 1));
 }

@@ -10,7 +10,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gantry_agent::agent::Agent;
@@ -106,12 +106,13 @@ impl Parts<'_> {
             drop(mirror::keep(mirrors));
         }
         let sources = sync::Sources { seen, node, found: self.folder().await };
-        tokio::spawn(sync::run(agent, sources, statics_in));
+        let (beat, pulse) = watch::channel(tokio::time::Instant::now());
+        tokio::spawn(sync::run(agent, sources, statics_in, beat));
         // Nobody sends: it is there for as long as somebody listens.
         tokio::spawn(async move { seen_in.closed().await });
         self.housekeeping(&recorder)?;
         forward(&mut self.notices, recorder);
-        let server = self.serve(View { told, seen: shown }, client).await?;
+        let server = self.serve(View { told, seen: shown }, client, self.pulse(pulse)).await?;
         Ok(Running { pods, server })
     }
 
@@ -183,7 +184,7 @@ impl Parts<'_> {
     }
 
     /// 10250, and 10255 if it is on.
-    async fn serve(&self, view: View, client: Option<kube::Client>) -> Result<Server> {
+    async fn serve(&self, view: View, client: Option<kube::Client>, pulse: Check) -> Result<Server> {
         let client_ca = client_ca(&self.config.authentication.x509.client_ca_file)?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
         let stats = Stats::new(wiring::stats(self.flags, self.config))?;
@@ -196,7 +197,7 @@ impl Parts<'_> {
             version: version::KUBELET.to_owned(),
             metrics: Arc::new(Metrics::default()),
             probe_metrics: Arc::new(ProbeMetrics::default()),
-            checks: vec![self.pulse()],
+            checks: vec![pulse],
             stats,
             verbosity: self.verbosity.clone(),
         };
@@ -229,16 +230,9 @@ impl Parts<'_> {
         Ok(server)
     }
 
-    /// Whether tasks of this process still get their turn.
-    fn pulse(&self) -> Check {
+    /// Whether the loop over all pods still comes round.
+    fn pulse(&self, last: watch::Receiver<tokio::time::Instant>) -> Check {
         let most = (self.config.sync_frequency.duration() * 2).max(Duration::from_secs(5 * 60));
-        let (beat, last) = watch::channel(Instant::now());
-        tokio::spawn(async move {
-            while !beat.is_closed() {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                beat.send_replace(Instant::now());
-            }
-        });
         let look = move || {
             let since = last.borrow().elapsed();
             if since > most {

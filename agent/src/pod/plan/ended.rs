@@ -5,6 +5,7 @@ use super::{Draft, Facts};
 use crate::pod::plan::Op;
 use crate::pod::restart::starts_again;
 use crate::pod::spec::{Container, RestartPolicy, Role};
+use crate::pod::status::ContainerState;
 use crate::runtime::{Instance, InstanceState};
 
 /// Why a pod ends without being asked to.
@@ -38,7 +39,9 @@ pub(super) fn decide(facts: Facts<'_>, resets: bool, draft: &mut Draft) -> Optio
 fn finished(facts: Facts<'_>) -> bool {
     init_failed(facts) || {
         let lost = sandbox_lost(facts);
-        facts.pod.containers.iter().all(|container| done(facts, container, lost))
+        // One of which nothing but its name is known has nothing to finish.
+        let mut containers = facts.pod.containers.iter().peekable();
+        containers.peek().is_some() && containers.all(|container| done(facts, container, lost))
     }
 }
 
@@ -50,9 +53,23 @@ fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
         && match facts.record(container).map(|instance| &instance.state) {
             Some(InstanceState::Exited(exit)) => !starts_again(container, exit.code),
             Some(InstanceState::Unknown) => !starts_again(container, UNKNOWN_CODE),
-            Some(InstanceState::Created) | None => lost,
+            Some(InstanceState::Created) => lost,
+            None => lost || forgotten(facts, container),
             Some(InstanceState::Running { .. }) => false,
         }
+}
+
+/// Whether the API knows how it ended, or that it ran, and nobody else knows of it any more: what is
+/// to run once is not run again.
+fn forgotten(facts: Facts<'_>, container: &Container) -> bool {
+    if facts.history.last.contains_key(&container.name) {
+        return false;
+    }
+    match facts.history.api.containers.get(&container.name).map(|api| &api.state) {
+        Some(ContainerState::Terminated(exit)) => !starts_again(container, exit.code),
+        Some(ContainerState::Running { .. }) => !starts_again(container, UNKNOWN_CODE),
+        Some(ContainerState::Waiting { .. }) | None => false,
+    }
 }
 
 /// A pod that is never restarted gets no second sandbox once anything was made in the

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::admission::Rejection;
 use crate::clock::Clock;
 use crate::events::Event;
 use crate::pod::spec::Pod;
-use crate::pod::status::PodStatus;
-use crate::pod::{Orders, Verdict};
+use crate::pod::status::{Phase, PodStatus};
+use crate::pod::{Life, Orders, Verdict};
 
 /// A pod in good hands.
 #[derive(Debug, Clone)]
@@ -21,6 +22,7 @@ pub struct PodHandle {
     pub status: watch::Receiver<PodStatus>,
     senders: Senders,
     clock: Arc<dyn Clock>,
+    passed_over: Option<i64>,
 }
 
 /// What a worker listens to.
@@ -38,7 +40,7 @@ impl PodHandle {
         senders: Senders,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { pod, status, senders, clock }
+        Self { pod, status, senders, clock, passed_over: None }
     }
 
     /// One without a worker behind it: its word is the test's.
@@ -57,13 +59,31 @@ impl PodHandle {
     #[must_use]
     pub fn update(&self, pod: Arc<Pod>) -> Self {
         self.senders.pods.send_if_modified(|old| {
-            let new = *old != pod;
+            let new = !Arc::ptr_eq(old, &pod) && *old != pod;
             if new {
-                old.clone_from(&pod);
+                *old = pod;
             }
             new
         });
+        // The very same as before where nothing is new: others compare by it.
+        let pod = self.senders.pods.borrow().clone();
         Self { pod, ..self.clone() }
+    }
+
+    /// Says once of each description that it cannot be followed.
+    pub fn pass_over(&mut self, generation: i64, why: &Rejection) {
+        if self.passed_over.replace(generation) != Some(generation) {
+            let pod = self.pod.full_name();
+            tracing::warn!(pod, generation, %why, "the new description is passed over: the pod goes on as it was");
+        }
+    }
+
+    /// Whether it was looked at, and has not come to an end or been asked to.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        let status = self.status.borrow();
+        let over = status.is_over() || matches!(status.phase, Phase::Succeeded | Phase::Failed);
+        !over && status.life != Life::Waiting && !self.is_ending()
     }
 
     /// Ends the pod as Failed for this, within `grace` or its own grace period. The first verdict
@@ -96,11 +116,14 @@ impl PodHandle {
     /// Forgets the pod once it is stopped, ending it first if need be; its worker ends then.
     pub fn remove(&self) {
         let (grace, now) = (self.pod.grace, self.clock.mono());
-        self.senders.orders.send_modify(|orders| {
+        // Asked again and again, it wakes nobody: what waits before the next try waits on.
+        self.senders.orders.send_if_modified(|orders| {
+            let new = !orders.remove || orders.kill.is_none();
             orders.remove = true;
             if orders.kill.is_none() {
                 orders.kill(grace, "removed", now);
             }
+            new
         });
     }
 

@@ -99,7 +99,7 @@ impl World {
     pub(super) fn start(&mut self, pod: impl Into<Wanted>) -> PodHandle {
         let (_, silent) = watch::channel(false);
         let (worker, handle) = Worker::watched(pod, self.deps(), silent);
-        self.workers.spawn(run_after(worker, vec![]));
+        self.workers.spawn(run_after(worker, vec![], vec![]));
         handle
     }
 

@@ -74,7 +74,8 @@ pub(super) async fn pods(mut client: RuntimeServiceClient<Channel>) -> Result<Ve
         if let Some(uid) = uid
             && pods.iter().all(|pod| pod.uid != uid)
         {
-            let from_file = item.annotations.contains_key(RUN_SOURCE);
+            let of_folder = item.annotations.get(CONFIG_SOURCE).is_some_and(|source| source == "file");
+            let from_file = of_folder || item.annotations.contains_key(RUN_SOURCE);
             pods.push(KnownPod { uid, namespace: metadata.namespace, name: metadata.name, from_file });
         }
     }
