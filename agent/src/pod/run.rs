@@ -233,7 +233,7 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
         }
         Action::StopContainer { container, id, deadline, why } => {
             container::tell_end(task, container, id, why.as_deref()).await;
-            container::stop(task, id, *deadline).await
+            container::stop(task, container, id, *deadline).await
         }
         Action::ReadLastWords { container, id: _, attempt, log } => {
             container::last_words(task, container, *attempt, log.as_deref()).await
@@ -251,6 +251,11 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
 
 fn trouble(reason: &str, message: String) -> Trouble {
     Trouble { reason: reason.to_owned(), message }
+}
+
+/// Upstream's event of a pod that does not end: the step that failed, on what, and the whole answer.
+fn kill_failed(step: &str, target: &str, error: &Error) -> String {
+    format!("error killing pod: failed to {step:?} for {target:?} with {step}Error: {:?}", error.in_go())
 }
 
 /// Which call failed and what the runtime said.

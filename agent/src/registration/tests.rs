@@ -134,9 +134,8 @@ impl About for FakeAbout {
 
     fn health(&self) -> Effect<'_, Health> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let down = || Error::Features {
-            source: Failure { kind: FailureKind::Unavailable, message: "connection refused".into() },
-        };
+        let down =
+            || Error::Features { source: Failure::new(FailureKind::Unavailable, "connection refused") };
         let hangs = self.hangs.load(Ordering::Relaxed);
         Box::pin(async move {
             if hangs {

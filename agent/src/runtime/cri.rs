@@ -95,7 +95,7 @@ pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
     let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
-        source: Failure { kind: FailureKind::Unavailable, message: root_cause(&error) },
+        source: Failure { code: "", ..Failure::new(FailureKind::Unavailable, root_cause(&error)) },
     })
 }
 
@@ -397,7 +397,30 @@ fn failure(status: &Status) -> Failure {
         "" => status.code().description().to_owned(),
         message => message.to_owned(),
     };
-    Failure { kind, message }
+    Failure { kind, message, code: in_go(status.code()) }
+}
+
+/// As Go's gRPC prints a code.
+fn in_go(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
 }
 
 /// What is at the bottom of an error: tonic's own says only "transport error", and the

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Output, Task, Trouble, both, trouble};
+use super::{Output, Task, Trouble, probe, trouble};
 use crate::events::Kind::Warning;
 use crate::pod::spec::Container;
 use crate::pod::spec::probe::{Handler, HttpGet};
@@ -94,9 +94,9 @@ async fn exec(task: Task<'_>, id: &str, command: &[String], limit: Duration) -> 
             Err((format!("command '{}' exited with {}: ", command.join(" "), output.code), said))
         }
         Err(error) if error.failure().is_some_and(|f| f.kind == FailureKind::TimedOut) => {
-            Err((error.detail(), String::new()))
+            Err((probe::timed_out(command, limit), String::new()))
         }
-        Err(error) => Err((both(&error), String::new())),
+        Err(error) => Err((error.in_go(), String::new())),
     }
 }
 

@@ -297,12 +297,12 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_comes_later() {
     let status = until_reason(&handle, "ErrImagePull").await;
     assert_eq!(
         (status.phase, status.message.as_str()),
-        (Phase::Pending, "container web: reg/img:v1: not found")
+        (Phase::Pending, "container web: rpc error: code = NotFound desc = reg/img:v1: not found")
     );
     let status = until_reason(&handle, "ImagePullBackOff").await;
     assert_eq!(
         status.message,
-        "container web: Back-off pulling image \"reg/img:v1\": ErrImagePull: reg/img:v1: not found"
+        "container web: Back-off pulling image \"reg/img:v1\": ErrImagePull: rpc error: code = NotFound desc = reg/img:v1: not found"
     );
     assert_eq!(world.runtime.count("pull"), 1);
     world.runtime.publish(IMAGE);
@@ -343,9 +343,9 @@ async fn wrong_names_and_absent_images_have_their_own_reasons() {
 #[tokio::test(start_paused = true)]
 async fn failures_of_sandbox_create_and_start_are_told_and_overcome() {
     for (call, part) in [
-        (Call::RunSandbox, "Failed to create pod sandbox: no address left"),
-        (Call::Create, "no address left"),
-        (Call::Start, "no address left"),
+        (Call::RunSandbox, "Failed to create pod sandbox: rpc error: code = Unknown desc = no address left"),
+        (Call::Create, "web: no address left"),
+        (Call::Start, "web: no address left"),
     ] {
         let mut world = World::new();
         world.runtime.fail(call, 3, FailureKind::Failed, "no address left");
