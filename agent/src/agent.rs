@@ -62,7 +62,7 @@ impl Agent {
         let (pods_in, pods_out) = watch::channel(Arc::from([]));
         let (told_in, told) = watch::channel(false);
         let mut workers = JoinSet::new();
-        workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in));
+        workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let mut agent = Self { pods: pods_in, told, workers, node: None, deps };
         agent.apply(pods);
         agent
@@ -102,6 +102,10 @@ impl Agent {
             match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
                 Some(handle) => renew(handle, wanted),
                 None => {
+                    if handles.iter().any(|handle| handle.pod.uid == *uid) {
+                        let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
+                        self.deps.metrics.restarted_pods.inc([is_static]);
+                    }
                     let handle = self.begin(wanted, &handles);
                     handles.push(handle);
                 }
@@ -119,6 +123,9 @@ impl Agent {
                 tracing::warn!(pod = wanted.pod.full_name(), %rejection, "a pod is not admitted");
                 wanted.refused.get_or_insert(rejection);
             }
+        }
+        if let Some(rejection) = wanted.refused.as_ref().filter(|_| wanted.last.end.is_none()) {
+            self.deps.metrics.admission_rejections.inc([admission::label(&rejection.reason)]);
         }
         let (pod, ending) = (wanted.pod.clone(), wanted.ending);
         let (worker, handle) = Worker::watched(wanted, self.deps.clone(), self.told.clone());
@@ -154,9 +161,10 @@ impl Agent {
         };
         let active: Vec<&PodHandle> = others.iter().filter(|other| is_active(other)).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
-        let victims = admission::admit(&wanted.pod, &pods, &node)?;
+        let admission::Room { victims, lacking } = admission::admit(&wanted.pod, &pods, &node)?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
         for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
+            self.deps.metrics.preemptions.inc([&lacking]);
             other.evict(preempted(), None);
         }
         Ok(victims)
@@ -176,6 +184,7 @@ impl Agent {
             }
             let pod = predecessor::shell(known);
             tracing::info!(pod = pod.full_name(), uid = %pod.uid, "nobody wants it: ending it");
+            self.deps.metrics.orphaned_runtime_pods.inc([]);
             let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
             handle.kill(Some(ORPHANS_GRACE), "orphaned");
             handle.remove();
@@ -265,7 +274,7 @@ fn renew(handle: &mut PodHandle, wanted: Wanted) {
 }
 
 /// It uses what it was admitted for, or will.
-fn is_active(handle: &PodHandle) -> bool {
+pub(crate) fn is_active(handle: &PodHandle) -> bool {
     let status = handle.status.borrow();
     !status.is_over() && !matches!(status.phase, Phase::Succeeded | Phase::Failed)
 }

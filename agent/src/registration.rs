@@ -17,6 +17,7 @@ mod health;
 mod lease;
 pub mod machine;
 pub mod stall;
+mod startup;
 mod status;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::events::sink::Recorder;
+use crate::metrics::Metrics;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
 use machine::{Addresses, Machine};
@@ -120,6 +122,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// What else keeps pods from running; empty when nothing does.
     pub troubles: watch::Receiver<Vec<String>>,
+    /// Counts how long the start of a new node takes.
+    pub metrics: Arc<Metrics>,
 }
 
 impl fmt::Debug for World {

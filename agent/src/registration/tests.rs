@@ -15,6 +15,7 @@ use super::{Registered, Settings, Threshold, World, start};
 use crate::clock::FakeClock;
 use crate::events::sink;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use crate::metrics::Metrics;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error, Failure, FailureKind};
 
@@ -84,6 +85,7 @@ pub(super) fn machine() -> Machine {
         os_image: "Debian".into(),
         architecture: "amd64".into(),
         cgroup_v1: false,
+        booted_at: 1,
     }
 }
 
@@ -171,6 +173,7 @@ struct Bed {
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
     registered: Registered,
+    metrics: Arc<Metrics>,
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
@@ -182,6 +185,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     drop(sink::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
+    let metrics = Arc::new(Metrics::default());
     let world = World {
         client: server.client(),
         lease: server.client(),
@@ -196,9 +200,10 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         recorder,
         clock,
         troubles: troubles_seen,
+        metrics: metrics.clone(),
     };
     let registered = start(settings, world);
-    Bed { server: server.clone(), about, troubles, registered, _pods: pods }
+    Bed { server: server.clone(), about, troubles, registered, metrics, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -234,6 +239,8 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     let bed = begin(&server, settings, machine(), Some(well()));
     let node = ready(&bed, "True").await;
     assert_eq!(condition(&node, "Ready")["reason"], "KubeletReady");
+    assert!(bed.metrics.node_startup_pre_kubelet.get([]).unwrap() > 0.0, "since the boot");
+    assert!(bed.metrics.node_startup.get([]).unwrap() > 0.0, "until it was ready");
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     assert_eq!(node["metadata"]["labels"]["zone"], "a");
     assert_eq!(
@@ -388,6 +395,7 @@ async fn a_node_that_is_there_already_is_taken_up_and_a_reboot_is_told_once() {
     let node = ready(&bed, "True").await;
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     assert_eq!(node["metadata"]["labels"]["mine"], "x");
+    assert_eq!(bed.metrics.node_startup.get([]), Some(0.0), "it is no new node");
     assert_eq!(node["spec"]["taints"][0]["key"], "k", "the spec is not a kubelet's");
     assert_eq!(node["status"]["capacity"].get("hugepages-1Gi"), None);
     assert_eq!(node["status"]["nodeInfo"]["bootID"], "boot-1");

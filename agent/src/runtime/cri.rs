@@ -4,6 +4,7 @@
 
 mod about;
 mod container_config;
+pub mod counted;
 pub mod driver;
 mod keeper;
 mod log_end;
@@ -20,14 +21,17 @@ use futures_util::StreamExt;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
+use self::counted::Counted;
 use super::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::dns::Resolver;
+use crate::metrics::Metrics;
 use crate::pod::spec::PodUid;
 use crate::timeline::{Span, parse_runtime_spans};
 
@@ -78,9 +82,10 @@ pub struct Features {
 /// A CRI runtime.
 #[derive(Debug, Clone)]
 pub struct CriRuntime {
-    runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Counted>,
+    images: ImageServiceClient<Counted>,
     node: NodeConfig,
+    metrics: Arc<Metrics>,
 }
 
 /// Dials a runtime's socket, `unix:///path`.
@@ -100,9 +105,10 @@ pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
 }
 
 impl CriRuntime {
-    /// Speaks CRI over `channel`.
+    /// Speaks CRI over `channel`, and counts what it says.
     #[must_use]
-    pub fn new(channel: Channel, node: NodeConfig) -> Self {
+    pub fn new(channel: Channel, node: NodeConfig, metrics: Arc<Metrics>) -> Self {
+        let channel = Counted::new(channel, metrics.clone());
         Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
@@ -111,6 +117,7 @@ impl CriRuntime {
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
             node,
+            metrics,
         }
     }
 
@@ -127,11 +134,11 @@ impl CriRuntime {
         Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
-    fn runtime(&self) -> RuntimeServiceClient<Channel> {
+    fn runtime(&self) -> RuntimeServiceClient<Counted> {
         self.runtime.clone()
     }
 
-    fn images(&self) -> ImageServiceClient<Channel> {
+    fn images(&self) -> ImageServiceClient<Counted> {
         self.images.clone()
     }
 
@@ -211,10 +218,13 @@ impl Runtime for CriRuntime {
                 )),
                 runtime_handler: new.handler.to_owned(),
             };
-            let answer = self
-                .runtime()
-                .run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT))
-                .await
+            let begun = Instant::now();
+            let answer = self.runtime().run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await;
+            self.metrics.run_podsandbox_duration.took([new.handler], begun.elapsed());
+            if answer.is_err() {
+                self.metrics.run_podsandbox_errors.inc([new.handler]);
+            }
+            let answer = answer
                 .map_err(|status| Error::RunSandbox { pod: pod.full_name(), source: failure(&status) })?;
             Ok(answer.into_inner().pod_sandbox_id)
         })
@@ -401,7 +411,7 @@ fn failure(status: &Status) -> Failure {
 }
 
 /// As Go's gRPC prints a code.
-fn in_go(code: Code) -> &'static str {
+pub(crate) fn in_go(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",

@@ -60,6 +60,7 @@ impl Machine {
             pods: agent.watch_pods(),
             statics: statics_seen,
             form: status::form::status,
+            metrics: Arc::default(),
         });
         let mut tasks = JoinSet::new();
         let sources = Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };

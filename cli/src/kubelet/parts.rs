@@ -22,7 +22,6 @@ use gantry_agent::housekeeping::images::Collector;
 use gantry_agent::housekeeping::logs;
 use gantry_agent::identity::{Clients, Names, Notice, ca};
 use gantry_agent::manifest::api;
-use gantry_agent::metrics::{Metrics, ProbeMetrics};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::registration::machine::{self, HostAddresses};
@@ -36,7 +35,7 @@ use gantry_agent::server::stats::Stats;
 use gantry_agent::server::{self, Server};
 use gantry_agent::source::{self, Seen};
 use gantry_agent::status::mirror::{self, Mirrors};
-use gantry_agent::status::{self, form};
+use gantry_agent::status::{self, form, starts};
 use gantry_agent::{static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
@@ -94,6 +93,7 @@ impl Parts<'_> {
             pods: pods.clone(),
             statics: statics.clone(),
             form: form::status,
+            metrics: self.deps.metrics.clone(),
         });
         if let Some(client) = &client {
             let mirrors = Mirrors {
@@ -104,6 +104,8 @@ impl Parts<'_> {
                 statics: statics.clone(),
             };
             drop(mirror::keep(mirrors));
+            let (metrics, clock) = (self.deps.metrics.clone(), self.deps.clock.clone());
+            drop(starts::follow(shown.clone(), pods.clone(), metrics, clock));
         }
         let sources = sync::Sources { seen, node, found: self.folder().await };
         tokio::spawn(sync::run(agent, sources, statics_in));
@@ -111,7 +113,7 @@ impl Parts<'_> {
         tokio::spawn(async move { seen_in.closed().await });
         self.housekeeping(&recorder)?;
         forward(&mut self.notices, recorder);
-        let server = self.serve(View { told, seen: shown }, client).await?;
+        let server = self.serve(View { told, seen: shown, workers: pods.clone() }, client).await?;
         Ok(Running { pods, server })
     }
 
@@ -140,7 +142,8 @@ impl Parts<'_> {
             addresses: Arc::new(HostAddresses),
             recorder,
             clock: self.deps.clock.clone(),
-            troubles: stall::follow(self.deps.runtime.clone()),
+            troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
+            metrics: self.deps.metrics.clone(),
         };
         let registered = registration::start(settings, world);
         let (admission_in, admission) = watch::channel(None);
@@ -194,8 +197,8 @@ impl Parts<'_> {
             configz: Arc::new(move || configz.clone()),
             flagz: self.flagz.clone(),
             version: version::KUBELET.to_owned(),
-            metrics: Arc::new(Metrics::default()),
-            probe_metrics: Arc::new(ProbeMetrics::default()),
+            metrics: self.deps.metrics.clone(),
+            probe_metrics: self.deps.probe_metrics.clone(),
             checks: vec![self.pulse()],
             stats,
             verbosity: self.verbosity.clone(),

@@ -76,6 +76,9 @@ async fn run(
         }
         Handler::Sleep(time) => {
             tokio::time::sleep((*time).min(limit)).await;
+            if limit < *time {
+                task.deps.metrics.lifecycle_sleep_cut.inc([]);
+            }
             Ok(())
         }
         // The manifest's converter refuses them; upstream's words are the same.
@@ -117,6 +120,7 @@ async fn http(
             plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
             let answer = task.deps.probe_io.http(plain, limit).await;
             if answer.is_ok() {
+                task.deps.metrics.lifecycle_http_fallbacks.inc([]);
                 let host = format!("{}:{}", ask.host, ask.port);
                 let message = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"

@@ -11,6 +11,7 @@ use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
+use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy, Role};
@@ -23,6 +24,7 @@ use crate::runtime::{FailureKind, Runtime};
 use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 
+mod counted;
 mod described;
 mod hooks;
 mod init;
@@ -61,6 +63,8 @@ pub(super) struct World {
     pub(super) cgroups: Arc<FakeCgroups>,
     pub(super) checkpoints: Arc<Memory>,
     pub(super) api: Arc<FakeApi>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) probe_metrics: Arc<ProbeMetrics>,
     pub(super) node: NodeInfo,
     workers: JoinSet<()>,
     highest_log: Option<u32>,
@@ -76,6 +80,8 @@ impl World {
             cgroups: Arc::default(),
             checkpoints: Arc::default(),
             api: Arc::default(),
+            metrics: Arc::default(),
+            probe_metrics: Arc::default(),
             node: node_info(),
             workers: JoinSet::new(),
             highest_log: None,
@@ -90,6 +96,8 @@ impl World {
             probe_io: Arc::new(self.probes.clone()),
             checkpoints: self.checkpoints.clone(),
             api: self.api.clone(),
+            metrics: self.metrics.clone(),
+            probe_metrics: self.probe_metrics.clone(),
             node: Arc::new(self.node.clone()),
             ..deps(&self.runtime, logs, self.clock.clone())
         }
