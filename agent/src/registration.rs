@@ -2,7 +2,7 @@
 //! told. Owns the Node object's loops; never runs a pod. Called by the kubelet's wiring.
 //!
 //! what it is: [`machine`] · what is said: [`compose`], [`conditions`] (pure) · whether the runtime is
-//! well: [`health`], [`stall`] · sign of life: [`lease`].
+//! well: [`health`], [`stall`] · sign of life: [`lease`] · what pods are held to: [`enforce`].
 //!
 //! ```text
 //! register ──made, or there already──▶ patch status ──every 10 s, if it changed──▶ patch …
@@ -13,6 +13,7 @@
 mod amount;
 mod compose;
 mod conditions;
+pub mod enforce;
 mod health;
 mod lease;
 pub mod machine;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub system_reserved: BTreeMap<String, String>,
     /// Quantities by resource.
     pub kube_reserved: BTreeMap<String, String>,
+    /// enforceNodeAllocatable has pods: these are held to what is not reserved.
+    pub enforce: bool,
     /// evictionHard of memory.available: kept free of pods.
     pub evict_memory: Threshold,
     /// evictionHard of nodefs.available.

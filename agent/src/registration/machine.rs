@@ -35,6 +35,8 @@ pub struct Machine {
     pub architecture: String,
     /// Controllers are on cgroup v1.
     pub cgroup_v1: bool,
+    /// Processes and threads at most; none when the kernel does not say.
+    pub pids: Option<i64>,
     /// When it was booted, in Unix nanoseconds; 0 when the kernel does not say.
     pub booted_at: i64,
 }
@@ -92,6 +94,10 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         os_image: os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])),
         architecture: architecture().to_owned(),
         cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        pids: ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+            .iter()
+            .filter_map(|path| first(&[path]).trim().parse().ok())
+            .min(),
         booted_at: booted_at(&first(&["/proc/uptime"]), SystemTime::now()),
     })
 }

@@ -58,6 +58,7 @@ pub(super) fn settings() -> Settings {
         pods_per_core: 0,
         system_reserved: BTreeMap::new(),
         kube_reserved: BTreeMap::new(),
+        enforce: true,
         evict_memory: Threshold::Bytes(100 << 20),
         evict_storage: Threshold::Share(0.1),
         local_storage: true,
@@ -85,6 +86,7 @@ pub(super) fn machine() -> Machine {
         os_image: "Debian".into(),
         architecture: "amd64".into(),
         cgroup_v1: false,
+        pids: Some(1000),
         booted_at: 1,
     }
 }

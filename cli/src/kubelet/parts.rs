@@ -24,6 +24,7 @@ use gantry_agent::identity::{Clients, Names, Notice, ca};
 use gantry_agent::manifest::api;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
+use gantry_agent::registration::enforce::{self, Holding};
 use gantry_agent::registration::machine::{self, HostAddresses};
 use gantry_agent::registration::stall;
 use gantry_agent::registration::{self, World};
@@ -84,6 +85,7 @@ impl Parts<'_> {
         let seen = client.clone().map(|client| source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
         let node = self.register(&mut agent, recorder.clone())?;
+        self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
         drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
@@ -166,6 +168,21 @@ impl Parts<'_> {
         });
         agent.admit_by(admission);
         Ok(known)
+    }
+
+    /// Pods together get what is not reserved.
+    fn hold_pods(&self, recorder: Recorder) -> Result<()> {
+        let settings = wiring::registration(self.flags, self.config, &self.name)?;
+        let machine = machine::read(&PathBuf::from(&self.flags.root_dir))?;
+        let holding = Holding {
+            cgroups: self.deps.cgroups.clone(),
+            root: self.config.cgroup_root.clone(),
+            recorder,
+            metrics: self.deps.metrics.clone(),
+        };
+        // Ends once it has worked.
+        drop(enforce::start(&settings, &machine, holding));
+        Ok(())
     }
 
     /// Logs and images that nobody needs.

@@ -129,6 +129,7 @@ pub(super) fn registration(
         pods_per_core: config.pods_per_core.into(),
         system_reserved: reserved("systemReserved", &config.system_reserved)?,
         kube_reserved: reserved("kubeReserved", &config.kube_reserved)?,
+        enforce: config.enforce_node_allocatable.iter().flatten().any(|level| level == "pods"),
         evict_memory: hard("memory.available")?,
         evict_storage: hard("nodefs.available")?,
         local_storage: on(config.local_storage_capacity_isolation),
