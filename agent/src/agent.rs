@@ -195,6 +195,26 @@ impl Agent {
         Ok(())
     }
 
+    /// Takes back what pods have left of which neither this agent nor the runtime knows; says whether
+    /// nothing of that is left. For when all sources have told all of theirs (trap 1).
+    #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+    pub async fn sweep(&self) -> bool {
+        let known: Vec<PodUid> = self.pods().iter().map(|handle| handle.pod.uid.clone()).collect();
+        let swept = match orphans::sweep_all(&self.deps, &known).await {
+            Ok(swept) => swept,
+            Err(error) => {
+                tracing::warn!(error, "orphans are kept");
+                return false;
+            }
+        };
+        self.deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
+        self.deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
+        for problem in &swept.failures {
+            tracing::warn!(problem, "left from an earlier run");
+        }
+        swept.failures.is_empty()
+    }
+
     /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
     /// none was there. For when the whole folder has been read: a file that cannot be read may be
     /// that of a pod (trap 1).

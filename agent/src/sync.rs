@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::agent::{Agent, Wanted};
 use crate::manifest::api;
@@ -16,6 +17,8 @@ use crate::status::Statics;
 
 /// After the runtime did not say what it has.
 const AGAIN: Duration = Duration::from_secs(5);
+/// After something of an orphan could not be taken back.
+const SWEEP_AGAIN: Duration = Duration::from_secs(60);
 
 /// Where pods come from.
 #[derive(Debug, Clone)]
@@ -53,6 +56,7 @@ pub async fn run(mut agent: Agent, mut sources: Sources, statics: watch::Sender<
     let mut node_known = false;
     // What an earlier agent left and nobody wants is ended once everybody has been heard.
     let mut swept = false;
+    let mut sweep_at: Option<Instant> = None;
     loop {
         node_known |= sources.node.borrow_and_update().is_some();
         mark(&mut sources.seen);
@@ -70,9 +74,16 @@ pub async fn run(mut agent: Agent, mut sources: Sources, statics: watch::Sender<
         });
         if complete && !swept {
             match agent.end_unwanted().await {
-                Ok(()) => swept = true,
+                Ok(()) => {
+                    swept = true;
+                    sweep_at = Some(Instant::now());
+                }
                 Err(error) => tracing::warn!(error, "pods that nobody wants run on"),
             }
+        }
+        // Here and not beside: no pod may come with the UID of one that is being swept.
+        if sweep_at.is_some_and(|at| at <= Instant::now()) {
+            sweep_at = if agent.sweep().await { None } else { Some(Instant::now() + SWEEP_AGAIN) };
         }
         let waits = complete && !swept;
         // All arms are cancel-safe: a change stays marked until it is looked at.
@@ -81,7 +92,15 @@ pub async fn run(mut agent: Agent, mut sources: Sources, statics: watch::Sender<
             () = changed(&mut sources.found) => {}
             Ok(()) = sources.node.changed(), if !node_known => {}
             () = tokio::time::sleep(AGAIN), if waits => {}
+            () = until(sweep_at) => {}
         }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
