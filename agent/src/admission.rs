@@ -76,12 +76,56 @@ enum Objection {
     Other(Rejection),
 }
 
+/// What makes room for a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Room<'a> {
+    /// Who must go first; nobody, unless the pod is critical.
+    pub victims: Vec<&'a Pod>,
+    /// What there is too little of, the first of it; empty without victims.
+    pub lacking: String,
+}
+
+/// Reasons that are labels of their own, as upstream: others could be any number.
+const REASONS: [&str; 21] = [
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+    "VolumeAttachmentLimitExceeded",
+    "node(s) had taints that the pod didn't tolerate",
+];
+
+/// The label of a rejection in the metrics.
+#[must_use]
+pub fn label(reason: &str) -> &str {
+    match reason {
+        known if REASONS.contains(&known) => known,
+        other if other.starts_with("OutOf") => "OutOfExtendedResources",
+        _ => "Other",
+    }
+}
+
 /// Whether `pod` may run beside `others`, those that were admitted and are not over. Returns which of
 /// these must go first: none, unless the pod is critical.
 ///
 /// # Errors
 /// The first thing that stands against it.
-pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a Pod>, Rejection> {
+pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, Rejection> {
     node.sysctls.check(pod)?;
     if !labels::runs_linux(pod) {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
@@ -94,16 +138,16 @@ pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a P
     if pod.security.strict_groups && !node.strict_groups {
         return Err(no_strict_groups());
     }
-    let victims = general(pod, others, node)?;
+    let room = general(pod, others, node)?;
     if !node.app_armor && wants_app_armor(pod) {
         let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
         return Err(Rejection::new("AppArmor", message));
     }
-    Ok(victims)
+    Ok(room)
 }
 
 /// The scheduler's predicates, once more: pods may come without having met a scheduler.
-fn general<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a Pod>, Rejection> {
+fn general<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, Rejection> {
     let predicate = |name: &str, why: &str| {
         Objection::Other(Rejection::new(name, format!("Predicate {name} failed: {why}")))
     };
@@ -126,18 +170,14 @@ fn general<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Vec<&'a Pod
         return make_room(pod, others, objections);
     }
     match objections.into_iter().next() {
-        None => Ok(Vec::new()),
+        None => Ok(Room::default()),
         Some(Objection::Resource(shortage)) => Err(shortage.rejection()),
         Some(Objection::Other(rejection)) => Err(rejection),
     }
 }
 
 /// A critical pod is only kept out by what ending others would not change.
-fn make_room<'a>(
-    pod: &Pod,
-    others: &[&'a Pod],
-    objections: Vec<Objection>,
-) -> Result<Vec<&'a Pod>, Rejection> {
+fn make_room<'a>(pod: &Pod, others: &[&'a Pod], objections: Vec<Objection>) -> Result<Room<'a>, Rejection> {
     let mut missing = Vec::new();
     for objection in objections {
         match objection {
@@ -145,10 +185,12 @@ fn make_room<'a>(
             Objection::Other(rejection) => return Err(rejection),
         }
     }
-    fit::victims(pod, others, &missing).map_err(|why| {
+    let victims = fit::victims(pod, others, &missing).map_err(|why| {
         let message = format!("Unexpected error while attempting to recover from admission failure: {why}");
         Rejection::new("UnexpectedAdmissionError", message)
-    })
+    })?;
+    let lacking = missing.into_iter().next().map(|shortage| shortage.resource).unwrap_or_default();
+    Ok(Room { victims, lacking })
 }
 
 /// The runtime cannot hold processes to the pod's own groups.

@@ -99,7 +99,7 @@ impl Agent {
         let (pods_in, pods_out) = watch::channel(Arc::from([]));
         let (told_in, told) = watch::channel(false);
         let mut workers = JoinSet::new();
-        workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in));
+        workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let mut agent = Self { pods: pods_in, told, workers, node: None, foreign: BTreeMap::new(), deps };
         agent.apply(pods);
         agent
@@ -147,6 +147,10 @@ impl Agent {
                 None if wanted.is_foreign() => self.leave_alone(&wanted),
                 None => {
                     self.foreign.remove(uid);
+                    if handles.iter().any(|handle| handle.pod.uid == *uid) {
+                        let is_static = if wanted.pod.origin == Origin::Static { "true" } else { "" };
+                        self.deps.metrics.restarted_pods.inc([is_static]);
+                    }
                     let handle = self.begin(wanted, &handles);
                     handles.push(handle);
                 }
@@ -191,6 +195,9 @@ impl Agent {
                 wanted.refused.get_or_insert(rejection);
             }
         }
+        if let Some(rejection) = wanted.refused.as_ref().filter(|_| wanted.last.end.is_none()) {
+            self.deps.metrics.admission_rejections.inc([admission::label(&rejection.reason)]);
+        }
         let (pod, ending) = (wanted.pod.clone(), wanted.ending);
         let (worker, handle) = Worker::watched(wanted, self.deps.clone(), self.told.clone());
         if let Some(grace) = ending {
@@ -234,9 +241,10 @@ impl Agent {
         let counts = |other: &&PodHandle| is_active(other) && !other.is_leaving() && !replaces(other);
         let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
-        let victims = admission::admit(&wanted.pod, &pods, &node)?;
+        let admission::Room { victims, lacking } = admission::admit(&wanted.pod, &pods, &node)?;
         let victims: Vec<PodUid> = victims.into_iter().map(|pod| pod.uid.clone()).collect();
         for other in active.into_iter().filter(|other| victims.contains(&other.pod.uid)) {
+            self.deps.metrics.preemptions.inc([&lacking]);
             other.evict(preempted(), None);
         }
         Ok(victims)
@@ -258,10 +266,33 @@ impl Agent {
             }
             let pod = predecessor::shell(known);
             tracing::info!(pod = pod.full_name(), uid = %pod.uid, "nobody wants it: ending it");
+            self.deps.metrics.orphaned_runtime_pods.inc([]);
             handles.push(self.end(pod, Some(ORPHANS_GRACE), "orphaned"));
         }
         self.pods.send_replace(handles.into());
         Ok(())
+    }
+
+    /// Takes back what pods have left of which neither this agent nor the runtime knows; says whether
+    /// nothing of that is left. For when all sources have told all of theirs (trap 1).
+    #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+    pub async fn sweep(&self) -> bool {
+        let pods = self.pods();
+        let known = pods.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
+        let known: Vec<PodUid> = known.cloned().collect();
+        let swept = match orphans::sweep_all(&self.deps, &known).await {
+            Ok(swept) => swept,
+            Err(error) => {
+                tracing::warn!(error, "orphans are kept");
+                return false;
+            }
+        };
+        self.deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
+        self.deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
+        for problem in &swept.failures {
+            tracing::warn!(problem, "left from an earlier run");
+        }
+        swept.failures.is_empty()
     }
 
     /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
@@ -349,7 +380,7 @@ fn renew(handle: &mut PodHandle, wanted: Wanted) {
 }
 
 /// It uses what it was admitted for, or will.
-fn is_active(handle: &PodHandle) -> bool {
+pub(crate) fn is_active(handle: &PodHandle) -> bool {
     let status = handle.status.borrow();
     !status.is_over() && !matches!(status.phase, Phase::Succeeded | Phase::Failed)
 }

@@ -2,9 +2,12 @@
 //! counted, floods combined the way upstream's event recorder does it. Pure: owns the list and the
 //! rules; never sends it anywhere. Filled by the pod's worker, read through its status.
 
+mod similar;
 pub mod sink;
 
 use std::borrow::Cow;
+
+use similar::Similar;
 
 /// How loud an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,16 +82,21 @@ pub struct Event {
 
 /// Entries of one pod; the one that is longest ago makes room.
 const MOST: usize = 64;
-/// client-go's EventAggregator: this many different messages of one kind within this time are told
-/// one by one, more are combined.
-const SIMILAR: usize = 10;
-const SIMILAR_WITHIN: u64 = 600 * 1_000_000_000;
+/// Kinds whose messages are remembered.
+const KINDS: usize = 64;
 pub(crate) const COMBINED: &str = "(combined from similar events): ";
 
 /// The events of one pod.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Journal {
     events: Vec<Event>,
+    similar: Similar<(Kind, Cow<'static, str>)>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self { events: Vec::new(), similar: Similar::new(KINDS) }
+    }
 }
 
 impl Journal {
@@ -100,26 +108,24 @@ impl Journal {
 
     /// Takes a note; `now` is the wall clock's, for display.
     pub fn add(&mut self, mut note: Note, now: i64) {
-        if let Some(event) = self.events.iter_mut().find(|event| event.note == note) {
+        let kind = (note.kind, note.reason.clone());
+        let many = self.similar.is_one_of_many(&kind, &note.message, now);
+        if many {
+            note.message.insert_str(0, COMBINED);
+        }
+        let same = |event: &&mut Event| match many {
+            // All that are combined are one, whatever they say and of whichever container.
+            true => {
+                event.note.message.starts_with(COMBINED)
+                    && kind == (event.note.kind, event.note.reason.clone())
+            }
+            false => event.note == note,
+        };
+        if let Some(event) = self.events.iter_mut().find(same) {
+            event.note = note;
             event.count = event.count.saturating_add(1);
             event.last = now;
             return;
-        }
-        let alike = |event: &&mut Event| {
-            (event.note.kind, &event.note.reason, &event.note.container)
-                == (note.kind, &note.reason, &note.container)
-                && event.last.abs_diff(now) <= SIMILAR_WITHIN
-        };
-        let (mut combined, singles): (Vec<_>, Vec<_>) =
-            self.events.iter_mut().filter(alike).partition(|event| event.note.message.starts_with(COMBINED));
-        if singles.len() + 1 >= SIMILAR {
-            note.message.insert_str(0, COMBINED);
-            if let Some(event) = combined.first_mut() {
-                event.note = note;
-                event.count = event.count.saturating_add(1);
-                event.last = now;
-                return;
-            }
         }
         if self.events.len() >= MOST
             && let Some(oldest) = (0..self.events.len()).min_by_key(|at| self.events.get(*at).map(|e| e.last))
@@ -156,12 +162,28 @@ mod tests {
         for n in 0..30 {
             journal.add(unhealthy(&format!("code {n}")), n);
         }
-        assert_eq!(journal.events().len(), SIMILAR);
+        assert_eq!(journal.events().len(), 10);
         let last = journal.events().last().unwrap();
         assert_eq!((last.note.message.as_str(), last.count), ("(combined from similar events): code 29", 21));
         // Long after, they are told one by one again.
         journal.add(unhealthy("later"), 2_000_000_000_000);
         assert_eq!(journal.events().last().unwrap().note.message, "later");
+    }
+
+    #[test]
+    fn a_flood_over_several_containers_is_one_flood() {
+        let mut journal = Journal::default();
+        for n in 0..30 {
+            let of = if n % 2 == 0 { "web" } else { "db" };
+            journal.add(Note::container(Kind::Warning, "Unhealthy", of, format!("code {n}")), n);
+        }
+        let combined: Vec<&Event> =
+            journal.events().iter().filter(|event| event.note.message.starts_with(COMBINED)).collect();
+        let [combined] = combined[..] else { panic!("{combined:?}") };
+        assert_eq!(
+            (combined.count, combined.note.container.as_str(), journal.events().len()),
+            (21, "db", 10)
+        );
     }
 
     #[test]

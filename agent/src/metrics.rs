@@ -7,7 +7,7 @@ mod family;
 pub mod process;
 pub mod text;
 
-pub use family::{Counter, Gauge, Histogram};
+pub use family::{Asked, Counter, Gauge, Histogram};
 use family::{Family, exponential};
 use text::Text;
 
@@ -38,6 +38,12 @@ fn of_a_request() -> Vec<f64> {
 
 fn of_the_runtime() -> Vec<f64> {
     exponential(0.005, 2.5, 14)
+}
+
+/// From a rotation that comes too soon to one that comes too late.
+fn of_a_certificate() -> Vec<f64> {
+    let (minute, hour, day, year) = (60.0, 3600.0, 86_400.0, 31_104_000.0);
+    vec![minute, hour, 4.0 * hour, day, 7.0 * day, 30.0 * day, 90.0 * day, 180.0 * day, year, 4.0 * year]
 }
 
 fn of_containers() -> Vec<f64> {
@@ -101,6 +107,7 @@ Metrics {
     evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods evicted, by signal.";
     evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
     evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
+    first_network_pod_start_sli: Gauge = "kubelet_first_network_pod_start_sli_duration_seconds", [], "[INTERNAL] The same as kubelet_pod_start_sli_duration_seconds, of the first pod with a network.";
     http_requests: Counter<4> = "kubelet_http_requests_total", ["method", "path", "server_type", "long_running"], "[ALPHA] HTTP requests received.";
     http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";
     http_inflight_requests: Gauge<4> = "kubelet_http_inflight_requests", ["method", "path", "server_type", "long_running"], "[ALPHA] Requests being served.";
@@ -125,6 +132,7 @@ Metrics {
     orphaned_runtime_pods: Counter = "kubelet_orphaned_runtime_pods_total", [], "[ALPHA] Pods found in the runtime that nobody had asked for.";
     pleg_discard_events: Counter = "kubelet_pleg_discard_events", [], "[ALPHA] Changes in the runtime that could not be passed on.";
     pleg_last_seen: Gauge = "kubelet_pleg_last_seen_seconds", [], "[ALPHA] When the runtime was last looked at, in Unix time.";
+    pleg_pod_relist_duration: Histogram = "kubelet_pleg_pod_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at one pod of the runtime.";
     pleg_relist_duration: Histogram = "kubelet_pleg_relist_duration_seconds", ([], usual()), "[ALPHA] Seconds to look at all pods of the runtime.";
     pleg_relist_interval: Histogram = "kubelet_pleg_relist_interval_seconds", ([], usual()), "[ALPHA] Seconds between two such looks.";
     pod_start_duration: Histogram = "kubelet_pod_start_duration_seconds", ([], of_a_start()), "[ALPHA] Seconds from the first sight of a pod to its running.";
@@ -152,9 +160,11 @@ Metrics {
     volume_metric_duration: Histogram<1> = "kubelet_volume_metric_collection_duration_seconds", (["metric_source"], usual()), "[ALPHA] Seconds to measure a volume.";
     websocket_requests: Counter<1> = "kubelet_websocket_streaming_requests_total", ["subresource"], "[ALPHA] Streams asked for over WebSocket that were translated here.";
     working_pods: Gauge<3> = "kubelet_working_pods", ["lifecycle", "config", "static"], "[ALPHA] Pods that have a worker, by where they are in life.";
-    certificate_manager_client_expiration: Gauge = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
+    certificate_manager_client_expiration: Asked = "kubelet_certificate_manager_client_ttl_seconds", [], "[ALPHA] Seconds until the client certificate ends.";
     certificate_manager_client_errors: Counter = "kubelet_certificate_manager_client_expiration_renew_errors", [], "[ALPHA] Failed renewals of the client certificate.";
-    certificate_manager_server_age: Histogram = "kubelet_certificate_manager_server_rotation_seconds", ([], of_a_start()), "[ALPHA] Age of the serving certificate when it was replaced.";
+    certificate_manager_server_expiration: Asked = "kubelet_certificate_manager_server_ttl_seconds", [], "[ALPHA] Seconds until the serving certificate ends.";
+    certificate_manager_server_age: Histogram = "kubelet_certificate_manager_server_rotation_seconds", ([], of_a_certificate()), "[ALPHA] Age of the serving certificate when it was replaced.";
+    server_expiration_errors: Counter = "kubelet_server_expiration_renew_errors", [], "[ALPHA] Failed renewals of the serving certificate.";
     rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";
     rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
     healthcheck: Gauge<2> = "kubernetes_healthcheck", ["name", "type"], "[STABLE] The last result of a health check.";

@@ -1,42 +1,70 @@
 //! What an agent leaves that was killed: folders and cgroups of pods that are no more, and pods whose
 //! manifest went while nobody looked. Owns the comparison; never touches what the runtime still knows
 //! (trap 1: nothing goes unless every source and the runtime have been heard), nor anything this
-//! agent has not claimed: other agents and kubelets may share its cgroups and its runtime. Called when
-//! the agent has its pods.
+//! agent has not claimed: other agents and kubelets may share its cgroups and its runtime. A kubelet
+//! takes what is in its root folder for its own, too. Called when the agent has its pods.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::checkpoint::Marks;
 use crate::pod::run::Deps;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::runtime::KnownPod;
 
-/// Takes back what belongs to no pod that is wanted or known to the runtime; says what it could not.
+/// Longer than anything that works takes: a server that is gone must not hold up all pods.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a sweep came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Pods of which there was something.
+    pub found: usize,
+    /// What could not be taken back, or could not be known, and why.
+    pub failures: Vec<String>,
+}
+
+/// Takes back what this agent has claimed and what belongs to no pod that is wanted or known to the
+/// runtime; says what it could not.
 pub async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
-    let runtime = match deps.runtime.pods().await {
-        Ok(pods) => pods,
-        Err(error) => return vec![format!("orphans are kept: {error}: {}", error.detail())],
-    };
-    let claims = match deps.checkpoints.claims().await {
-        Ok(claims) => claims,
-        Err(error) => return vec![format!("orphans are kept: {}", error.chain())],
-    };
-    let mut failures = Vec::new();
+    match sweep_of(deps, wanted, BTreeSet::new()).await {
+        Ok(swept) => swept.failures,
+        Err(why) => vec![format!("orphans are kept: {why}")],
+    }
+}
+
+/// The same, and whatever else is in the root folder, whoever made it: a kubelet's root is its own. For
+/// when all sources have told all of theirs (trap 1).
+///
+/// # Errors
+/// When it cannot be known what is an orphan: nothing was touched then.
+pub async fn sweep_all(deps: &Deps, wanted: &[PodUid]) -> Result<Swept, String> {
+    let left = deps.volumes.left().await.map_err(|error| error.message)?;
+    sweep_of(deps, wanted, left.into_iter().collect()).await
+}
+
+async fn sweep_of(deps: &Deps, wanted: &[PodUid], mut found: BTreeSet<PodUid>) -> Result<Swept, String> {
+    let runtime = deps.runtime.pods().await.map_err(|error| format!("{error}: {}", error.detail()))?;
+    found.extend(deps.checkpoints.claims().await.map_err(|error| error.chain())?.into_keys());
     let keep: BTreeSet<&PodUid> = wanted.iter().chain(runtime.iter().map(|pod| &pod.uid)).collect();
-    for uid in claims.keys().filter(|uid| !keep.contains(uid)) {
-        match take_back(deps, uid).await {
+    let mut swept = Swept::default();
+    for uid in found.iter().filter(|uid| !keep.contains(uid)) {
+        swept.found += 1;
+        let taken = tokio::time::timeout(PATIENCE, take_back(deps, uid)).await;
+        match taken.unwrap_or_else(|_| Err("it takes too long".to_owned())) {
             Ok(()) => tracing::info!(%uid, "took back an orphan's cgroup and volumes"),
-            Err(message) => failures.push(format!("orphan {uid}: {message}")),
+            Err(message) => swept.failures.push(format!("orphan {uid}: {message}")),
         }
     }
-    failures
+    Ok(swept)
 }
 
 /// The cgroup first: with it goes whatever still writes to the volumes. The claim last: what fails is
 /// tried again by the next agent.
 async fn take_back(deps: &Deps, uid: &PodUid) -> Result<(), String> {
     deps.cgroups.tear_down(uid).await.map_err(|error| error.message)?;
-    deps.volumes.tear_down(uid).await.map_err(|error| error.message)?;
+    deps.volumes.reclaim(uid).await.map_err(|error| error.message)?;
+    deps.users.release(uid);
     deps.checkpoints.save(uid, &Marks::new()).await.map_err(|error| error.chain())?;
     deps.checkpoints.disown(uid).await.map_err(|error| error.chain())
 }
@@ -113,5 +141,20 @@ mod tests {
             assert!(volumes.has(&pod.uid) && cgroups.has(&pod.uid), "{}", pod.uid);
         }
         assert!(!volumes.has(&orphan.uid) && !cgroups.has(&orphan.uid));
+        // A kubelet's root is its own, whoever made what is in it.
+        runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
+        assert_eq!(sweep_all(&deps, std::slice::from_ref(&wanted.uid)).await, Err("list pods: down".into()));
+        assert!(volumes.has(&other.uid));
+        volumes.fail(Some("volume \"v\" is of kubernetes.io~csi"));
+        let kept = sweep_all(&deps, std::slice::from_ref(&wanted.uid)).await.unwrap();
+        let why = "orphan other: volume \"v\" is of kubernetes.io~csi".to_owned();
+        assert_eq!(kept, Swept { found: 1, failures: vec![why] });
+        volumes.fail(None);
+        let swept = sweep_all(&deps, std::slice::from_ref(&wanted.uid)).await.unwrap();
+        assert_eq!(swept, Swept { found: 1, failures: vec![] });
+        for pod in [&wanted, &running] {
+            assert!(volumes.has(&pod.uid) && cgroups.has(&pod.uid), "{}", pod.uid);
+        }
+        assert!(!volumes.has(&other.uid) && !cgroups.has(&other.uid));
     }
 }

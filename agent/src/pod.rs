@@ -5,6 +5,7 @@
 //! joins them.
 
 pub mod configure;
+pub mod count;
 pub mod downward;
 pub mod history;
 pub mod last;

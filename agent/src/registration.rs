@@ -2,7 +2,7 @@
 //! told. Owns the Node object's loops; never runs a pod. Called by the kubelet's wiring.
 //!
 //! what it is: [`machine`] · what is said: [`compose`], [`conditions`] (pure) · whether the runtime is
-//! well: [`health`], [`stall`] · sign of life: [`lease`].
+//! well: [`health`], [`stall`] · sign of life: [`lease`] · what pods are held to: [`enforce`].
 //!
 //! ```text
 //! register ──made, or there already──▶ patch status ──every 10 s, if it changed──▶ patch …
@@ -13,10 +13,12 @@
 mod amount;
 mod compose;
 mod conditions;
+pub mod enforce;
 mod health;
 mod lease;
 pub mod machine;
 pub mod stall;
+mod startup;
 mod status;
 
 use std::collections::BTreeMap;
@@ -32,6 +34,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::events::sink::Recorder;
+use crate::metrics::Metrics;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
 use machine::{Addresses, Machine};
@@ -65,6 +68,8 @@ pub struct Settings {
     pub system_reserved: BTreeMap<String, String>,
     /// Quantities by resource.
     pub kube_reserved: BTreeMap<String, String>,
+    /// enforceNodeAllocatable has pods: these are held to what is not reserved.
+    pub enforce: bool,
     /// evictionHard of memory.available: kept free of pods.
     pub evict_memory: Threshold,
     /// evictionHard of nodefs.available.
@@ -120,6 +125,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// What else keeps pods from running; empty when nothing does.
     pub troubles: watch::Receiver<Vec<String>>,
+    /// Counts how long the start of a new node takes.
+    pub metrics: Arc<Metrics>,
 }
 
 impl fmt::Debug for World {

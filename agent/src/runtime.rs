@@ -396,7 +396,35 @@ pub struct Failure {
     pub kind: FailureKind,
     /// For people.
     pub message: String,
+    /// As Go's gRPC names the code of the answer; empty when there was no answer.
+    pub code: &'static str,
 }
+
+impl Failure {
+    /// With the code that is usual for its kind.
+    #[must_use]
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        let code = match kind {
+            FailureKind::NotFound => "NotFound",
+            FailureKind::Unavailable => "Unavailable",
+            FailureKind::TimedOut => "DeadlineExceeded",
+            FailureKind::Unsupported => "Unimplemented",
+            FailureKind::Failed => UNKNOWN,
+        };
+        Self { kind, message: message.into(), code }
+    }
+
+    /// As Go prints an error of gRPC.
+    fn in_go(&self) -> String {
+        match self.code {
+            "" => self.message.clone(),
+            code => format!("rpc error: code = {code} desc = {}", self.message),
+        }
+    }
+}
+
+/// What a runtime says that names no code: containerd's most frequent answer.
+const UNKNOWN: &str = "Unknown";
 
 /// Which call failed, on what.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -525,9 +553,44 @@ impl Error {
         }
     }
 
-    /// What the runtime said, or the error itself.
+    /// The whole answer, as upstream puts it into events and messages where it does not take it apart:
+    /// what becomes of sandboxes, of looking at an image, of commands and of stops.
+    #[must_use]
+    pub fn in_go(&self) -> String {
+        self.failure().map_or_else(|| self.to_string(), Failure::in_go)
+    }
+
+    /// The same of a pull: upstream drops the code that says nothing.
+    #[must_use]
+    pub fn of_pull(&self) -> String {
+        match self.failure() {
+            Some(failure) if failure.code == UNKNOWN => failure.message.clone(),
+            _ => self.in_go(),
+        }
+    }
+
+    /// What the runtime said, or the error itself: upstream's words of containers that could not be
+    /// made or started.
     #[must_use]
     pub fn detail(&self) -> String {
         self.failure().map_or_else(|| self.to_string(), |failure| failure.message.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_told_as_go_prints_it_or_without_its_code() {
+        let of = |kind| Error::Image { image: "web".into(), source: Failure::new(kind, "no such thing") };
+        let (known, unknown) = (of(FailureKind::NotFound), of(FailureKind::Failed));
+        assert_eq!(known.in_go(), "rpc error: code = NotFound desc = no such thing");
+        assert_eq!(unknown.in_go(), "rpc error: code = Unknown desc = no such thing");
+        assert_eq!((known.of_pull(), unknown.of_pull()), (known.in_go(), "no such thing".to_owned()));
+        assert_eq!(known.detail(), "no such thing");
+        let silent = Failure { code: "", ..Failure::new(FailureKind::Unavailable, "connection refused") };
+        let silent = Error::Connect { endpoint: "unix:///x".into(), source: silent };
+        assert_eq!((silent.in_go(), silent.of_pull()), (silent.detail(), silent.detail()));
     }
 }

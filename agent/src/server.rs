@@ -49,6 +49,10 @@ pub trait NodePods: Send + Sync + fmt::Debug {
     /// Static pods under their own UIDs and pods of the API, no mirror pods, each with its status as
     /// it is now.
     fn pods(&self) -> Vec<Arc<Pod>>;
+    /// Those that are being worked on, for the metrics.
+    fn count(&self, metrics: &Metrics) {
+        let _ = metrics;
+    }
     /// The static pod's UID for that of its mirror; any other as it is.
     fn translate(&self, uid: &str) -> String;
     /// The name of the volume that a pod's claim is bound to, once it is mounted.

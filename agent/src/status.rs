@@ -2,11 +2,13 @@
 //! pod, so that no two patches of one pod are under way; never decides how a pod is. Called by the
 //! kubelet's wiring; the worker's word comes through its handle.
 //!
-//! words: [`form`] (pure) · merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`].
+//! words: [`form`] (pure) · merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`] ·
+//! how long starts take: [`starts`].
 
 pub mod form;
 mod merge;
 pub mod mirror;
+pub mod starts;
 mod teller;
 
 use std::collections::BTreeMap;
@@ -17,6 +19,7 @@ use kube::Client;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
+use crate::metrics::Metrics;
 use crate::pod::spec;
 use crate::pod::spec::PodUid;
 use crate::pod::status::PodStatus as Word;
@@ -54,6 +57,8 @@ pub struct Sources {
     pub statics: watch::Receiver<Statics>,
     /// See the type.
     pub form: Form,
+    /// Counts how long it takes until a change is told.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Begins to tell; the task ends with the agent.

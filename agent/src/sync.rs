@@ -20,6 +20,8 @@ use crate::status::Statics;
 /// The loop comes round even when nothing changes: after the runtime did not say what it has, and to
 /// show that it lives.
 const AGAIN: Duration = Duration::from_secs(5);
+/// After something of an orphan could not be taken back.
+const SWEEP_AGAIN: Duration = Duration::from_secs(60);
 
 /// Of several API servers the first may answer from a cache that lags: what it did not name is ended
 /// only if nobody has named it by then.
@@ -101,6 +103,7 @@ pub async fn run(
     // other files are bad than then.
     let mut swept: Option<Vec<Problem>> = None;
     let mut heard_since: Option<Instant> = None;
+    let mut sweep_at: Option<Instant> = None;
     loop {
         beat.send_replace(Instant::now());
         node_known |= sources.node.borrow_and_update().is_some();
@@ -122,9 +125,16 @@ pub async fn run(
         let settled = since.is_some_and(|since| since.elapsed() >= SETTLED);
         if settled && swept.as_ref() != Some(&problems) {
             match agent.end_unwanted(!problems.is_empty()).await {
-                Ok(()) => swept = Some(problems),
+                Ok(()) => {
+                    swept = Some(problems);
+                    sweep_at = Some(Instant::now());
+                }
                 Err(error) => tracing::warn!(error, "pods that nobody wants run on"),
             }
+        }
+        // Here and not beside: no pod may come with the UID of one that is being swept.
+        if sweep_at.is_some_and(|at| at <= Instant::now()) {
+            sweep_at = if agent.sweep().await { None } else { Some(Instant::now() + SWEEP_AGAIN) };
         }
         // All arms are cancel-safe: a change stays marked until it is looked at.
         tokio::select! {

@@ -14,6 +14,7 @@ mod left_file;
 mod mounts;
 mod ownership;
 mod payload;
+mod remains;
 mod removal;
 mod sub_path;
 
@@ -50,6 +51,11 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+    /// Every pod of which something is there, whoever made it.
+    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
+    /// The same as [`Volumes::tear_down`] of a pod that nobody remembers: what its folders say is all
+    /// there is to know. A volume that would have to be taken back elsewhere, too, keeps all of them.
+    fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
 }
 
 /// Whose mounts are asked for.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use crate::metrics::Metrics;
 use crate::pod::worker::PodHandle;
 use crate::runtime::{Changes, FailureKind, Runtime};
 
@@ -20,10 +21,16 @@ const RETRY_UNSUPPORTED: Duration = Duration::from_secs(60);
 pub(crate) type Pods = watch::Receiver<Arc<[PodHandle]>>;
 
 /// Watches for ever.
-pub(crate) async fn watch(runtime: Arc<dyn Runtime>, pods: Pods, told: watch::Sender<bool>) {
+pub(crate) async fn watch(
+    runtime: Arc<dyn Runtime>,
+    pods: Pods,
+    told: watch::Sender<bool>,
+    metrics: Arc<Metrics>,
+) {
     loop {
         let pause = match runtime.changes().await {
             Ok(changes) => {
+                metrics.evented_pleg_connections.inc([]);
                 told.send_replace(true);
                 // Whatever happened before the stream began was not told.
                 poke(&pods, |_| true);
@@ -33,6 +40,7 @@ pub(crate) async fn watch(runtime: Arc<dyn Runtime>, pods: Pods, told: watch::Se
                 RETRY
             }
             Err(error) => {
+                metrics.evented_pleg_errors.inc([]);
                 tracing::debug!(%error, detail = error.detail(), "no events from the runtime: looking by itself");
                 let unsupported = error.failure().is_some_and(|f| f.kind == FailureKind::Unsupported);
                 if unsupported { RETRY_UNSUPPORTED } else { RETRY }

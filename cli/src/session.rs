@@ -17,6 +17,7 @@ use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
+use gantry_agent::metrics::Metrics;
 use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
@@ -85,12 +86,17 @@ pub(crate) struct Made {
 impl Setup {
     /// What pods are run with, when all they refer to is in `objects`.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Made { deps, root, runtime: _ } = self.make(channel, Arc::new(objects)).await?;
+        let Made { deps, root, runtime: _ } = self.make(channel, Arc::new(objects), Arc::default()).await?;
         Ok((deps, root))
     }
 
-    /// The same, with objects from anywhere.
-    pub(crate) async fn make(self, channel: Channel, api: Arc<dyn Api>) -> Result<Made> {
+    /// The same, with objects from anywhere, and counted.
+    pub(crate) async fn make(
+        self,
+        channel: Channel,
+        api: Arc<dyn Api>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Made> {
         let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given } = self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
@@ -106,7 +112,7 @@ impl Setup {
         let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
-        let runtime = CriRuntime::new(channel, facts);
+        let runtime = CriRuntime::new(channel, facts, metrics.clone());
         let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
             runtime.features().await?;
         let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
@@ -127,6 +133,8 @@ impl Setup {
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
+            metrics,
+            probe_metrics: Arc::default(),
             node,
             runtime: Arc::new(runtime.clone()),
         };

@@ -31,7 +31,7 @@ fn placed(placement: Placement) -> Pod {
 }
 
 fn verdict(pod: &Pod) -> Result<(), String> {
-    admit(pod, &[], &node()).map(|victims| assert!(victims.is_empty())).map_err(|no| no.to_string())
+    admit(pod, &[], &node()).map(|room| assert_eq!(room, Room::default())).map_err(|no| no.to_string())
 }
 
 fn reason(pod: &Pod, others: &[&Pod], node: &Node) -> String {
@@ -211,7 +211,7 @@ fn a_critical_pod_displaces_those_that_matter_less() {
     let node = node();
     let displaced = |cpu, others: &[&Pod]| -> Vec<String> {
         let pod = Pod { uid: PodUid::parse("new").unwrap(), ..critical(cpu) };
-        admit(&pod, others, &node).unwrap().into_iter().map(|pod| pod.name.clone()).collect()
+        admit(&pod, others, &node).unwrap().victims.into_iter().map(|pod| pod.name.clone()).collect()
     };
     assert_eq!(displaced(200, &[&small, &large]), Vec::<String>::new());
     assert_eq!(displaced(400, &[&small, &large]), ["small"]);
@@ -226,4 +226,10 @@ fn a_critical_pod_displaces_those_that_matter_less() {
     let mut elsewhere = critical(900);
     elsewhere.shown.node_name = "n2".into();
     assert_eq!(reason(&elsewhere, &[&small, &large], &node), "NodeName");
+}
+
+#[test]
+fn rejections_are_counted_by_reasons_that_are_known() {
+    let labels = ["OutOfcpu", "OutOfexample.com/gpu", "NodeAffinity", "PodFeatureUnsupported"].map(label);
+    assert_eq!(labels, ["OutOfcpu", "OutOfExtendedResources", "Other", "PodFeatureUnsupported"]);
 }

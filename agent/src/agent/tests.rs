@@ -108,6 +108,7 @@ async fn a_static_pod_whose_file_comes_back_within_its_grace_runs_again() {
     agent.apply(vec![named("a", "a-1")]);
     let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
     running(new).await;
+    assert_eq!(agent.deps.metrics.restarted_pods.get([""]), Some(1.0));
     assert_eq!((old.status.borrow().life, machine.runtime.count("create")), (Life::Gone, 2));
 }
 
@@ -158,6 +159,10 @@ async fn an_exit_is_seen_in_milliseconds_when_the_runtime_tells() {
         running(&handle).await;
         let begun = tokio::time::Instant::now();
         handle.wait(|s| s.containers.first().unwrap().last_exit.is_some()).await;
+        let metrics = &agent.deps.metrics;
+        let listened = (metrics.evented_pleg_connections.get([]), metrics.evented_pleg_errors.get([]));
+        assert_eq!(listened.0, Some(if told { 1.0 } else { 0.0 }));
+        assert_eq!(listened.1.is_some_and(|errors| errors > 0.0), !told);
         let late = begun.elapsed().saturating_sub(after);
         assert!(late <= within, "told {told}: {late:?}");
     }
@@ -248,6 +253,7 @@ mod described {
         machine.runtime.fail(Call::Observe, 1, FailureKind::Unavailable, "down");
         assert_eq!(agent.end_unwanted(false).await.unwrap_err(), "down");
         agent.end_unwanted(false).await.unwrap();
+        assert_eq!(agent.deps.metrics.orphaned_runtime_pods.get([]), Some(1.0));
         find(&agent, "b-1").wait(|s| s.life == Life::Gone).await;
         running(&find(&agent, "a-1")).await;
         assert_eq!(machine.runtime.count("create"), 2);
@@ -295,6 +301,7 @@ mod described {
         running(&find(&agent, "o-1")).await;
         let young = over(&find(&agent, "y-1")).await;
         assert_eq!((young.phase, young.api_reason.as_str()), (Phase::Failed, "OutOfcpu"));
+        assert_eq!(agent.deps.metrics.admission_rejections.get(["OutOfcpu"]), Some(1.0));
         // A new agent on a smaller node: who ran before runs on.
         drop(agent);
         let mut agent = machine.agent(vec![]);
@@ -335,6 +342,7 @@ mod described {
             (Phase::Failed, "Preempting", "Preempted in order to admit critical pod")
         );
         assert!(victim.disrupted.unwrap().starts_with("Pod was preempted by Kubelet"));
+        assert_eq!(agent.deps.metrics.preemptions.get(["cpu"]), Some(1.0));
         running(&find(&agent, "c-1")).await;
         let log = machine.runtime.log();
         let at = |part: &str, nth| {

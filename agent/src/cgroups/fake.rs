@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 
-use super::{Cgroups, Error};
+use super::{Cgroups, Error, Together};
 use crate::pod::spec::{Pod, PodUid};
 
 /// Starts empty.
@@ -18,6 +18,7 @@ pub struct FakeCgroups {
 struct State {
     pods: BTreeSet<PodUid>,
     failure: Option<String>,
+    all: Option<Together>,
 }
 
 impl FakeCgroups {
@@ -28,6 +29,12 @@ impl FakeCgroups {
     /// Making one fails so until told otherwise.
     pub fn fail(&self, message: Option<&str>) {
         self.state().failure = message.map(str::to_owned);
+    }
+
+    /// What all pods were last held to.
+    #[must_use]
+    pub fn all(&self) -> Option<Together> {
+        self.state().all.clone()
     }
 
     /// Whether the pod has one.
@@ -45,6 +52,18 @@ impl Cgroups for FakeCgroups {
             None => {
                 state.pods.insert(pod.uid.clone());
                 Ok(format!("/kubepods/pod{}", pod.uid))
+            }
+        };
+        Box::pin(ready(result))
+    }
+
+    fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {
+        let mut state = self.state();
+        let result = match &state.failure {
+            Some(message) => Err(Error { message: message.clone() }),
+            None => {
+                state.all = Some(all.clone());
+                Ok(())
             }
         };
         Box::pin(ready(result))

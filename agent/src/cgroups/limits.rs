@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Together;
 use crate::admission::requests;
 use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::qos::{Qos, peak, qos};
@@ -118,6 +119,54 @@ impl Limits {
     }
 }
 
+/// As the kernel names files by the size of a page, in KiB.
+fn page(size: i64) -> String {
+    match size {
+        size if size % (1 << 20) == 0 => format!("{}GB", size >> 20),
+        size if size % (1 << 10) == 0 => format!("{}MB", size >> 10),
+        size => format!("{size}KB"),
+    }
+}
+
+impl Together {
+    fn common(&self, cpu: Setting, memory_file: &str, huge_file: &str) -> Vec<Held> {
+        let required = |(controller, file, value): Setting| Held { controller, file: file.to_owned(), value };
+        let held = |controller, file: String, value: i64| Held { controller, file, value: value.to_string() };
+        let memory = self.memory.map(|bytes| held("memory", memory_file.to_owned(), bytes));
+        let pids = self.pids.map(|pids| held("pids", "pids.max".to_owned(), pids));
+        let huge = self
+            .huge_pages
+            .iter()
+            .map(|(size, bytes)| held("hugetlb", format!("hugetlb.{}.{huge_file}", page(*size)), *bytes));
+        [required(cpu)].into_iter().chain(memory).chain(pids).chain(huge).collect()
+    }
+
+    pub(super) fn v1(&self) -> Vec<Held> {
+        let cpu = ("cpu", "cpu.shares", shares(self.cpu).to_string());
+        self.common(cpu, "memory.limit_in_bytes", "limit_in_bytes")
+    }
+
+    pub(super) fn v2(&self) -> Vec<Held> {
+        let cpu = ("cpu", "cpu.weight", weight(shares(self.cpu)).to_string());
+        self.common(cpu, "memory.max", "max")
+    }
+}
+
+/// One file of the cgroup that holds all pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) controller: &'static str,
+    pub(super) file: String,
+    pub(super) value: String,
+}
+
+impl Held {
+    /// As upstream: a kernel without these holds nobody to them.
+    pub(super) fn is_optional(&self) -> bool {
+        matches!(self.controller, "pids" | "hugetlb")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +193,30 @@ mod tests {
         let overhead = text(&[("cpu", "250m"), ("memory", "1Mi")]);
         let pod = Pod { resources: Some(own), overhead, ..with(&[Resources::default()]) };
         assert_eq!(of_pod(&pod), Limits { cpu_shares: 768, cpu_quota: Some(125_000), memory: Some(2 << 20) });
+    }
+
+    #[test]
+    fn all_pods_are_held_by_the_files_of_either_version() {
+        let huge_pages = BTreeMap::from([(2048, 4 << 20), (1 << 20, 1 << 30), (64, 0)]);
+        let all = Together { cpu: 1500, memory: Some(7), pids: Some(9), huge_pages };
+        let text = |list: Vec<Held>| -> Vec<String> {
+            list.into_iter().map(|held| format!("{}={}", held.file, held.value)).collect()
+        };
+        assert_eq!(
+            text(all.v1()),
+            [
+                "cpu.shares=1536",
+                "memory.limit_in_bytes=7",
+                "pids.max=9",
+                "hugetlb.64KB.limit_in_bytes=0",
+                "hugetlb.2MB.limit_in_bytes=4194304",
+                "hugetlb.1GB.limit_in_bytes=1073741824"
+            ]
+        );
+        let v2 = text(all.v2());
+        assert_eq!((v2[1].as_str(), v2[4].as_str()), ("memory.max=7", "hugetlb.2MB.max=4194304"));
+        let weight_alone = Together { cpu: 1000, ..Together::default() };
+        assert_eq!(text(weight_alone.v2()), ["cpu.weight=100"]);
     }
 
     #[test]

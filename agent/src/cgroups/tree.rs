@@ -11,6 +11,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::hierarchies::{Hierarchies, Hierarchy, parse};
 use super::limits::{self, BEST_EFFORT, Limits};
-use super::{Cgroups, Error};
+use super::{Cgroups, Error, Together};
 use crate::pod::spec::qos::{Qos, qos};
 use crate::pod::spec::{Pod, PodUid};
 
@@ -41,8 +42,10 @@ struct Inner {
     hierarchies: Hierarchies,
     /// Path below the mounts, without slashes at its ends; may be empty.
     root: String,
-    /// Thousandths of cores of the node.
-    cpu: i64,
+    /// What all pods have together; until it is told, the weight of the node's cores.
+    all: Mutex<Together>,
+    /// It was told: what is written must stay.
+    held: AtomicBool,
     /// One change of the classes at a time: making a pod's folder and removing an empty class must
     /// not cross.
     turn: Mutex<()>,
@@ -65,7 +68,9 @@ impl Tree {
             message: "no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup".to_owned(),
         })?;
         let root = root.trim_matches('/').to_owned();
-        Ok(Self { inner: Arc::new(Inner { hierarchies, root, cpu, turn: Mutex::new(()) }) })
+        let all = Mutex::new(Together { cpu, ..Together::default() });
+        let (held, turn) = (AtomicBool::new(false), Mutex::new(()));
+        Ok(Self { inner: Arc::new(Inner { hierarchies, root, all, held, turn }) })
     }
 }
 
@@ -115,9 +120,36 @@ impl Inner {
             Qos::Burstable => self.weigh_burstable()?,
             Qos::BestEffort => self.write(&class, &BEST_EFFORT)?,
         }
-        let node = Limits { cpu_shares: limits::shares(self.cpu), ..Limits::default() };
-        self.write(&self.class(Qos::Guaranteed), &node)?;
+        self.write_all()?;
         Ok(format!("/{}", path.display()))
+    }
+
+    /// Memory that is in use already may be more than the limit: the kernel says so then.
+    fn hold(&self, all: &Together) -> Result<(), String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).clone_from(all);
+        self.held.store(true, Ordering::Relaxed);
+        self.make(&self.class(Qos::Guaranteed))?;
+        self.write_all()
+    }
+
+    fn write_all(&self) -> Result<(), String> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let folder = self.class(Qos::Guaranteed);
+        let missing = |controller| format!("no cgroup file system has the controller {controller}: mount it");
+        match &self.hierarchies {
+            Hierarchies::Unified(mount) => all.v2().iter().try_for_each(|held| {
+                let path = mount.join(&folder).join(&held.file);
+                if held.is_optional() && !path.exists() { Ok(()) } else { set(&path, &held.value) }
+            }),
+            Hierarchies::Legacy(list) => {
+                all.v1().iter().try_for_each(|held| match list.iter().find(|h| h.has(held.controller)) {
+                    Some(h) => set(&h.mount.join(&folder).join(&held.file), &held.value),
+                    None if held.is_optional() => Ok(()),
+                    None => Err(missing(held.controller)),
+                })
+            }
+        }
     }
 
     fn make(&self, path: &Path) -> Result<(), String> {
@@ -192,7 +224,7 @@ impl Inner {
         if found && failures.is_empty() && self.mounts().iter().all(|mount| mount.join(&burstable).is_dir()) {
             failures.extend(self.weigh_burstable().err());
         }
-        if !self.root.is_empty() {
+        if !self.root.is_empty() && !self.held.load(Ordering::Relaxed) {
             failures.extend(self.tidy().err());
         }
         if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
@@ -400,6 +432,11 @@ impl Cgroups for Tree {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
         let (inner, pod) = (self.inner.clone(), pod.clone());
         Box::pin(blocking(move || inner.set_up(&pod)))
+    }
+
+    fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {
+        let (inner, all) = (self.inner.clone(), all.clone());
+        Box::pin(blocking(move || inner.hold(&all)))
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {

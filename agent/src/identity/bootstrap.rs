@@ -14,6 +14,7 @@ use super::kubeconfig::{self, Access, Certificate, User};
 use super::rotation::{self, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Pair, pair};
+use crate::metrics::Metrics;
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Settings {
     pub rotate: bool,
     /// How fast to ask.
     pub limits: Limits,
+    /// Counts what is asked, and how renewals go.
+    pub metrics: Arc<Metrics>,
 }
 
 /// A kubelet that the API server knows, or will.
@@ -144,9 +147,9 @@ fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identi
     let (out, current) = watch::channel(first.map(Arc::new));
     let access = Access { user: User { certificate: None, ..access.user }, ..access };
     let patient = access.user.authorization.is_none();
-    let clients = Clients::new(&access, &current, settings.limits, patient)?;
+    let clients = Clients::new(&access, &current, settings.limits, patient, &settings.metrics)?;
     let (healthy_in, healthy) = watch::channel(true);
-    let ask = asker(asking, access, current.clone());
+    let ask = asker(asking, access, current.clone(), settings.metrics.clone());
     let (_, template) = watch::channel(Some(template(&settings.node)));
     let rotation = Rotation {
         key_file: Some(settings.cert_dir.join(KEY_FILE)),
@@ -158,7 +161,10 @@ fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identi
         notices,
         healthy: healthy_in,
         force,
+        metrics: settings.metrics.clone(),
     };
+    let shown = current.clone();
+    settings.metrics.certificate_manager_client_expiration.of(move || rotation::left(&shown));
     tokio::spawn(rotation.run());
     let over = watched(current.clone(), healthy);
     renewed(clients.clone(), current.clone());
@@ -166,8 +172,9 @@ fn rotating(settings: &Settings, notices: mpsc::Sender<Notice>) -> Result<Identi
 }
 
 /// With a certificate it asks for the next one itself; without, whoever may ask for the first.
-fn asker(asking: Access, access: Access, current: Current) -> rotation::Ask {
+fn asker(asking: Access, access: Access, current: Current, metrics: Arc<Metrics>) -> rotation::Ask {
     let (_, nobody) = watch::channel(None);
+    let counted = metrics.clone();
     let first = move || -> Result<kube::Client, client::Error> {
         let shown = match &asking.user.certificate {
             Some(certificate) => {
@@ -176,9 +183,9 @@ fn asker(asking: Access, access: Access, current: Current) -> rotation::Ask {
             }
             None => nobody.clone(),
         };
-        client::single(&asking, &shown)
+        client::single(&asking, &shown, &counted)
     };
-    Box::new(move |valid| if valid { client::single(&access, &current) } else { first() })
+    Box::new(move |valid| if valid { client::single(&access, &current, &metrics) } else { first() })
 }
 
 /// Ends the process's hope once nothing here can help any more.
@@ -220,7 +227,7 @@ async fn standing(settings: Settings) -> Result<Identity, Error> {
         None => watch::channel(None).1,
     };
     let access = Access { user: User { certificate: None, ..access.user }, ..access };
-    let clients = Clients::new(&access, &current, settings.limits, false)?;
+    let clients = Clients::new(&access, &current, settings.limits, false, &settings.metrics)?;
     renewed(clients.clone(), current.clone());
     // Nobody here gets another: it is replaced from outside, or by a restart.
     let (kept, over) = watch::channel(None);
@@ -274,6 +281,7 @@ async fn first_certificate(settings: &Settings, asking: &Access) -> Result<(), E
     let client = client::single(
         &Access { user: User { certificate: None, ..asking.user.clone() }, ..asking.clone() },
         &shown,
+        &settings.metrics,
     )?;
     let (key, template) = (rotation::kept_key(&key_file).map_err(Error::Key)?, template(&settings.node));
     let name = csr::digested_name(&template, &key, Signer::Client);

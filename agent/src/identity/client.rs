@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
@@ -23,12 +23,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
 use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use self::body::Counted;
 pub use self::pace::Pace;
 use super::kubeconfig::{Access, Authorization};
 use super::{Current, Shown};
+use crate::metrics::Metrics;
 use crate::version;
 
 /// Streams of HTTP/2 on one connection; API servers allow 100, and a watch keeps one for long.
@@ -84,8 +86,14 @@ impl Clients {
     ///
     /// # Errors
     /// When what `access` names cannot be read.
-    pub fn new(access: &Access, current: &Current, limits: Limits, patient: bool) -> Result<Self, Error> {
-        let lines = || Lines::new(access, current.clone(), patient);
+    pub fn new(
+        access: &Access,
+        current: &Current,
+        limits: Limits,
+        patient: bool,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, Error> {
+        let lines = || Lines::new(access, current.clone(), patient, metrics.clone());
         let (pods, lease, events) = (lines()?, lines()?, lines()?);
         let client = |way: Way| kube::Client::new(way, "default");
         Ok(Self {
@@ -106,8 +114,9 @@ impl Clients {
 ///
 /// # Errors
 /// When what `access` names cannot be read.
-pub fn single(access: &Access, current: &Current) -> Result<kube::Client, Error> {
-    Ok(kube::Client::new(Way::new(Lines::new(access, current.clone(), false)?, None, None), "default"))
+pub fn single(access: &Access, current: &Current, metrics: &Arc<Metrics>) -> Result<kube::Client, Error> {
+    let lines = Lines::new(access, current.clone(), false, metrics.clone())?;
+    Ok(kube::Client::new(Way::new(lines, None, None), "default"))
 }
 
 type Line = legacy::Client<HttpsConnector<HttpConnector>, Body>;
@@ -122,6 +131,7 @@ struct Lines {
     current: Current,
     patient: bool,
     open: Arc<Mutex<Open>>,
+    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Lines {
@@ -131,8 +141,9 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    fn new(access: &Access, current: Current, patient: bool) -> Result<Self, Error> {
-        let lines = Self { access: Arc::new(access.clone()), current, patient, open: Arc::default() };
+    fn new(access: &Access, current: Current, patient: bool, metrics: Arc<Metrics>) -> Result<Self, Error> {
+        let lines =
+            Self { access: Arc::new(access.clone()), current, patient, open: Arc::default(), metrics };
         // What is wrong with the file is told now, not at the first request.
         let line = lines.connect()?;
         lines.lock().push((line, Arc::default()));
@@ -217,6 +228,45 @@ impl Way {
     }
 }
 
+/// A request under way, to be counted: one that is given up, or has no answer, as an error.
+struct Asked {
+    metrics: Arc<Metrics>,
+    host: String,
+    method: String,
+    /// A watch lasts as long as it is wanted: that is no duration of interest.
+    watches: bool,
+    begun: Instant,
+    code: Option<String>,
+}
+
+impl Asked {
+    fn new(lines: &Lines, request: &Request<Body>) -> Self {
+        let mut query = request.uri().query().unwrap_or_default().split('&');
+        Self {
+            metrics: lines.metrics.clone(),
+            host: lines.access.server.authority().map_or_else(|| "none".to_owned(), ToString::to_string),
+            method: request.method().to_string(),
+            watches: query.any(|part| matches!(part, "watch=true" | "watch=1")),
+            begun: Instant::now(),
+            code: None,
+        }
+    }
+
+    fn answered(mut self, status: StatusCode) {
+        self.code = Some(status.as_u16().to_string());
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let code = self.code.as_deref().unwrap_or("<error>");
+        self.metrics.rest_client_requests.inc([code, &self.method, &self.host]);
+        if !self.watches {
+            self.metrics.rest_client_duration.took([&self.method, &self.host], self.begun.elapsed());
+        }
+    }
+}
+
 /// A path on the server, below whatever path its own address has.
 fn place(server: &Uri, path: &Uri) -> Result<Uri, http::Error> {
     let base = server.path().trim_end_matches('/');
@@ -242,6 +292,7 @@ impl Service<Request<Body>> for Way {
                 // Nobody looks after it any more: what comes of it is told by the answer.
                 let _ = way.lines.current.clone().wait_for(Option::is_some).await;
             }
+            let asked = Asked::new(&way.lines, &request);
             if let Some(gate) = &way.pace {
                 gate.pass().await;
             }
@@ -252,6 +303,7 @@ impl Service<Request<Body>> for Way {
                 Some(within) => tokio::time::timeout(within, answer).await??,
                 None => answer.await?,
             };
+            asked.answered(answer.status());
             Ok(answer.map(|body| Counted::new(body, seat)))
         })
     }

@@ -18,6 +18,7 @@ use super::csr::{self, NODES, Signer, Template};
 use super::pair::{Leaf, Pair};
 use super::store::{self, Store};
 use super::{Current, Notice};
+use crate::metrics::Metrics;
 use crate::random;
 
 /// How long one request may wait for its signature.
@@ -51,6 +52,8 @@ pub struct Rotation {
     pub force: bool,
     /// A key that outlives a restart until its request is signed.
     pub key_file: Option<PathBuf>,
+    /// Counts renewals that failed, and how old a certificate became.
+    pub metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Rotation {
@@ -90,6 +93,12 @@ async fn changed(template: &mut watch::Receiver<Option<Template>>) {
     if template.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
+}
+
+/// Whole seconds of its life, negative once it is over; without a certificate there is no end.
+pub(super) fn left(current: &Current) -> f64 {
+    let end = current.borrow().as_ref().map(|pair| pair.leaf().not_after);
+    end.map_or(f64::INFINITY, |end| end.duration_since(Timestamp::now()).as_secs_f64().trunc())
 }
 
 fn until(time: Timestamp) -> Duration {
@@ -169,6 +178,10 @@ impl Rotation {
                 problem = attempt => problem.err(),
             };
             let Some(problem) = problem else { return true };
+            match self.signer {
+                Signer::Client => self.metrics.certificate_manager_client_errors.inc([]),
+                Signer::Serving => self.metrics.server_expiration_errors.inc([]),
+            }
             let text = format!("{:#}", Chain(&problem));
             tracing::warn!(signer = ?self.signer, error = text, "certificate request was not signed; trying again");
             self.warn(told).await;
@@ -207,7 +220,11 @@ impl Rotation {
             remove(path);
         }
         tracing::info!(signer = ?self.signer, ends = %pair.leaf().not_after, "certificate rotated");
-        self.current.send_replace(Some(Arc::new(pair)));
+        let old = self.current.send_replace(Some(Arc::new(pair)));
+        if let (Some(old), Signer::Serving) = (old, self.signer) {
+            let age = Timestamp::now().duration_since(old.leaf().not_before);
+            self.metrics.certificate_manager_server_age.observe([], age.as_secs_f64());
+        }
         Ok(())
     }
 

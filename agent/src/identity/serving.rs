@@ -14,9 +14,10 @@ use rustls::server::ResolvesServerCert;
 use tokio::sync::{mpsc, watch};
 
 use super::csr::{self, Signer, Template};
-use super::rotation::{Ask, Rotation};
+use super::rotation::{self, Ask, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Shown, bootstrap};
+use crate::metrics::Metrics;
 
 /// Where the certificate comes from.
 pub enum Source {
@@ -39,6 +40,8 @@ pub enum Source {
         given: Option<(PathBuf, PathBuf)>,
         /// Where trouble is told.
         notices: mpsc::Sender<Notice>,
+        /// Counts how renewals go.
+        metrics: Arc<Metrics>,
     },
     /// Made here, once, for this host name.
     SelfSigned {
@@ -92,11 +95,13 @@ impl Serving {
                 }
                 bootstrap::followed(certificate, key)?
             }
-            Source::Requested { node, names, client, given, notices } => {
+            Source::Requested { node, names, client, given, notices, metrics } => {
                 let store = Store::open("kubelet-server", cert_dir, given)?;
                 let first = store.current()?.filter(|pair| !pair.is_expired(Timestamp::now()));
                 let (out, current) = watch::channel(first.map(Arc::new));
                 let ask: Ask = Box::new(move |_| Ok(client.clone()));
+                let shown = current.clone();
+                metrics.certificate_manager_server_expiration.of(move || rotation::left(&shown));
                 let rotation = Rotation {
                     store,
                     signer: Signer::Serving,
@@ -107,6 +112,7 @@ impl Serving {
                     healthy: watch::channel(true).0,
                     force: false,
                     key_file: None,
+                    metrics,
                 };
                 tokio::spawn(rotation.run());
                 current

@@ -30,6 +30,7 @@ use super::bootstrap::{self, Settings};
 use super::client::{Limits, Pace};
 use super::pair::Leaf;
 use super::*;
+use crate::metrics::Metrics;
 
 /// One request as the server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -271,8 +272,10 @@ fn access(api: &Api, folder: &Path, user: &Value) -> kubeconfig::Access {
 #[tokio::test]
 async fn new_requests_show_the_new_certificate_and_a_watch_stays() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
+    let metrics = Arc::new(Metrics::default());
     let (swap, current) = watch::channel(Some(api.pair("old")));
-    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false).unwrap();
+    let clients =
+        Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false, &metrics).unwrap();
     get(&clients.pods, "/first").await;
     let mut body = open(&clients.pods, "/stays").await;
     swap.send_replace(Some(api.pair("new")));
@@ -286,13 +289,18 @@ async fn new_requests_show_the_new_certificate_and_a_watch_stays() {
     assert_eq!(api.seen("/stays")[0].connection, first.connection);
     assert_ne!(second.connection, first.connection);
     assert_ne!(api.seen("/lease")[0].connection, second.connection, "the lease has its own connection");
+    let host = api.address.to_string();
+    assert_eq!(metrics.rest_client_requests.get(["200", "GET", &host]), Some(4.0), "with the watch");
+    assert_eq!(metrics.rest_client_duration.count(["GET", &host]), 3, "a watch is no duration");
 }
 
 #[tokio::test]
 async fn more_watches_than_a_connection_may_carry_open_another() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
+    let metrics = Arc::new(Metrics::default());
     let (_, current) = watch::channel(None);
-    let clients = Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false).unwrap();
+    let clients =
+        Clients::new(&access(&api, folder.path(), &json!({})), &current, limits(), false, &metrics).unwrap();
     let mut bodies = Vec::new();
     for _ in 0..100 {
         bodies.push(open(&clients.pods, "/w").await);
@@ -310,7 +318,7 @@ async fn tokens_come_from_files_as_they_are_now() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
     let access = access(&api, folder.path(), &json!({"tokenFile": "token"}));
     let (_, current) = watch::channel(None);
-    let client = client::single(&access, &current).unwrap();
+    let client = client::single(&access, &current, &Arc::default()).unwrap();
     for token in ["one", "two"] {
         std::fs::write(folder.path().join("token"), format!("{token}\n")).unwrap();
         get(&client, &format!("/{token}")).await;
@@ -325,12 +333,12 @@ async fn a_server_of_another_authority_is_not_believed_unless_that_was_asked_for
     let mut access = access(&api, folder.path(), &json!({"token": "t"}));
     access.server = format!("https://{}", other.address).parse().unwrap();
     let (_, current) = watch::channel(None);
-    let client = client::single(&access, &current).unwrap();
+    let client = client::single(&access, &current, &Arc::default()).unwrap();
     let request = || Request::get("/x").body(Vec::new()).unwrap();
     assert!(client.request::<Value>(request()).await.is_err());
     assert!(other.seen("/x").is_empty());
     access.trust = kubeconfig::Trust::Anybody;
-    get(&client::single(&access, &current).unwrap(), "/x").await;
+    get(&client::single(&access, &current, &Arc::default()).unwrap(), "/x").await;
     assert_eq!(other.seen("/x")[0].token, "Bearer t");
 }
 
@@ -342,6 +350,7 @@ fn settings(folder: &Path, rotate: bool) -> Settings {
         node: "node-1".to_owned(),
         rotate,
         limits: limits(),
+        metrics: Arc::default(),
     }
 }
 
@@ -401,7 +410,7 @@ async fn a_restart_takes_its_key_and_its_request_up_again() {
     let template = csr::Template { node: "node-1".to_owned(), names: Names::default() };
     let name = csr::digested_name(&template, &key, csr::Signer::Client);
     let access = access(&api, folder.path(), &json!({"token": "boot"}));
-    let client = client::single(&access, &watch::channel(None).1).unwrap();
+    let client = client::single(&access, &watch::channel(None).1, &Arc::default()).unwrap();
     csr::ask(client, &template, &key, csr::Signer::Client, Some(name)).await.unwrap();
     let (notices, _told) = mpsc::channel(16);
     bootstrap::start(settings(folder.path(), false), notices).await.unwrap();
@@ -418,22 +427,48 @@ async fn a_refused_request_is_told_with_its_reason() {
     assert!(text.ends_with("certificate signing request is denied, reason: No, message: not you"), "{text}");
 }
 
+async fn poll(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn renewals_that_fail_are_counted_and_how_long_a_certificate_lasts() {
+    let (api, folder) = (Api::start(Duration::from_secs(3600), true).await, tempfile::tempdir().unwrap());
+    std::fs::write(folder.path().join("bootstrap.conf"), api.kubeconfig(&json!({"token": "boot"}))).unwrap();
+    let settings = settings(folder.path(), true);
+    let metrics = settings.metrics.clone();
+    assert_eq!(metrics.certificate_manager_client_expiration.get(), None, "nobody looks after one");
+    let (notices, _told) = mpsc::channel(16);
+    let _identity = bootstrap::start(settings, notices).await.unwrap();
+    let failed = || metrics.certificate_manager_client_errors.get([]).is_some_and(|count| count >= 1.0);
+    poll("a failure is counted", failed).await;
+    assert_eq!(metrics.certificate_manager_client_expiration.get(), Some(f64::INFINITY));
+    assert_eq!(metrics.server_expiration_errors.get([]), Some(0.0), "it was not that one");
+}
+
 #[tokio::test]
 async fn a_serving_certificate_is_asked_for_with_the_nodes_names_and_again_when_they_change() {
     let (api, folder) = (Api::start(Duration::from_secs(3600), false).await, tempfile::tempdir().unwrap());
     let access = access(&api, folder.path(), &json!({"token": "t"}));
-    let client = client::single(&access, &watch::channel(None).1).unwrap();
+    let client = client::single(&access, &watch::channel(None).1, &Arc::default()).unwrap();
     let (names_in, names) = watch::channel(None);
+    let metrics = Arc::new(Metrics::default());
     let source = serving::Source::Requested {
         node: "node-1".to_owned(),
         names,
         client,
         given: None,
         notices: mpsc::channel(1).0,
+        metrics: metrics.clone(),
     };
     let serving = serving::Serving::start(&folder.path().join("pki"), source).unwrap();
     let mut current = serving.current();
     assert!(current.borrow().is_none());
+    assert_eq!(metrics.certificate_manager_server_expiration.get(), Some(f64::INFINITY));
     let of = |ip: &str| Names { dns: ["node-1".to_owned()].into(), ips: [ip.parse().unwrap()].into() };
     for ip in ["10.0.0.1", "10.0.0.2"] {
         names_in.send_replace(Some(of(ip)));
@@ -441,6 +476,10 @@ async fn a_serving_certificate_is_asked_for_with_the_nodes_names_and_again_when_
             |pair: &Option<Arc<Pair>>| pair.as_ref().is_some_and(|pair| pair.leaf().ips == of(ip).ips);
         tokio::time::timeout(Duration::from_secs(60), current.wait_for(wanted)).await.unwrap().unwrap();
     }
+    let left = metrics.certificate_manager_server_expiration.get().unwrap();
+    assert!((3000.0..=3600.0).contains(&left), "{left}");
+    let replaced = || metrics.certificate_manager_server_age.count([]) == 1;
+    poll("the age of the one that was replaced", replaced).await;
     let requests = api.requests.lock().unwrap();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[0]["spec"]["signerName"], "kubernetes.io/kubelet-serving");

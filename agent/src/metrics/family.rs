@@ -2,7 +2,7 @@
 //! they mean (that is [`super::Metrics`]). A lock is held for one addition only.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::text::{Kind, Text, number};
@@ -63,6 +63,11 @@ macro_rules! number_family {
             #[must_use]
             pub fn get(&self, labels: [&str; N]) -> Option<f64> {
                 open(&self.series).get(&labels.map(str::to_owned)).copied()
+            }
+
+            /// Series of what is gone.
+            pub fn forget(&self, gone: impl Fn(&[String; N]) -> bool) {
+                open(&self.series).retain(|labels, _| !gone(labels));
             }
         }
 
@@ -147,6 +152,11 @@ impl<const N: usize> Histogram<N> {
         self.observe(labels, time.as_secs_f64());
     }
 
+    /// Series of what is gone.
+    pub fn forget(&self, gone: impl Fn(&[String; N]) -> bool) {
+        open(&self.series).retain(|labels, _| !gone(labels));
+    }
+
     /// How many one series has seen.
     #[must_use]
     pub fn count(&self, labels: [&str; N]) -> u64 {
@@ -195,6 +205,48 @@ impl<const N: usize> Family for Histogram<N> {
     }
 }
 
+/// A number that somebody knows at any time: asked for when it is written. Not there before it is
+/// known whom to ask.
+pub struct Asked {
+    head: Head<0>,
+    whom: OnceLock<Box<dyn Fn() -> f64 + Send + Sync>>,
+}
+
+impl Asked {
+    /// Whom to ask; the first one stays.
+    pub fn of(&self, whom: impl Fn() -> f64 + Send + Sync + 'static) {
+        // One that came later would have to be told apart by a label.
+        let _ = self.whom.set(Box::new(whom));
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn get(&self) -> Option<f64> {
+        self.whom.get().map(|whom| whom())
+    }
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asked").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl Family for Asked {
+    type Labels = [&'static str; 0];
+
+    fn make(name: &'static str, help: &'static str, labels: Self::Labels) -> Self {
+        Self { head: Head { name, help, labels }, whom: OnceLock::new() }
+    }
+
+    fn write(&self, text: &mut Text) {
+        if let Some(value) = self.get() {
+            text.family(self.head.name, self.head.help, Kind::Gauge);
+            text.sample(self.head.name, &[], value);
+        }
+    }
+}
+
 /// Each `factor` times the one before.
 pub(super) fn exponential(start: f64, factor: f64, count: usize) -> Vec<f64> {
     std::iter::successors(Some(start), |bound| Some(bound * factor)).take(count).collect()
@@ -229,6 +281,28 @@ mod tests {
         gauge.set(["old"], 1.0);
         gauge.replace([(["new".to_owned()], 2.0)]);
         assert_eq!(written(&gauge), "# HELP g G\n# TYPE g gauge\ng{state=\"new\"} 2\n");
+    }
+
+    #[test]
+    fn a_number_is_asked_for_when_it_is_written() {
+        let asked = Asked::make("t", "T", []);
+        assert_eq!(written(&asked), "", "nobody knows it");
+        asked.of(|| f64::INFINITY);
+        assert_eq!(written(&asked), "# HELP t T\n# TYPE t gauge\nt +Inf\n");
+    }
+
+    #[test]
+    fn series_of_what_is_gone_go() {
+        let counter: Counter<1> = Counter::make("c_total", "C", ["pod"]);
+        let histogram: Histogram<1> = Histogram::make("h", "H", (["pod"], vec![1.0]));
+        for pod in ["here", "gone"] {
+            counter.inc([pod]);
+            histogram.observe([pod], 0.5);
+        }
+        counter.forget(|[pod]| pod == "gone");
+        histogram.forget(|[pod]| pod == "gone");
+        assert_eq!((counter.get(["here"]), counter.get(["gone"])), (Some(1.0), None));
+        assert_eq!((histogram.count(["here"]), histogram.count(["gone"])), (1, 0));
     }
 
     #[test]

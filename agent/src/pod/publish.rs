@@ -48,6 +48,11 @@ impl Publisher {
         (Self { pod, sender, timeline, spans, journal, events, started_at, turns: 0 }, receiver)
     }
 
+    /// What was told last.
+    pub(super) fn last(&self) -> watch::Ref<'_, PodStatus> {
+        self.sender.borrow()
+    }
+
     /// What the status is about is described anew.
     pub(super) fn describe(&mut self, pod: Arc<Pod>) {
         self.pod = pod;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::count;
 use super::history::{Output, Trouble};
 use super::plan::Action;
 use super::spec::{Container, Pod};
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::events::{Kind, Note};
 use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
+use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
 use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
@@ -53,6 +55,10 @@ pub struct Deps {
     pub node: Arc<NodeInfo>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The same of probes.
+    pub probe_metrics: Arc<ProbeMetrics>,
 }
 
 /// How an effect tells what it is about, while it still runs.
@@ -129,7 +135,10 @@ pub(super) async fn perform(
 ) -> Finished {
     let mut made = String::new();
     let task = Task { deps: &deps, pod: &pod, teller: &teller };
+    let begun = deps.clock.mono();
+    count::begun(&deps, &pod, &action);
     let result = effect(task, &action, &mut made).await;
+    count::ended(&deps, &pod, &action, &result, deps.clock.mono().saturating_sub(begun));
     let end = deps.clock.wall_nanos();
     let stage = open.filter(|_| result.is_ok()).map(|open| Span { end, ..open });
     Finished { action, result, end, stage, made }
@@ -233,7 +242,7 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
         }
         Action::StopContainer { container, id, deadline, why } => {
             container::tell_end(task, container, id, why.as_deref()).await;
-            container::stop(task, id, *deadline).await
+            container::stop(task, container, id, *deadline).await
         }
         Action::ReadLastWords { container, id: _, attempt, log } => {
             container::last_words(task, container, *attempt, log.as_deref()).await
@@ -251,6 +260,11 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
 
 fn trouble(reason: &str, message: String) -> Trouble {
     Trouble { reason: reason.to_owned(), message }
+}
+
+/// Upstream's event of a pod that does not end: the step that failed, on what, and the whole answer.
+fn kill_failed(step: &str, target: &str, error: &Error) -> String {
+    format!("error killing pod: failed to {step:?} for {target:?} with {step}Error: {:?}", error.in_go())
 }
 
 /// Which call failed and what the runtime said.

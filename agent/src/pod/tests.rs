@@ -115,6 +115,8 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         users: Arc::default(),
+        metrics: Arc::default(),
+        probe_metrics: Arc::default(),
     }
 }
 

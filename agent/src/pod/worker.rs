@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
 
+use super::count;
 use super::history::{History, Trouble};
 use super::phase::{self, Seen};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
@@ -67,8 +68,15 @@ pub struct Worker {
     turns: Turns,
     /// When the pod was taken up, by the wall clock.
     seen_at: i64,
+    /// It has not had its turn yet.
+    is_first: bool,
     teller: Teller,
     notes: mpsc::Receiver<Note>,
+}
+
+/// From one time to another of the wall clock.
+fn span_of(from: i64, to: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(to.saturating_sub(from)).unwrap_or(0))
 }
 
 impl Worker {
@@ -128,6 +136,7 @@ impl Worker {
             details: JoinSet::new(),
             turns: Turns::new(wall),
             seen_at: wall,
+            is_first: true,
             teller,
             notes,
         };
@@ -156,6 +165,10 @@ impl Worker {
         let span = tracing::info_span!("pod", name = %self.pod.full_name(), uid = %self.pod.uid);
         async {
             let admitted = self.deps.clock.wall_nanos();
+            let metrics = self.deps.metrics.clone();
+            metrics.pod_worker_start_duration.took([], span_of(self.seen_at, admitted));
+            #[expect(clippy::cast_precision_loss, reason = "a number of containers")]
+            metrics.containers_per_pod.observe([], self.pod.containers.len() as f64);
             // Until now it looked for earlier pods of its name, and waited for them.
             self.tell_own("agent.predecessors", self.seen_at, admitted);
             self.publisher.mark_once("admitted", admitted);
@@ -214,8 +227,11 @@ impl Worker {
             return Some(observed.clone());
         }
         self.pokes.mark_unchanged();
-        let begun = self.deps.clock.wall_nanos();
-        match self.deps.runtime.observe(&self.pod.uid).await {
+        let (begun, since) = (self.deps.clock.wall_nanos(), self.deps.clock.mono());
+        let observed = self.deps.runtime.observe(&self.pod.uid).await;
+        let took = self.deps.clock.mono().saturating_sub(since);
+        self.deps.metrics.pleg_pod_relist_duration.took([], took);
+        match observed {
             Ok(mut observed) => {
                 let ends = observed.containers.iter().filter_map(|c| Some(c.exit()?.finished_at));
                 self.turns.looked(begun, self.deps.clock.wall_nanos(), ends);
@@ -240,8 +256,25 @@ impl Worker {
         }
     }
 
-    /// Observe, plan, act, publish; how long to rest, or none when the pod is gone.
+    /// A round, by upstream's word for what it is about; how long it takes is without what it begins.
     async fn turn(&mut self) -> Option<Duration> {
+        let (life, first) = (self.publisher.last().life, std::mem::take(&mut self.is_first));
+        let what = match life {
+            _ if first => "create",
+            Life::Stopped | Life::Gone => "terminated",
+            _ if self.orders.borrow().kill.is_some() => "kill",
+            _ if self.pods.has_changed().unwrap_or(false) => "update",
+            _ => "sync",
+        };
+        let begun = self.deps.clock.mono();
+        let rest = self.round().await;
+        let took = self.deps.clock.mono().saturating_sub(begun);
+        self.deps.metrics.pod_worker_duration.took([what], took);
+        rest
+    }
+
+    /// Observe, plan, act, publish; how long to rest, or none when the pod is gone.
+    async fn round(&mut self) -> Option<Duration> {
         let Some(observed) = self.look().await else { return Some(DOWN_POLL) };
         let now = self.deps.clock.mono();
         // What is told now was so before anything new begins.
@@ -275,7 +308,10 @@ impl Worker {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
             self.deps.api.forget(&self.pod.uid);
+            count::gone(&self.deps, &self.pod);
         }
+        let since = span_of(self.seen_at, wall);
+        count::changed(&self.deps.metrics, &self.publisher.last(), &status, since);
         self.tell_turn(led_to, status.holds(ConditionKind::Ready), begun);
         let open = self.open.values().cloned().collect();
         self.publisher.publish(status, open, wall);

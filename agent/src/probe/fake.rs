@@ -40,6 +40,13 @@ impl FakeProbe {
         self.lock().http.insert(path.to_owned(), vec![Err(error)]);
     }
 
+    /// The path is served without TLS.
+    pub fn serve_plain(&self, path: &str) {
+        let plain = HttpError::NotTls("server gave HTTP response".to_owned());
+        let page = Answer { status: 200, body: String::new() };
+        self.lock().http.insert(path.to_owned(), vec![Err(plain), Ok(page)]);
+    }
+
     /// What a connection to the port comes to.
     pub fn script_tcp(&self, port: u16, answer: Result<(), String>) {
         self.lock().tcp.insert(port, answer);

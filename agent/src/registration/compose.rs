@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::machine::Machine;
 use super::{Settings, Threshold, amount};
+use crate::cgroups::Together;
 use crate::manifest::quantity;
 use crate::runtime::about::{Health, StoredImage, Version};
 
@@ -152,6 +153,21 @@ pub(super) fn updated(node: &Node, facts: &Facts<'_>) -> Node {
     status.declared_features = Some(facts.settings.declared_features.clone()).filter(|all| !all.is_empty());
     status.volumes_in_use = None;
     node
+}
+
+/// What all pods are held to: all there is, or what is not reserved of it. Unlike what the scheduler is
+/// told, with the part that eviction keeps free.
+pub(super) fn held(settings: &Settings, machine: &Machine) -> Together {
+    let free = |name: &str, all: i64, scale: i64| {
+        let reserved = if settings.enforce { settings.reserved_of(name, scale) } else { 0 };
+        all.saturating_sub(reserved).max(0)
+    };
+    Together {
+        cpu: free("cpu", machine.cores.saturating_mul(1000), 1000),
+        memory: Some(free("memory", machine.memory, 1)),
+        pids: machine.pids.map(|pids| free("pid", pids, 1)),
+        huge_pages: machine.huge_pages.clone(),
+    }
 }
 
 /// The hint for a cloud's controller; without one, or without a choice, it goes.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Read once: none of it changes while the machine is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub struct Machine {
     pub architecture: String,
     /// Controllers are on cgroup v1.
     pub cgroup_v1: bool,
+    /// Processes and threads at most; none when the kernel does not say.
+    pub pids: Option<i64>,
+    /// When it was booted, in Unix nanoseconds; 0 when the kernel does not say.
+    pub booted_at: i64,
 }
 
 /// What cannot be done without.
@@ -89,7 +94,20 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         os_image: os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])),
         architecture: architecture().to_owned(),
         cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        pids: ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+            .iter()
+            .filter_map(|path| first(&[path]).trim().parse().ok())
+            .min(),
+        booted_at: booted_at(&first(&["/proc/uptime"]), SystemTime::now()),
     })
+}
+
+/// From proc_uptime(5).
+fn booted_at(uptime: &str, now: SystemTime) -> i64 {
+    let up = uptime.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
+    let up = up.and_then(|up| Duration::try_from_secs_f64(up).ok());
+    let since = up.and_then(|up| now.duration_since(UNIX_EPOCH).ok()?.checked_sub(up));
+    since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }
 
 fn architecture() -> &'static str {

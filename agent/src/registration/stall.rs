@@ -3,11 +3,12 @@
 //! being ready (trap 14). Started by the kubelet's wiring.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::metrics::Metrics;
 use crate::runtime::Runtime;
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -17,13 +18,22 @@ const THRESHOLD: Duration = Duration::from_secs(180);
 
 /// What keeps pods from running; empty when nothing does. Ends when nobody listens.
 #[must_use]
-pub fn follow(runtime: Arc<dyn Runtime>) -> watch::Receiver<Vec<String>> {
+pub fn follow(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> watch::Receiver<Vec<String>> {
     let (sender, receiver) = watch::channel(Vec::new());
     tokio::spawn(async move {
-        let mut active = Instant::now();
+        let (mut active, mut last) = (Instant::now(), None::<Instant>);
         loop {
-            match timeout(PATIENCE, runtime.pods()).await {
-                Ok(Ok(_)) => active = Instant::now(),
+            let begun = Instant::now();
+            if let Some(last) = last.replace(begun) {
+                metrics.pleg_relist_interval.took([], begun.duration_since(last));
+            }
+            let looked = timeout(PATIENCE, runtime.pods()).await;
+            metrics.pleg_relist_duration.took([], begun.elapsed());
+            match looked {
+                Ok(Ok(_)) => {
+                    active = Instant::now();
+                    metrics.pleg_last_seen.set([], now_in_seconds());
+                }
                 Ok(Err(error)) => tracing::warn!(%error, detail = error.detail(), "pods cannot be observed"),
                 Err(_) => tracing::warn!("pods cannot be observed: no answer"),
             }
@@ -40,6 +50,12 @@ pub fn follow(runtime: Arc<dyn Runtime>) -> watch::Receiver<Vec<String>> {
         }
     });
     receiver
+}
+
+/// Of Unix time, without parts.
+fn now_in_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs_f64().trunc()
 }
 
 fn trouble(silent: Duration) -> Vec<String> {
@@ -70,11 +86,17 @@ mod tests {
     async fn trap_14_a_runtime_that_does_not_list_its_pods_is_told_and_so_is_the_end_of_it() {
         let runtime = FakeRuntime::new(&[]);
         runtime.fail(Call::Observe, 30, FailureKind::TimedOut, "context deadline exceeded");
-        let mut troubles = follow(Arc::new(runtime));
+        let metrics = Arc::new(Metrics::default());
+        let mut troubles = follow(Arc::new(runtime), metrics.clone());
         let began = Instant::now();
         troubles.wait_for(|troubles| !troubles.is_empty()).await.unwrap();
         assert!(began.elapsed() >= THRESHOLD, "{:?}", began.elapsed());
+        assert_eq!(metrics.pleg_last_seen.get([]), Some(0.0), "it was never seen");
         troubles.wait_for(Vec::is_empty).await.unwrap();
+        assert!(metrics.pleg_last_seen.get([]).unwrap() > 1_600_000_000.0);
+        let (looks, pauses) =
+            (metrics.pleg_relist_duration.count([]), metrics.pleg_relist_interval.count([]));
+        assert_eq!((looks, pauses), (31, 30));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::compose::{self, Facts};
 use super::health::{self, Pulse};
 use super::machine::Addresses;
+use super::startup::Startup;
 use super::{Settings, World, conditions};
 use crate::events::{Kind, NodeNote};
 use crate::random;
@@ -65,6 +66,7 @@ pub(super) struct Reporter {
     /// When the status was last told, and how much later than the period it is told again.
     told: Option<(Instant, Duration)>,
     born: Instant,
+    startup: Startup,
     was_ready: bool,
     rebooted: bool,
     unschedulable: bool,
@@ -74,7 +76,9 @@ pub(super) struct Reporter {
 impl Reporter {
     pub(super) fn new(settings: Settings, world: World, node: watch::Receiver<Option<Arc<Node>>>) -> Self {
         let pulse = health::follow(world.about.clone());
+        let (booted, begun) = (world.machine.booted_at, world.clock.wall_nanos());
         Self {
+            startup: Startup::new(world.metrics.clone(), booted, begun),
             settings,
             world,
             node,
@@ -159,11 +163,15 @@ impl Reporter {
             let (node, notes) = self.composed(&compose::initial(&self.settings, &self.world.machine)).await;
             let name = self.settings.node_name.clone();
             tracing::info!(node = name, "attempting to register node");
+            self.startup.tries(self.world.clock.wall_nanos());
             match timeout(PATIENCE, self.try_register(&node)).await {
                 Ok(Ok(registered)) => {
                     tracing::info!(node = name, "successfully registered node");
                     notes.into_iter().for_each(|note| self.world.recorder.node(note));
                     self.was_ready = ready(&registered);
+                    if self.was_ready {
+                        self.startup.ready(self.world.clock.wall_nanos());
+                    }
                     self.answered = Some(Arc::new(registered));
                     return;
                 }
@@ -178,9 +186,12 @@ impl Reporter {
     }
 
     /// The node as the API has it then.
-    async fn try_register(&self, node: &Node) -> Result<Node, kube::Error> {
+    async fn try_register(&mut self, node: &Node) -> Result<Node, kube::Error> {
         match self.nodes().create(&PostParams::default(), node).await {
-            Ok(made) => return Ok(made),
+            Ok(made) => {
+                self.startup.registered(self.world.clock.wall_nanos());
+                return Ok(made);
+            }
             // There already; or it may not be made, but is there all the same.
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 403) => {}
             Err(error) => return Err(error),
@@ -251,7 +262,10 @@ impl Reporter {
         // Once, whatever the API's copy says later.
         self.rebooted |= notes.iter().any(|note| note.reason == "Rebooted");
         notes.into_iter().for_each(|note| self.world.recorder.node(note));
-        self.was_ready |= ready(&answer);
+        if ready(&answer) {
+            self.was_ready = true;
+            self.startup.ready(self.world.clock.wall_nanos());
+        }
         self.answered = Some(Arc::new(answer));
         Ok(())
     }

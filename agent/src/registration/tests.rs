@@ -15,6 +15,7 @@ use super::{Registered, Settings, Threshold, World, start};
 use crate::clock::FakeClock;
 use crate::events::sink;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use crate::metrics::Metrics;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error, Failure, FailureKind};
 
@@ -57,6 +58,7 @@ pub(super) fn settings() -> Settings {
         pods_per_core: 0,
         system_reserved: BTreeMap::new(),
         kube_reserved: BTreeMap::new(),
+        enforce: true,
         evict_memory: Threshold::Bytes(100 << 20),
         evict_storage: Threshold::Share(0.1),
         local_storage: true,
@@ -84,6 +86,8 @@ pub(super) fn machine() -> Machine {
         os_image: "Debian".into(),
         architecture: "amd64".into(),
         cgroup_v1: false,
+        pids: Some(1000),
+        booted_at: 1,
     }
 }
 
@@ -134,9 +138,8 @@ impl About for FakeAbout {
 
     fn health(&self) -> Effect<'_, Health> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let down = || Error::Features {
-            source: Failure { kind: FailureKind::Unavailable, message: "connection refused".into() },
-        };
+        let down =
+            || Error::Features { source: Failure::new(FailureKind::Unavailable, "connection refused") };
         let hangs = self.hangs.load(Ordering::Relaxed);
         Box::pin(async move {
             if hangs {
@@ -172,6 +175,7 @@ struct Bed {
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
     registered: Registered,
+    metrics: Arc<Metrics>,
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
@@ -183,6 +187,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     drop(sink::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
+    let metrics = Arc::new(Metrics::default());
     let world = World {
         client: server.client(),
         lease: server.client(),
@@ -197,9 +202,10 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         recorder,
         clock,
         troubles: troubles_seen,
+        metrics: metrics.clone(),
     };
     let registered = start(settings, world);
-    Bed { server: server.clone(), about, troubles, registered, _pods: pods }
+    Bed { server: server.clone(), about, troubles, registered, metrics, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -235,6 +241,8 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     let bed = begin(&server, settings, machine(), Some(well()));
     let node = ready(&bed, "True").await;
     assert_eq!(condition(&node, "Ready")["reason"], "KubeletReady");
+    assert!(bed.metrics.node_startup_pre_kubelet.get([]).unwrap() > 0.0, "since the boot");
+    assert!(bed.metrics.node_startup.get([]).unwrap() > 0.0, "until it was ready");
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     assert_eq!(node["metadata"]["labels"]["zone"], "a");
     assert_eq!(
@@ -389,6 +397,7 @@ async fn a_node_that_is_there_already_is_taken_up_and_a_reboot_is_told_once() {
     let node = ready(&bed, "True").await;
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
     assert_eq!(node["metadata"]["labels"]["mine"], "x");
+    assert_eq!(bed.metrics.node_startup.get([]), Some(0.0), "it is no new node");
     assert_eq!(node["spec"]["taints"][0]["key"], "k", "the spec is not a kubelet's");
     assert_eq!(node["status"]["capacity"].get("hugepages-1Gi"), None);
     assert_eq!(node["status"]["nodeInfo"]["bootID"], "boot-1");

@@ -4,6 +4,7 @@
 
 mod about;
 mod container_config;
+pub mod counted;
 pub mod driver;
 mod keeper;
 mod log_end;
@@ -20,14 +21,17 @@ use futures_util::StreamExt;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
+use self::counted::Counted;
 use super::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::dns::Resolver;
+use crate::metrics::Metrics;
 use crate::pod::spec::PodUid;
 use crate::timeline::{Span, parse_runtime_spans};
 
@@ -78,9 +82,10 @@ pub struct Features {
 /// A CRI runtime.
 #[derive(Debug, Clone)]
 pub struct CriRuntime {
-    runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Counted>,
+    images: ImageServiceClient<Counted>,
     node: NodeConfig,
+    metrics: Arc<Metrics>,
 }
 
 /// Dials a runtime's socket, `unix:///path`.
@@ -95,14 +100,15 @@ pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
     let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
-        source: Failure { kind: FailureKind::Unavailable, message: root_cause(&error) },
+        source: Failure { code: "", ..Failure::new(FailureKind::Unavailable, root_cause(&error)) },
     })
 }
 
 impl CriRuntime {
-    /// Speaks CRI over `channel`.
+    /// Speaks CRI over `channel`, and counts what it says.
     #[must_use]
-    pub fn new(channel: Channel, node: NodeConfig) -> Self {
+    pub fn new(channel: Channel, node: NodeConfig, metrics: Arc<Metrics>) -> Self {
+        let channel = Counted::new(channel, metrics.clone());
         Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
@@ -111,6 +117,7 @@ impl CriRuntime {
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE),
             node,
+            metrics,
         }
     }
 
@@ -127,11 +134,11 @@ impl CriRuntime {
         Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
-    fn runtime(&self) -> RuntimeServiceClient<Channel> {
+    fn runtime(&self) -> RuntimeServiceClient<Counted> {
         self.runtime.clone()
     }
 
-    fn images(&self) -> ImageServiceClient<Channel> {
+    fn images(&self) -> ImageServiceClient<Counted> {
         self.images.clone()
     }
 
@@ -211,10 +218,13 @@ impl Runtime for CriRuntime {
                 )),
                 runtime_handler: new.handler.to_owned(),
             };
-            let answer = self
-                .runtime()
-                .run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT))
-                .await
+            let begun = Instant::now();
+            let answer = self.runtime().run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await;
+            self.metrics.run_podsandbox_duration.took([new.handler], begun.elapsed());
+            if answer.is_err() {
+                self.metrics.run_podsandbox_errors.inc([new.handler]);
+            }
+            let answer = answer
                 .map_err(|status| Error::RunSandbox { pod: pod.full_name(), source: failure(&status) })?;
             Ok(answer.into_inner().pod_sandbox_id)
         })
@@ -397,7 +407,30 @@ fn failure(status: &Status) -> Failure {
         "" => status.code().description().to_owned(),
         message => message.to_owned(),
     };
-    Failure { kind, message }
+    Failure { kind, message, code: in_go(status.code()) }
+}
+
+/// As Go's gRPC prints a code.
+pub(crate) fn in_go(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
 }
 
 /// What is at the bottom of an error: tonic's own says only "transport error", and the

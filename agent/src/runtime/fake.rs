@@ -119,14 +119,13 @@ impl FakeRuntime {
 
     /// The next `times` calls fail.
     pub fn fail(&self, call: Call, times: usize, kind: FailureKind, message: &str) {
-        let failure = Failure { kind, message: message.to_owned() };
+        let failure = Failure::new(kind, message);
         self.lock().failures.insert(call, vec![failure; times]);
     }
 
     /// The next call happens, and its answer does not arrive in time.
     pub fn lose_answer(&self, call: Call) {
-        let failure =
-            Failure { kind: FailureKind::TimedOut, message: "context deadline exceeded".to_owned() };
+        let failure = Failure::new(FailureKind::TimedOut, "context deadline exceeded");
         self.lock().lost_answers.insert(call, failure);
     }
 
@@ -212,8 +211,7 @@ impl FakeRuntime {
                 tokio::time::sleep(latency).await;
                 result
             });
-            let died =
-                |_| Err(Failure { kind: FailureKind::Failed, message: "the fake was shut down".to_owned() });
+            let died = |_| Err(Failure::new(FailureKind::Failed, "the fake was shut down"));
             task.await.unwrap_or_else(died).map_err(wrap)
         })
     }

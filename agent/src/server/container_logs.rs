@@ -49,7 +49,7 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
         Ok(id) => id,
         Err(text) => return answer::text(StatusCode::BAD_REQUEST, text),
     };
-    let cri = Cri::new(&inner.sources.runtime);
+    let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let bare = id.split_once("://").map_or(id.as_str(), |(_, id)| id).to_owned();
     // From here on upstream has begun to answer: what goes wrong is text of the log.
     let Ok(logged) = cri.logged(&bare).await else {

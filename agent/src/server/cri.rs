@@ -5,6 +5,7 @@
 pub(super) mod stats;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_proto::cri as wire;
@@ -13,7 +14,11 @@ use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
+
+use crate::metrics::Metrics;
+use crate::runtime::cri::counted::Counted;
+use crate::runtime::cri::in_go;
 
 /// As the kubelet sets it.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -27,8 +32,8 @@ const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// The runtime.
 #[derive(Debug)]
 pub(super) struct Cri {
-    runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Counted>,
+    images: ImageServiceClient<Counted>,
 }
 
 /// Which streams are wanted.
@@ -50,25 +55,7 @@ pub(super) struct Logged {
 
 /// What a runtime said, as Go's gRPC prints it.
 pub(super) fn said(status: &Status) -> String {
-    let code = match status.code() {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    };
+    let code = in_go(status.code());
     format!("rpc error: code = {code} desc = {}", status.message())
 }
 
@@ -79,10 +66,11 @@ fn timed<T>(message: T, timeout: Duration) -> Request<T> {
 }
 
 impl Cri {
-    pub(super) fn new(channel: &Channel) -> Self {
+    pub(super) fn new(channel: &Channel, metrics: &Arc<Metrics>) -> Self {
+        let channel = Counted::new(channel.clone(), metrics.clone());
         Self {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
-            images: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
         }
     }
 

@@ -45,7 +45,7 @@ async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
 async fn census(inner: &Inner) {
     let sources = &inner.sources;
     let metrics = &sources.metrics;
-    match Cri::new(&sources.runtime).census().await {
+    match Cri::new(&sources.runtime, &sources.metrics).census().await {
         Ok((pods, containers)) => {
             metrics.running_pods.set([], pods as f64);
             let states = containers.into_iter().map(|(state, count)| ([state.to_owned()], count as f64));
@@ -53,6 +53,7 @@ async fn census(inner: &Inner) {
         }
         Err(status) => tracing::warn!(error = said_by(&status), "the runtime's pods are not counted"),
     }
+    sources.pods.count(metrics);
     let pods = sources.pods.pods();
     let is_static = |pod: &&Arc<Pod>| {
         let source = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(CONFIG_SOURCE));

@@ -78,7 +78,7 @@ async fn handle(inner: &Inner, route: Route, request: Request<Body>) -> Answer {
     match route {
         Route::Healthz(which) => health::healthz(&sources.checks, which.as_deref(), &asked, &sources.metrics),
         Route::Pods => pods(sources.pods.pods()),
-        Route::RunningPods => match cri::Cri::new(&sources.runtime).running_pods().await {
+        Route::RunningPods => match cri::Cri::new(&sources.runtime, &sources.metrics).running_pods().await {
             Ok(found) => pods(found.into_iter().map(Arc::new).collect()),
             Err(status) => answer::text(StatusCode::INTERNAL_SERVER_ERROR, cri::said(&status)),
         },

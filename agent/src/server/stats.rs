@@ -210,7 +210,7 @@ impl Stats {
     pub async fn summary(&self, sources: &Sources, depth: Depth) -> Result<Summary, Error> {
         let mut node = self.node(depth).await?;
         node.node_name.clone_from(&sources.node_name);
-        let cri = Cri::new(&sources.runtime);
+        let cri = Cri::new(&sources.runtime, &sources.metrics);
         let mut pods = cri.usage().await.map_err(|status| Error::Pods(super::cri::said(&status)))?;
         self.fill_rates(&mut pods);
         if depth == Depth::CpuAndMemory {

@@ -76,7 +76,7 @@ pub(super) async fn exec(inner: &Inner, target: &Target, request: Request<Body>)
     if inner.sources.pods.find(namespace, pod).is_none() {
         return no_pod();
     }
-    let cri = Cri::new(&inner.sources.runtime);
+    let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, pod, container).await {
         Ok(Some(id)) => id,
         Ok(None) => return failed(format!("container not found ({container:?})")),
@@ -103,7 +103,7 @@ pub(super) async fn attach(inner: &Inner, target: &Target, request: Request<Body
     let Target { namespace, pod: name, uid, container } = target;
     let Some(pod) = inner.sources.pods.find(namespace, name) else { return no_pod() };
     let full_name = format!("{name}_{namespace}");
-    let cri = Cri::new(&inner.sources.runtime);
+    let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, name, container).await {
         Ok(Some(id)) => id,
         Ok(None) => return failed(format!("container {container} not found in pod {full_name}")),
@@ -154,7 +154,7 @@ pub(super) async fn port_forward(inner: &Inner, target: &Target, request: Reques
     if !uid.is_empty() && has != *uid {
         return answer::text(StatusCode::NOT_FOUND, "pod not found");
     }
-    let cri = Cri::new(&inner.sources.runtime);
+    let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let sandbox = match cri.sandbox(&inner.sources.pods.translate(&has)).await {
         Ok(Some(id)) => id,
         Ok(None) => return failed(format!("pod not found (\"{name}_{namespace}\")")),
@@ -169,7 +169,7 @@ pub(super) async fn run(inner: &Inner, target: &Target, asked: &str) -> Answer {
     if inner.sources.pods.find(namespace, pod).is_none() {
         return no_pod();
     }
-    let cri = Cri::new(&inner.sources.runtime);
+    let cri = Cri::new(&inner.sources.runtime, &inner.sources.metrics);
     let id = match cri.running(namespace, pod, container).await {
         Ok(Some(id)) => id,
         Ok(None) => return failed(format!("container not found ({container:?})")),

@@ -90,6 +90,8 @@ pub(super) struct Teller {
     looked: Option<Looked>,
     /// The word that was refused.
     refused: Option<Word>,
+    /// Since when there has been something to tell.
+    changed: Option<Instant>,
     born: Instant,
 }
 
@@ -106,6 +108,7 @@ impl Teller {
             again: (AT_ONCE, Instant::now()),
             looked: None,
             refused: None,
+            changed: None,
             born: Instant::now(),
         }
     }
@@ -224,6 +227,11 @@ impl Teller {
                 return Step::Rest(Some(left));
             }
         }
+        if difference.is_some() {
+            self.changed.get_or_insert_with(Instant::now);
+        } else {
+            self.changed = None;
+        }
         let due = self.due(word, difference.is_some());
         if let Some(pause) = due {
             return Step::Rest(Some(pause));
@@ -286,6 +294,9 @@ impl Teller {
         match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => {
                 self.answered = Some(Arc::new(answer));
+                if let Some(since) = self.changed.take() {
+                    self.shared.sources.metrics.pod_status_sync_duration.took([], since.elapsed());
+                }
                 let (now, word) = (Instant::now(), bare(word));
                 if self.last.as_ref() == Some(&word) {
                     self.again = (self.left(now) - 1.0, now);

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::{Sources, Statics, Told, publish};
 use crate::clock::FakeClock;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use crate::metrics::Metrics;
 use crate::pod::Life;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::status::{Phase, PodStatus as Word};
@@ -61,6 +62,7 @@ struct Bed {
     statics: watch::Sender<Statics>,
     told: watch::Receiver<Told>,
     seen: watch::Receiver<Seen>,
+    metrics: Arc<Metrics>,
     _task: tokio::task::JoinHandle<()>,
 }
 
@@ -69,14 +71,16 @@ impl Bed {
         let (pods, pods_seen) = watch::channel(Arc::from([]));
         let (statics, statics_seen) = watch::channel(None);
         let seen = source::follow(server.client(), "n1");
+        let metrics = Arc::new(Metrics::default());
         let (told, task) = publish(Sources {
             client: Some(server.client()),
             seen: seen.clone(),
             pods: pods_seen,
             statics: statics_seen,
             form,
+            metrics: metrics.clone(),
         });
-        Self { server: server.clone(), pods, statics, told, seen, _task: task }
+        Self { server: server.clone(), pods, statics, told, seen, metrics, _task: task }
     }
 
     fn add(&self, pod: Pod) -> Worker {
@@ -145,6 +149,7 @@ async fn a_change_is_one_patch_with_the_uid_and_only_what_differs() {
     sleep(Duration::from_secs(300)).await;
     let writes = bed.writes();
     assert_eq!(writes.len(), 1, "{writes:#?}");
+    assert_eq!(bed.metrics.pod_status_sync_duration.count([]), 2, "each change that was told");
     assert_eq!(
         (writes[0].method.as_str(), writes[0].path.as_str()),
         ("PATCH", "/api/v1/namespaces/default/pods/web/status")

@@ -15,10 +15,14 @@ use crate::agent::Agent;
 use crate::clock::FakeClock;
 use crate::fake_apiserver::FakeApiServer;
 use crate::logs::dir::LogDir;
+use crate::metrics::Metrics;
+use crate::pod::run::Deps;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::tests::{deps, pod};
 use crate::runtime::fake::FakeRuntime;
 use crate::static_pods::choice::{Found, Problem};
+use crate::volumes::Volumes;
+use crate::volumes::fake::FakeVolumes;
 use crate::{source, status};
 
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -30,6 +34,8 @@ struct Machine {
     clock: Arc<FakeClock>,
     folder: PathBuf,
     found: watch::Sender<Found>,
+    volumes: Arc<FakeVolumes>,
+    metrics: Arc<Metrics>,
     _guard: tempfile::TempDir,
 }
 
@@ -42,6 +48,8 @@ impl Machine {
             clock: Arc::new(FakeClock::new(1_800_000_000)),
             folder: guard.path().to_owned(),
             found: watch::channel(Found { read: true, ..Found::default() }).0,
+            volumes: Arc::default(),
+            metrics: Arc::default(),
             _guard: guard,
         }
     }
@@ -49,7 +57,9 @@ impl Machine {
     /// A kubelet's loops; dropping them is its death.
     fn kubelet(&self) -> JoinSet<()> {
         let logs = Arc::new(LogDir::new(self.folder.clone()));
-        let agent = Agent::start(Vec::new(), deps(&self.runtime, logs, self.clock.clone()));
+        let (volumes, metrics) = (self.volumes.clone(), self.metrics.clone());
+        let deps = Deps { volumes, metrics, ..deps(&self.runtime, logs, self.clock.clone()) };
+        let agent = Agent::start(Vec::new(), deps);
         let seen = source::follow(self.server.client(), "n1");
         let (statics, statics_seen) = watch::channel(None);
         let node: api::Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
@@ -60,6 +70,7 @@ impl Machine {
             pods: agent.watch_pods(),
             statics: statics_seen,
             form: status::form::status,
+            metrics: Arc::default(),
         });
         let mut tasks = JoinSet::new();
         let sources = Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
@@ -221,4 +232,32 @@ async fn trap_01_what_the_first_list_lacks_is_ended_only_if_nobody_names_it_soon
     machine.server.put(WEB, pod);
     sleep(Duration::from_secs(60)).await;
     assert_eq!((machine.runtime.count("stop"), machine.runtime.count("start")), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_01_what_pods_left_is_taken_back_once_every_source_has_been_heard() {
+    let machine = Machine::new();
+    machine.wants("Always");
+    let orphan = Pod { uid: PodUid::parse("gone-1").unwrap(), ..pod() };
+    machine.volumes.set_up(&orphan).await.unwrap();
+    machine.server.set_down(true);
+    let _kubelet = machine.kubelet();
+    sleep(Duration::from_secs(120)).await;
+    assert!(machine.volumes.has(&orphan.uid), "the API server may want it");
+    machine.volumes.fail(Some("busy"));
+    machine.server.set_down(false);
+    let failed = |_: &FakeApiServer| {
+        (machine.metrics.orphan_pod_cleaned_volumes_errors.get([]) == Some(1.0)).then_some(())
+    };
+    machine.server.until("a sweep that fails", failed).await;
+    assert!(machine.volumes.has(&orphan.uid));
+    machine.volumes.fail(None);
+    let pod = machine.phase("Running").await;
+    let swept = |_: &FakeApiServer| (!machine.volumes.has(&orphan.uid)).then_some(());
+    machine.server.until("a sweep that works", swept).await;
+    let wanted = PodUid::parse(pod["metadata"]["uid"].as_str().unwrap()).unwrap();
+    assert!(machine.volumes.has(&wanted), "it runs");
+    let counted = &machine.metrics;
+    assert_eq!(counted.orphan_pod_cleaned_volumes.get([]), Some(1.0));
+    assert_eq!(counted.orphan_pod_cleaned_volumes_errors.get([]), Some(0.0));
 }

@@ -125,4 +125,16 @@ impl Volumes for FakeVolumes {
         state.words.retain(|(of, _, _), _| of != uid);
         Box::pin(ready(Ok(())))
     }
+
+    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+        let left = self.state().set_up.iter().cloned().collect();
+        Box::pin(ready(Ok(left)))
+    }
+
+    fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        match self.check() {
+            Ok(()) => self.tear_down(uid),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
 }

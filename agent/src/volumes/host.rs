@@ -25,7 +25,8 @@ use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
 use super::{
-    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, removal,
+    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, remains,
+    removal,
 };
 use crate::api::Api;
 use crate::node::NodeInfo;
@@ -483,6 +484,21 @@ impl Volumes for HostVolumes {
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.api.forget(uid);
             Ok(())
+        })
+    }
+
+    fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
+        let folder = self.root.join("pods");
+        Box::pin(async move {
+            blocking(move || remains::pods(&folder)).await.map_err(|message| Error { message })
+        })
+    }
+
+    fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        let folder = self.pod(uid);
+        Box::pin(async move {
+            blocking(move || remains::check(&folder)).await.map_err(|message| Error { message })?;
+            self.tear_down(uid).await
         })
     }
 }

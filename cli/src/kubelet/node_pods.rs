@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use gantry_agent::metrics::Metrics;
+use gantry_agent::pod::count;
 use gantry_agent::pod::spec::PodUid;
+use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::server::NodePods;
 use gantry_agent::source::Seen;
 use gantry_agent::status::Told;
@@ -15,11 +18,16 @@ use tokio::sync::watch;
 pub(super) struct View {
     pub(super) told: watch::Receiver<Told>,
     pub(super) seen: watch::Receiver<Seen>,
+    pub(super) workers: watch::Receiver<Arc<[PodHandle]>>,
 }
 
 impl NodePods for View {
     fn pods(&self) -> Vec<Arc<Pod>> {
         self.told.borrow().values().cloned().collect()
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        count::census(metrics, &self.workers.borrow(), self.seen.borrow().mirrors.len());
     }
 
     fn translate(&self, uid: &str) -> String {

@@ -22,9 +22,9 @@ use gantry_agent::housekeeping::images::Collector;
 use gantry_agent::housekeeping::logs;
 use gantry_agent::identity::{Clients, Names, Notice, ca};
 use gantry_agent::manifest::api;
-use gantry_agent::metrics::{Metrics, ProbeMetrics};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
+use gantry_agent::registration::enforce::{self, Holding};
 use gantry_agent::registration::machine::{self, HostAddresses};
 use gantry_agent::registration::stall;
 use gantry_agent::registration::{self, World};
@@ -36,7 +36,7 @@ use gantry_agent::server::stats::Stats;
 use gantry_agent::server::{self, Server};
 use gantry_agent::source::{self, Seen};
 use gantry_agent::status::mirror::{self, Mirrors};
-use gantry_agent::status::{self, form};
+use gantry_agent::status::{self, form, starts};
 use gantry_agent::{static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
@@ -85,6 +85,7 @@ impl Parts<'_> {
         let seen = client.clone().map(|client| source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
         let node = self.register(&mut agent, recorder.clone())?;
+        self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
         drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
@@ -94,6 +95,7 @@ impl Parts<'_> {
             pods: pods.clone(),
             statics: statics.clone(),
             form: form::status,
+            metrics: self.deps.metrics.clone(),
         });
         if let Some(client) = &client {
             let mirrors = Mirrors {
@@ -104,6 +106,8 @@ impl Parts<'_> {
                 statics: statics.clone(),
             };
             drop(mirror::keep(mirrors));
+            let (metrics, clock) = (self.deps.metrics.clone(), self.deps.clock.clone());
+            drop(starts::follow(shown.clone(), pods.clone(), metrics, clock));
         }
         let sources = sync::Sources { seen, node, found: self.folder().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
@@ -112,7 +116,8 @@ impl Parts<'_> {
         tokio::spawn(async move { seen_in.closed().await });
         self.housekeeping(&recorder)?;
         forward(&mut self.notices, recorder);
-        let server = self.serve(View { told, seen: shown }, client, self.pulse(pulse)).await?;
+        let view = View { told, seen: shown, workers: pods.clone() };
+        let server = self.serve(view, client, self.pulse(pulse)).await?;
         Ok(Running { pods, server })
     }
 
@@ -141,7 +146,8 @@ impl Parts<'_> {
             addresses: Arc::new(HostAddresses),
             recorder,
             clock: self.deps.clock.clone(),
-            troubles: stall::follow(self.deps.runtime.clone()),
+            troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
+            metrics: self.deps.metrics.clone(),
         };
         let registered = registration::start(settings, world);
         let (admission_in, admission) = watch::channel(None);
@@ -164,6 +170,21 @@ impl Parts<'_> {
         });
         agent.admit_by(admission);
         Ok(known)
+    }
+
+    /// Pods together get what is not reserved.
+    fn hold_pods(&self, recorder: Recorder) -> Result<()> {
+        let settings = wiring::registration(self.flags, self.config, &self.name)?;
+        let machine = machine::read(&PathBuf::from(&self.flags.root_dir))?;
+        let holding = Holding {
+            cgroups: self.deps.cgroups.clone(),
+            root: self.config.cgroup_root.clone(),
+            recorder,
+            metrics: self.deps.metrics.clone(),
+        };
+        // Ends once it has worked.
+        drop(enforce::start(&settings, &machine, holding));
+        Ok(())
     }
 
     /// Logs and images that nobody needs.
@@ -195,8 +216,8 @@ impl Parts<'_> {
             configz: Arc::new(move || configz.clone()),
             flagz: self.flagz.clone(),
             version: version::KUBELET.to_owned(),
-            metrics: Arc::new(Metrics::default()),
-            probe_metrics: Arc::new(ProbeMetrics::default()),
+            metrics: self.deps.metrics.clone(),
+            probe_metrics: self.deps.probe_metrics.clone(),
             checks: vec![pulse],
             stats,
             verbosity: self.verbosity.clone(),

@@ -15,6 +15,7 @@ use gantry_agent::healthz::Checks;
 use gantry_agent::identity::bootstrap::{self, Identity};
 use gantry_agent::identity::serving::{Serving, Source};
 use gantry_agent::identity::{Clients, Names, Notice};
+use gantry_agent::metrics::Metrics;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::root::Root;
@@ -96,9 +97,11 @@ async fn serve(work: Work) -> Result<()> {
     let Work { flags, mut config, flagz, watchdog, verbosity, mut stopped } = work;
     let name = host::name(&flags.hostname_override)?;
     let (notices_in, notices) = mpsc::channel::<Notice>(NOTICES);
-    let identity = identify(&flags, &config, &name, notices_in.clone()).await?;
+    let metrics = Arc::new(Metrics::default());
+    let identity = identify(&flags, &config, &name, notices_in.clone(), metrics.clone()).await?;
     let (names, named) = watch::channel(None::<Names>);
-    let serving = serving(&flags, &mut config, &name, identity.as_ref(), named, notices_in)?;
+    let serving =
+        serving(&flags, &mut config, &name, identity.as_ref(), named, (notices_in, metrics.clone()))?;
     if config.fail_swap_on != Some(false) {
         host::refuse_swap()?;
     }
@@ -113,7 +116,7 @@ async fn serve(work: Work) -> Result<()> {
     tracing::debug!(configuration = %config::configz(&config), "KubeletConfiguration");
     let clients = identity.as_ref().map(|identity| identity.clients.clone());
     let (Made { deps, root: _root, runtime }, socket) =
-        setup(&flags, &config, &name, clients.as_ref(), channel.clone()).await?;
+        setup(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
     let checks = Checks::default();
     let (node, clock) = (deps.node.clone(), deps.clock.clone());
     let parts = Parts {
@@ -189,12 +192,13 @@ async fn identify(
     config: &KubeletConfiguration,
     name: &str,
     notices: mpsc::Sender<Notice>,
+    metrics: Arc<Metrics>,
 ) -> Result<Option<Identity>> {
     if flags.kubeconfig.is_empty() {
         tracing::info!("Standalone mode, no API client");
         return Ok(None);
     }
-    Ok(Some(bootstrap::start(wiring::identity(flags, config, name), notices).await?))
+    Ok(Some(bootstrap::start(wiring::identity(flags, config, name, metrics), notices).await?))
 }
 
 /// The certificate of our own API.
@@ -204,7 +208,7 @@ fn serving(
     name: &str,
     identity: Option<&Identity>,
     names: watch::Receiver<Option<Names>>,
-    notices: mpsc::Sender<Notice>,
+    (notices, metrics): (mpsc::Sender<Notice>, Arc<Metrics>),
 ) -> Result<Serving> {
     let cert_dir = Path::new(&flags.cert_dir);
     let files = match (config.tls_cert_file.as_str(), config.tls_private_key_file.as_str()) {
@@ -218,6 +222,7 @@ fn serving(
             client: identity.clients.pods.clone(),
             given,
             notices,
+            metrics,
         },
         (true, None, _) => bail!("serverTLSBootstrap needs an API server: give --kubeconfig as well"),
         (false, _, Some((certificate, key))) => Source::Files { certificate, key },
@@ -275,6 +280,7 @@ async fn setup(
     name: &str,
     clients: Option<&Clients>,
     channel: Channel,
+    metrics: Arc<Metrics>,
 ) -> Result<(Made, Socket)> {
     let root_dir = Path::new(&flags.root_dir);
     // Next to a root that is not the usual one: several kubelets may live on one machine.
@@ -299,5 +305,5 @@ async fn setup(
         Some(clients) => Arc::new(Cluster::new(clients.pods.clone(), Arc::new(SystemClock::new()))),
         None => Arc::new(Files::default()),
     };
-    Ok((setup.make(channel, api).await?, socket))
+    Ok((setup.make(channel, api, metrics).await?, socket))
 }

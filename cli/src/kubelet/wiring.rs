@@ -2,6 +2,7 @@
 //! owns the mapping; never a default of its own. Called by [`super::run`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_agent::admission::Allowed;
@@ -12,6 +13,7 @@ use gantry_agent::identity::bootstrap;
 use gantry_agent::identity::client::{Limits, Pace};
 use gantry_agent::manifest::api::NodeSettings;
 use gantry_agent::manifest::quantity;
+use gantry_agent::metrics::Metrics;
 use gantry_agent::node::Given;
 use gantry_agent::registration::{self, Threshold};
 use gantry_agent::server::authn::Authentication;
@@ -71,6 +73,7 @@ pub(super) fn identity(
     flags: &KubeletFlags,
     config: &KubeletConfiguration,
     name: &str,
+    metrics: Arc<Metrics>,
 ) -> bootstrap::Settings {
     bootstrap::Settings {
         kubeconfig: PathBuf::from(&flags.kubeconfig),
@@ -79,6 +82,7 @@ pub(super) fn identity(
         node: name.to_owned(),
         rotate: config.rotate_certificates,
         limits: limits(config),
+        metrics,
     }
 }
 
@@ -125,6 +129,7 @@ pub(super) fn registration(
         pods_per_core: config.pods_per_core.into(),
         system_reserved: reserved("systemReserved", &config.system_reserved)?,
         kube_reserved: reserved("kubeReserved", &config.kube_reserved)?,
+        enforce: config.enforce_node_allocatable.iter().flatten().any(|level| level == "pods"),
         evict_memory: hard("memory.available")?,
         evict_storage: hard("nodefs.available")?,
         local_storage: on(config.local_storage_capacity_isolation),

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::events::Kind;
+use crate::events::similar::Similar;
+use crate::events::{COMBINED, Kind};
 
 /// Objects and events that are remembered; as client-go's caches.
 const MOST: usize = 4096;
@@ -32,7 +33,7 @@ pub(super) struct Happening {
     pub(super) kind: Kind,
     pub(super) reason: Cow<'static, str>,
     pub(super) message: String,
-    /// It stands for different messages of one reason.
+    /// It stands for different messages of one reason: those of a pod's list are combined there.
     pub(super) combined: bool,
     pub(super) times: u32,
     /// Unix nanoseconds.
@@ -69,10 +70,21 @@ struct Budget {
     at: Duration,
 }
 
-#[derive(Debug, Default)]
+/// Client-go's aggregate key; source and reporter are this kubelet's always.
+type Group = (About, Kind, Cow<'static, str>);
+
+#[derive(Debug)]
 pub(super) struct Correlator {
+    similar: Similar<Group>,
     posted: BTreeMap<Key, (Posted, Duration)>,
+    /// As its spam key: an object, and the type of the event.
     budgets: BTreeMap<(About, Kind), Budget>,
+}
+
+impl Default for Correlator {
+    fn default() -> Self {
+        Self { similar: Similar::new(MOST), posted: BTreeMap::new(), budgets: BTreeMap::new() }
+    }
 }
 
 fn key(happening: &Happening) -> Key {
@@ -83,6 +95,17 @@ fn key(happening: &Happening) -> Key {
 }
 
 impl Correlator {
+    /// What is told one by one, and is one of too many that differ by their message only, becomes one
+    /// that stands for all of them.
+    pub(super) fn combine(&mut self, mut happening: Happening) -> Happening {
+        let group = (happening.about.clone(), happening.kind, happening.reason.clone());
+        if !happening.combined && self.similar.is_one_of_many(&group, &happening.message, happening.last) {
+            happening.message.insert_str(0, COMBINED);
+            happening.combined = true;
+        }
+        happening
+    }
+
     /// `name` is for a new event, `now` on the monotonic clock.
     pub(super) fn judge(&mut self, happening: &Happening, name: String, now: Duration) -> Verdict {
         let key = key(happening);
@@ -172,6 +195,29 @@ mod tests {
         let combined = |message: &str| Happening { combined: true, ..happening(message) };
         correlator.judge(&combined("1"), "a".into(), at(0));
         assert_eq!(correlator.judge(&combined("2"), "b".into(), at(1)), Verdict::Count(posted("a", 2)));
+    }
+
+    #[test]
+    fn what_comes_past_a_list_is_combined_by_object_type_and_reason() {
+        let mut correlator = Correlator::default();
+        let told = |correlator: &mut Correlator, n: i64, field: &str| {
+            let one = Happening { field: field.into(), last: n, ..happening(&format!("code {n}")) };
+            correlator.combine(one)
+        };
+        for n in 0..9 {
+            // Of which container makes no difference.
+            let field = if n % 2 == 0 { "spec.containers{a}" } else { "spec.containers{b}" };
+            assert!(!told(&mut correlator, n, field).combined, "{n}");
+        }
+        let tenth = told(&mut correlator, 9, "spec.containers{c}");
+        assert_eq!(
+            (tenth.combined, tenth.message.as_str()),
+            (true, "(combined from similar events): code 9")
+        );
+        let other = Happening { about: About::Node, ..happening("code 9") };
+        assert!(!correlator.combine(other).combined);
+        let again = correlator.combine(tenth.clone());
+        assert_eq!(again.message, tenth.message, "those that a list has combined stay as they are");
     }
 
     #[test]

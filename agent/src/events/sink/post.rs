@@ -54,6 +54,7 @@ impl Poster {
         while let Some(happening) = receiver.recv().await {
             let Happening { about, kind, reason, message, .. } = &happening;
             tracing::debug!(?about, kind = kind.as_str(), %reason, message, "event");
+            let happening = self.correlator.combine(happening);
             self.take(&happening).await;
         }
     }

@@ -38,7 +38,7 @@ impl Keeper for Store {
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             if self.stuck {
-                return Err(Failure { kind: FailureKind::Failed, message: "read-only file system".into() });
+                return Err(Failure::new(FailureKind::Failed, "read-only file system"));
             }
             self.images.lock().unwrap().retain(|image| image.id != id);
             Ok(())

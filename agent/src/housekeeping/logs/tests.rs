@@ -27,7 +27,7 @@ impl Keeper for OneLog {
     fn reopen_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
         Box::pin(async {
             if self.refuses {
-                return Err(Failure { kind: FailureKind::Failed, message: "no".into() });
+                return Err(Failure::new(FailureKind::Failed, "no"));
             }
             *self.reopened.lock().unwrap() += 1;
             fs::write(&self.path, "").unwrap();

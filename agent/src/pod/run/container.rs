@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Output, Task, Trouble, both, trouble};
+use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::events::Kind::{Normal, Warning};
 use crate::events::Note;
 use crate::pod::configure::{Wanted, configure};
@@ -98,12 +98,17 @@ pub(super) async fn tell_end(task: Task<'_>, container: &str, id: &str, why: Opt
     }
 }
 
-pub(super) async fn stop(task: Task<'_>, id: &str, deadline: Duration) -> Result<Output, Trouble> {
+pub(super) async fn stop(
+    task: Task<'_>,
+    container: &str,
+    id: &str,
+    deadline: Duration,
+) -> Result<Output, Trouble> {
     let grace = deadline.saturating_sub(task.deps.clock.mono()).max(SHORTEST_GRACE);
     match task.deps.runtime.stop_container(id, grace).await {
         Ok(()) => Ok(Output::Done),
         Err(error) => {
-            let message = format!("error killing pod: {}", error.detail());
+            let message = kill_failed("KillContainer", container, &error);
             task.tell(Warning, "FailedKillPod", message).await;
             Err(trouble("KillContainerError", both(&error)))
         }

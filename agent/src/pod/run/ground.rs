@@ -1,7 +1,7 @@
 //! What a pod stands on: cgroup, volumes, sandbox, checkpoint. Owns the effects and the wording of
 //! their failures. Called by [`super::effect`].
 
-use super::{Output, Task, Trouble, both, trouble};
+use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
 use crate::dns;
 use crate::events::Kind::{Normal, Warning};
@@ -73,7 +73,7 @@ pub(super) async fn sandbox(
         Err(message) => Err(message),
         Ok((handler, users)) => {
             let new = NewSandbox { pod: task.pod, attempt, cgroup_parent, handler: &handler, users };
-            task.deps.runtime.run_sandbox(new).await.map_err(|error| error.detail())
+            task.deps.runtime.run_sandbox(new).await.map_err(|error| error.in_go())
         }
     };
     match made {
@@ -165,7 +165,7 @@ async fn ready(task: Task<'_>) -> Result<(), String> {
 
 pub(super) async fn stop_sandbox(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
     if let Err(error) = task.deps.runtime.stop_sandbox(id).await {
-        let message = format!("error killing pod: {}", error.detail());
+        let message = kill_failed("KillPodSandbox", &task.pod.uid.to_string(), &error);
         task.tell(Warning, "FailedKillPod", message).await;
         return Err(trouble("KillPodSandboxError", both(&error)));
     }

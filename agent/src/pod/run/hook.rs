@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Output, Task, Trouble, both, trouble};
+use super::{Output, Task, Trouble, probe, trouble};
 use crate::events::Kind::Warning;
 use crate::pod::spec::Container;
 use crate::pod::spec::probe::{Handler, HttpGet};
@@ -76,6 +76,9 @@ async fn run(
         }
         Handler::Sleep(time) => {
             tokio::time::sleep((*time).min(limit)).await;
+            if limit < *time {
+                task.deps.metrics.lifecycle_sleep_cut.inc([]);
+            }
             Ok(())
         }
         // The manifest's converter refuses them; upstream's words are the same.
@@ -94,9 +97,9 @@ async fn exec(task: Task<'_>, id: &str, command: &[String], limit: Duration) -> 
             Err((format!("command '{}' exited with {}: ", command.join(" "), output.code), said))
         }
         Err(error) if error.failure().is_some_and(|f| f.kind == FailureKind::TimedOut) => {
-            Err((error.detail(), String::new()))
+            Err((probe::timed_out(command, limit), String::new()))
         }
-        Err(error) => Err((both(&error), String::new())),
+        Err(error) => Err((error.in_go(), String::new())),
     }
 }
 
@@ -117,6 +120,7 @@ async fn http(
             plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
             let answer = task.deps.probe_io.http(plain, limit).await;
             if answer.is_ok() {
+                task.deps.metrics.lifecycle_http_fallbacks.inc([]);
                 let host = format!("{}:{}", ask.host, ask.port);
                 let message = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"

@@ -34,7 +34,7 @@ async fn find(task: Task<'_>, container: &Container) -> Result<Image, Trouble> {
     }
     match (task.deps.runtime.image(&name.full).await, container.pull_policy) {
         (Err(error), _) => {
-            let message = format!("Failed to inspect image {written:?}: {}", error.detail());
+            let message = format!("Failed to inspect image {written:?}: {}", error.in_go());
             task.tell_of(container, "", Warning, "InspectFailed", &message).await;
             Err(trouble("ImageInspectError", message))
         }
@@ -61,9 +61,9 @@ async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image
     let pulled = match with_credentials(task, full).await {
         Ok(id) => id,
         Err(error) => {
-            let message = format!("Failed to pull image {written:?}: {}", error.detail());
+            let message = format!("Failed to pull image {written:?}: {}", error.of_pull());
             task.tell_of(container, "", Warning, "Failed", &message).await;
-            return Err(judged(written, &error.detail()));
+            return Err(judged(written, &error.of_pull()));
         }
     };
     let took = took(task.deps.clock.mono().saturating_sub(begun));
@@ -95,7 +95,7 @@ async fn described(task: Task<'_>, container: &Container, full: &str) -> Result<
     let why = match task.deps.runtime.image(full).await {
         Ok(Some(image)) => return Ok(image),
         Ok(None) => "the runtime does not know the image that it has just pulled".to_owned(),
-        Err(error) => error.detail(),
+        Err(error) => error.in_go(),
     };
     let message = format!("Failed to inspect image {:?}: {why}", container.image);
     task.tell_of(container, "", Warning, "InspectFailed", &message).await;

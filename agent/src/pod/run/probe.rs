@@ -81,6 +81,21 @@ async fn ask(task: Task<'_>, container: &Container, id: &str, probe: &Probe, add
     }
 }
 
+/// Upstream's words for a command that did not end in time.
+pub(super) fn timed_out(command: &[String], timeout: Duration) -> String {
+    format!("command timed out: {:?} timed out after {}", command.join(" "), go_seconds(timeout))
+}
+
+/// As Go prints a duration of whole seconds.
+fn go_seconds(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds}s"),
+        (hours, minutes, seconds) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
 async fn exec(task: Task<'_>, id: &str, command: &[String], timeout: Duration) -> Verdict {
     match task.deps.runtime.exec_sync(id, command, timeout).await {
         Ok(output) => {
@@ -90,9 +105,9 @@ async fn exec(task: Task<'_>, id: &str, command: &[String], timeout: Duration) -
             if output.code == 0 { Verdict::Success(said) } else { Verdict::Failure(said) }
         }
         Err(error) if error.failure().is_some_and(|f| f.kind == FailureKind::TimedOut) => {
-            Verdict::Failure(error.detail())
+            Verdict::Failure(timed_out(command, timeout))
         }
-        Err(error) => Verdict::Unknown(error.detail()),
+        Err(error) => Verdict::Unknown(error.in_go()),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
+use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy, Role};
@@ -23,6 +24,7 @@ use crate::runtime::{FailureKind, Runtime};
 use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 
+mod counted;
 mod described;
 mod hooks;
 mod init;
@@ -61,6 +63,8 @@ pub(super) struct World {
     pub(super) cgroups: Arc<FakeCgroups>,
     pub(super) checkpoints: Arc<Memory>,
     pub(super) api: Arc<FakeApi>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) probe_metrics: Arc<ProbeMetrics>,
     pub(super) node: NodeInfo,
     workers: JoinSet<()>,
     highest_log: Option<u32>,
@@ -76,6 +80,8 @@ impl World {
             cgroups: Arc::default(),
             checkpoints: Arc::default(),
             api: Arc::default(),
+            metrics: Arc::default(),
+            probe_metrics: Arc::default(),
             node: node_info(),
             workers: JoinSet::new(),
             highest_log: None,
@@ -90,6 +96,8 @@ impl World {
             probe_io: Arc::new(self.probes.clone()),
             checkpoints: self.checkpoints.clone(),
             api: self.api.clone(),
+            metrics: self.metrics.clone(),
+            probe_metrics: self.probe_metrics.clone(),
             node: Arc::new(self.node.clone()),
             ..deps(&self.runtime, logs, self.clock.clone())
         }
@@ -297,12 +305,12 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_comes_later() {
     let status = until_reason(&handle, "ErrImagePull").await;
     assert_eq!(
         (status.phase, status.message.as_str()),
-        (Phase::Pending, "container web: reg/img:v1: not found")
+        (Phase::Pending, "container web: rpc error: code = NotFound desc = reg/img:v1: not found")
     );
     let status = until_reason(&handle, "ImagePullBackOff").await;
     assert_eq!(
         status.message,
-        "container web: Back-off pulling image \"reg/img:v1\": ErrImagePull: reg/img:v1: not found"
+        "container web: Back-off pulling image \"reg/img:v1\": ErrImagePull: rpc error: code = NotFound desc = reg/img:v1: not found"
     );
     assert_eq!(world.runtime.count("pull"), 1);
     world.runtime.publish(IMAGE);
@@ -343,9 +351,9 @@ async fn wrong_names_and_absent_images_have_their_own_reasons() {
 #[tokio::test(start_paused = true)]
 async fn failures_of_sandbox_create_and_start_are_told_and_overcome() {
     for (call, part) in [
-        (Call::RunSandbox, "Failed to create pod sandbox: no address left"),
-        (Call::Create, "no address left"),
-        (Call::Start, "no address left"),
+        (Call::RunSandbox, "Failed to create pod sandbox: rpc error: code = Unknown desc = no address left"),
+        (Call::Create, "web: no address left"),
+        (Call::Start, "web: no address left"),
     ] {
         let mut world = World::new();
         world.runtime.fail(call, 3, FailureKind::Failed, "no address left");

@@ -18,8 +18,8 @@ impl CriRuntime {
         let answer = self.runtime().container_status(timed(ask, TIMEOUT)).await;
         let status = answer.map_err(|status| failure(&status))?.into_inner().status;
         status.ok_or_else(|| Failure {
-            kind: FailureKind::NotFound,
-            message: format!("container {id}: no status"),
+            code: "",
+            ..Failure::new(FailureKind::NotFound, format!("container {id}: no status"))
         })
     }
 }
@@ -93,8 +93,8 @@ impl Keeper for CriRuntime {
             let mount =
                 info.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id).map(|id| id.mountpoint);
             mount.filter(|path| !path.is_empty()).ok_or_else(|| Failure {
-                kind: FailureKind::Failed,
-                message: "the runtime names no file system of images".to_owned(),
+                code: "",
+                ..Failure::new(FailureKind::Failed, "the runtime names no file system of images")
             })
         })
     }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use futures_util::future::{try_join, try_join_all};
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use super::counted::Counted;
 use super::{NodeConfig, TIMEOUT, timed};
 use crate::pod::spec::PodUid;
 use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User};
@@ -26,7 +26,7 @@ pub(super) const RUN_SOURCE: &str = "io.gantry.run";
 /// Lists first, then asks for each one's status: what vanished in between is left out. All at once
 /// in both steps, because every step of a pod's start waits for it.
 pub(super) async fn pod(
-    client: RuntimeServiceClient<Channel>,
+    client: RuntimeServiceClient<Counted>,
     uid: &PodUid,
     node: &NodeConfig,
 ) -> Result<Observed, Status> {
@@ -64,7 +64,7 @@ pub(super) async fn pod(
 }
 
 /// Every pod with a sandbox and the kubelet's labels; others are nobody's business here.
-pub(super) async fn pods(mut client: RuntimeServiceClient<Channel>) -> Result<Vec<KnownPod>, Status> {
+pub(super) async fn pods(mut client: RuntimeServiceClient<Counted>) -> Result<Vec<KnownPod>, Status> {
     let ask = wire::ListPodSandboxRequest { filter: None };
     let items = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
     let mut pods: Vec<KnownPod> = Vec::new();

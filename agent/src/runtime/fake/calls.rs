@@ -68,7 +68,7 @@ impl Runtime for FakeRuntime {
         let act = move |state: &mut State| {
             state.log.push(format!("pull {name}"));
             if !state.registry.contains(&name) {
-                return Err(Failure { kind: FailureKind::NotFound, message: format!("{name}: not found") });
+                return Err(Failure::new(FailureKind::NotFound, format!("{name}: not found")));
             }
             let id = format!("id-of-{name}");
             state.images.insert(name, id.clone());
@@ -255,7 +255,7 @@ impl Runtime for FakeRuntime {
             if takes > timeout {
                 tokio::time::sleep(timeout).await;
                 let message = format!("command timed out after {timeout:?}");
-                let source = Failure { kind: FailureKind::TimedOut, message };
+                let source = Failure::new(FailureKind::TimedOut, message);
                 return Err(Error::ExecSync { id: id.to_owned(), source });
             }
             tokio::time::sleep(takes).await;

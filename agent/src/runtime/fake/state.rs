@@ -194,9 +194,9 @@ impl FakeContainer {
 }
 
 pub(super) fn failed(message: String) -> Failure {
-    Failure { kind: FailureKind::Failed, message }
+    Failure::new(FailureKind::Failed, message)
 }
 
 pub(super) fn not_found(what: &str, id: &str) -> Failure {
-    Failure { kind: FailureKind::NotFound, message: format!("{what} {id:?} not found") }
+    Failure::new(FailureKind::NotFound, format!("{what} {id:?} not found"))
 }

@@ -103,7 +103,7 @@ fn the_wiring_gives_each_part_its_settings() {
     let images = images(&config);
     assert_eq!((images.high_percent, images.low_percent), (70, 60));
     assert_eq!((images.min_age, images.max_age), (seconds(180), seconds(240)));
-    let identity = identity(&flags, &config, "n");
+    let identity = identity(&flags, &config, "n", Arc::default());
     assert_eq!((identity.kubeconfig, identity.bootstrap), ("/k.conf".into(), Some("/b.conf".into())));
     assert_eq!((identity.cert_dir, identity.rotate), ("/pki".into(), true));
     assert_eq!(identity.limits.pods, Pace { per_second: 12.0, burst: 13.0 });

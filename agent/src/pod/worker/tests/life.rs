@@ -113,7 +113,11 @@ async fn events_tell_the_story_of_a_start() {
         told,
         [
             (Kind::Normal, "Pulling", "Pulling image \"reg/img:v1\""),
-            (Kind::Warning, "Failed", "Failed to pull image \"reg/img:v1\": reg/img:v1: not found"),
+            (
+                Kind::Warning,
+                "Failed",
+                "Failed to pull image \"reg/img:v1\": rpc error: code = NotFound desc = reg/img:v1: not found"
+            ),
             (Kind::Warning, "Failed", "Error: ErrImagePull"),
             (Kind::Normal, "BackOff", "Back-off pulling image \"reg/img:v1\""),
             (Kind::Warning, "Failed", "Error: ImagePullBackOff"),
@@ -216,7 +220,31 @@ async fn an_image_that_cannot_be_inspected_after_its_pull_does_not_run() {
     world.runtime.fail(Call::Image, 1, FailureKind::Failed, "down");
     let handle = world.start(Pod { containers: vec![image], ..pod() });
     let status = until_reason(&handle, "ImageInspectError").await;
-    assert!(status.message.contains("Failed to inspect image \"reg/img:v1\": down"), "{}", status.message);
+    let told = "Failed to inspect image \"reg/img:v1\": rpc error: code = Unknown desc = down";
+    assert!(status.message.contains(told), "{}", status.message);
     assert_eq!(world.runtime.count("create"), 0);
     until_running(&handle).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_does_not_end_is_told_in_upstreams_words() {
+    for (call, words) in [
+        (Call::Stop, "failed to \"KillContainer\" for \"web\" with KillContainerError"),
+        (Call::StopSandbox, "failed to \"KillPodSandbox\" for \"uid-1\" with KillPodSandboxError"),
+    ] {
+        let mut world = World::new();
+        let handle = world.start(pod());
+        until_running(&handle).await;
+        world.runtime.fail(call, 1, FailureKind::Failed, "a \"busy\" mount");
+        handle.remove();
+        until(&handle, "gone", |s| s.life == Life::Gone).await;
+        let events = handle.events();
+        let told: Vec<&str> = events
+            .iter()
+            .filter(|e| e.note.reason == "FailedKillPod")
+            .map(|e| e.note.message.as_str())
+            .collect();
+        let answer = r#""rpc error: code = Unknown desc = a \"busy\" mount""#;
+        assert_eq!(told, [format!("error killing pod: {words}: {answer}")]);
+    }
 }

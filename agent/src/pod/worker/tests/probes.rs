@@ -189,7 +189,10 @@ async fn the_first_try_waits_for_the_initial_delay_and_a_timeout_is_a_failure() 
     assert_eq!(world.runtime.count("exec"), 2);
     assert!(world.runtime.log().iter().any(|entry| entry.ends_with("check 1")), "{:?}", world.runtime.log());
     let told = events(&handle, "Unhealthy");
-    assert_eq!(told, [("Readiness probe failed: command timed out after 1s".to_owned(), 1)]);
+    assert_eq!(
+        told,
+        [("Readiness probe failed: command timed out: \"check 1\" timed out after 1s".to_owned(), 1)]
+    );
 }
 
 #[tokio::test(start_paused = true)]

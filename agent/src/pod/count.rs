@@ -1,0 +1,169 @@
+//! What a pod's life adds to the metrics: by which event each is counted, and by which label. Owns
+//! that mapping; never decides anything by a number. Called by the worker, by what carries out its
+//! actions, and by the server at a scrape.
+
+use std::time::Duration;
+
+use super::Life;
+use super::history::{Output, Trouble};
+use super::plan::Action;
+use super::probing::ProbeKind;
+use super::run::Deps;
+use super::spec::{Origin, Pod, Role};
+use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
+use super::worker::PodHandle;
+use crate::metrics::Metrics;
+use crate::probe::Verdict;
+
+/// Upstream's `container_type`.
+fn kind(role: Role) -> &'static str {
+    match role {
+        Role::Regular => "container",
+        Role::Init | Role::Sidecar => "init_container",
+        Role::Ephemeral => "ephemeral_container",
+    }
+}
+
+fn yes(it: bool) -> &'static str {
+    if it { "true" } else { "" }
+}
+
+/// An action begins.
+pub(super) fn begun(deps: &Deps, pod: &Pod, action: &Action) {
+    let metrics = &deps.metrics;
+    match action {
+        Action::RunSandbox { .. } => {
+            metrics.started_pods.inc([]);
+            if pod.namespaces.own_users {
+                metrics.started_userns_pods.inc([]);
+            }
+        }
+        Action::CreateContainer { container, .. } => started(metrics, pod, container),
+        _ => {}
+    }
+}
+
+fn started(metrics: &Metrics, pod: &Pod, container: &str) {
+    if let Some(container) = pod.container(container) {
+        metrics.started_containers.inc([kind(container.role)]);
+    }
+}
+
+/// An action has come to its end, after so long.
+pub(super) fn ended(
+    deps: &Deps,
+    pod: &Pod,
+    action: &Action,
+    result: &Result<Output, Trouble>,
+    took: Duration,
+) {
+    let metrics = &deps.metrics;
+    match (action, result) {
+        (Action::SetUpCgroup, _) => metrics.cgroup_manager_duration.took(["create"], took),
+        (Action::TearDownCgroup, _) => metrics.cgroup_manager_duration.took(["destroy"], took),
+        (Action::RunSandbox { .. }, Err(_)) => {
+            metrics.started_pods_errors.inc([]);
+            if pod.namespaces.own_users {
+                metrics.started_userns_pods_errors.inc([]);
+            }
+        }
+        (Action::EnsureImage { container, .. }, Err(trouble)) => {
+            // It came no further: its start is counted here, where others are with their creation.
+            started(metrics, pod, container);
+            not_started(metrics, pod, container, trouble);
+        }
+        (
+            Action::CreateContainer { container, .. }
+            | Action::StartContainer { container, .. }
+            | Action::PostStart { container, .. },
+            Err(trouble),
+        ) => not_started(metrics, pod, container, trouble),
+        (Action::Probe { container, kind, .. }, Ok(Output::Verdict(verdict))) => {
+            probed(deps, pod, container, *kind, verdict, took);
+        }
+        _ => {}
+    }
+}
+
+fn not_started(metrics: &Metrics, pod: &Pod, container: &str, trouble: &Trouble) {
+    if let Some(container) = pod.container(container) {
+        metrics.started_containers_errors.inc([kind(container.role), &trouble.reason]);
+    }
+}
+
+/// One that could not even be asked says nothing, as upstream.
+fn probed(deps: &Deps, pod: &Pod, container: &str, probe: ProbeKind, verdict: &Verdict, took: Duration) {
+    let result = match verdict {
+        Verdict::Success(_) | Verdict::Warning(_) => "successful",
+        Verdict::Failure(_) => "failed",
+        Verdict::Unknown(_) => return,
+    };
+    let (probe, name, namespace, uid) = (probe.as_str(), &pod.name, &pod.namespace, pod.uid.to_string());
+    deps.probe_metrics.results.inc([probe, result, container, name, namespace, &uid]);
+    if result == "successful" {
+        deps.probe_metrics.duration.took([probe, container, name, namespace], took);
+    }
+}
+
+/// The pod is gone, and so are its series.
+pub(super) fn gone(deps: &Deps, pod: &Pod) {
+    let uid = pod.uid.to_string();
+    deps.probe_metrics.results.forget(|[.., of]| *of == uid);
+    deps.probe_metrics
+        .duration
+        .forget(|[_, _, name, namespace]| *name == pod.name && *namespace == pod.namespace);
+}
+
+/// A status follows another; the pod was taken up so long ago.
+pub(super) fn changed(metrics: &Metrics, last: &PodStatus, next: &PodStatus, since: Duration) {
+    if (last.phase, next.phase) == (Phase::Pending, Phase::Running) {
+        metrics.pod_start_duration.took([], since);
+    }
+    let (old, new) = (every(last), every(next));
+    for status in new {
+        let ContainerState::Terminated(exit) = &status.state else { continue };
+        let before = old.iter().find(|old| old.name == status.name);
+        if !before.is_some_and(|old| matches!(old.state, ContainerState::Terminated(_))) {
+            let code = exit.code.to_string();
+            metrics.terminated_containers.inc([kind(status.role), &code, &exit.reason]);
+        }
+    }
+}
+
+fn every(status: &PodStatus) -> Vec<&ContainerStatus> {
+    status.all_containers().chain(&status.ephemeral_containers).collect()
+}
+
+/// All pods that have a worker now, and mirror pods.
+#[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+pub fn census(metrics: &Metrics, pods: &[PodHandle], mirrors: usize) {
+    metrics.mirror_pods.set([], mirrors as f64);
+    let seen: Vec<_> = pods
+        .iter()
+        .filter(|handle| !handle.is_done())
+        .map(|handle| (handle.pod.origin == Origin::Static, handle.is_leaving(), place(handle)))
+        .collect();
+    for is_static in [true, false] {
+        let active = pods.iter().filter(|handle| {
+            (handle.pod.origin == Origin::Static) == is_static && crate::agent::is_active(handle)
+        });
+        metrics.active_pods.set([yes(is_static)], active.count() as f64);
+    }
+    for lifecycle in ["sync", "terminating", "terminated"] {
+        for (config, leaving) in [("desired", false), ("orphan", true)] {
+            for is_static in [true, false] {
+                let count = seen.iter().filter(|one| **one == (is_static, leaving, lifecycle)).count();
+                metrics.working_pods.set([lifecycle, config, yes(is_static)], count as f64);
+            }
+        }
+    }
+}
+
+/// In upstream's words.
+fn place(handle: &PodHandle) -> &'static str {
+    match handle.status.borrow().life {
+        Life::Waiting | Life::Starting | Life::Running => "sync",
+        Life::Stopping { .. } => "terminating",
+        Life::Stopped | Life::Gone => "terminated",
+    }
+}

@@ -1,0 +1,126 @@
+//! Holds all pods together to what the node can give them. Owns when it is tried and the events about
+//! it; never decides what one pod may use. Started by the kubelet's wiring, with or without an API
+//! server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::machine::Machine;
+use super::{Settings, compose};
+use crate::cgroups::Cgroups;
+use crate::events::sink::Recorder;
+use crate::events::{Kind, NodeNote};
+use crate::metrics::Metrics;
+
+/// Pods may use more than they are to be held to from now on; some will end.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// What it takes.
+#[derive(Debug)]
+pub struct Holding {
+    /// Where.
+    pub cgroups: Arc<dyn Cgroups>,
+    /// cgroupRoot: for the words of a failure.
+    pub root: String,
+    /// For events of the node.
+    pub recorder: Recorder,
+    /// Counts the writes.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Until it has worked.
+#[must_use]
+pub fn start(settings: &Settings, machine: &Machine, holding: Holding) -> JoinHandle<()> {
+    let all = compose::held(settings, machine);
+    let Holding { cgroups, root, recorder, metrics } = holding;
+    tokio::spawn(async move {
+        loop {
+            let begun = Instant::now();
+            let held = cgroups.hold(&all).await;
+            metrics.cgroup_manager_duration.took(["update"], begun.elapsed());
+            let Err(error) = held else { break };
+            let path: Vec<&str> =
+                root.split('/').filter(|part| !part.is_empty()).chain(["kubepods"]).collect();
+            let message = format!("Failed to update Node Allocatable Limits {}: {error}", in_go(&path));
+            tracing::warn!(message);
+            let (kind, reason) = (Kind::Warning, "FailedNodeAllocatableEnforcement");
+            recorder.node(NodeNote { kind, reason, message });
+            tokio::time::sleep(AGAIN).await;
+        }
+        let message = "Updated Node Allocatable limit across pods".to_owned();
+        recorder.node(NodeNote { kind: Kind::Normal, reason: "NodeAllocatableEnforced", message });
+    })
+}
+
+/// As Go prints a list of texts by %q.
+fn in_go(path: &[&str]) -> String {
+    let parts: Vec<String> = path.iter().map(|part| format!("{part:?}")).collect();
+    format!("[{}]", parts.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::sync::watch;
+
+    use super::super::tests::{machine, settings};
+    use super::*;
+    use crate::cgroups::Together;
+    use crate::cgroups::fake::FakeCgroups;
+    use crate::clock::FakeClock;
+    use crate::events::sink;
+    use crate::fake_apiserver::FakeApiServer;
+
+    #[test]
+    fn pods_are_held_to_what_is_not_reserved_or_to_all_there_is() {
+        let mut settings = settings();
+        let of = |text: &[(&str, &str)]| -> BTreeMap<String, String> {
+            text.iter().map(|(name, amount)| ((*name).to_owned(), (*amount).to_owned())).collect()
+        };
+        settings.kube_reserved = of(&[("cpu", "500m"), ("memory", "1Gi")]);
+        settings.system_reserved = of(&[("memory", "1Gi"), ("pid", "100")]);
+        let huge_pages = machine().huge_pages;
+        settings.enforce = true;
+        let held =
+            Together { cpu: 1500, memory: Some(2 << 30), pids: Some(900), huge_pages: huge_pages.clone() };
+        assert_eq!(compose::held(&settings, &machine()), held);
+        settings.enforce = false;
+        let all = Together { cpu: 2000, memory: Some(4 << 30), pids: Some(1000), huge_pages };
+        assert_eq!(compose::held(&settings, &machine()), all);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_tried_until_it_works_and_told_both_times() {
+        let server = FakeApiServer::default();
+        let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_700_000_000)));
+        let (_pods, pods) = watch::channel(Arc::from([]));
+        drop(sink::run(Some(server.client()), "n1", queue, pods));
+        let cgroups = Arc::new(FakeCgroups::default());
+        cgroups.fail(Some("write \"7\" to memory.limit_in_bytes: busy"));
+        let metrics = Arc::new(Metrics::default());
+        let (root, metrics_in) = ("/node".to_owned(), metrics.clone());
+        let holding = Holding { cgroups: cgroups.clone(), root, recorder, metrics: metrics_in };
+        let task = start(&settings(), &machine(), holding);
+        let told = |reason: &'static str| {
+            move |server: &FakeApiServer| {
+                server.all("/api/v1/events").into_iter().find(|event| event["reason"] == reason)
+            }
+        };
+        let failed = server.until("a failure", told("FailedNodeAllocatableEnforcement")).await;
+        assert_eq!(
+            failed["message"],
+            "Failed to update Node Allocatable Limits [\"node\" \"kubepods\"]: write \"7\" to memory.limit_in_bytes: busy"
+        );
+        assert_eq!((failed["type"].as_str(), cgroups.all()), (Some("Warning"), None));
+        cgroups.fail(None);
+        let done = server.until("success", told("NodeAllocatableEnforced")).await;
+        assert_eq!(done["message"], "Updated Node Allocatable limit across pods");
+        assert_eq!(cgroups.all(), Some(compose::held(&settings(), &machine())));
+        task.await.unwrap();
+        assert_eq!(metrics.cgroup_manager_duration.count(["update"]), 2);
+    }
+}
