@@ -358,18 +358,28 @@ fn set_ready(note: &Path) -> io::Result<()> {
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
     let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
-    match tmpfs {
+    let mut mode = match tmpfs {
         Some(size) if !mounted => {
             mounts::tmpfs(path, size)
                 .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
         }
-        _ => return Ok(()),
+        _ => {
+            let found = fs::symlink_metadata(path);
+            found.map_err(|error| format!("stat {}: {error}", path.display()))?.permissions().mode() & 0o7777
+        }
+    };
+    // Whoever the container runs as looks into it. The set-group-ID bit of an fsGroup stays.
+    if mode & 0o777 == 0o777 {
+        return Ok(());
     }
-    let mode = fs::Permissions::from_mode(0o777);
+    mode |= 0o777;
+    let mode = fs::Permissions::from_mode(mode);
     fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
 }
 
 /// Anybody in the container may write it.
+            // Its own is 1777.
+            0
 fn make_words(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         make_folder(parent)?;

@@ -117,6 +117,22 @@ async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
 }
 
 #[tokio::test]
+async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
+    let place = Place::new();
+    place.api.put_config_map("c", &[("key", "value")]);
+    let mut pod = with(vec![volume("m", config_map("c"))], vec![]);
+    let folder = place.path("volumes/kubernetes.io~configmap/m");
+    let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o7777;
+    place.volumes.set_up(&pod).await.unwrap();
+    assert_eq!(mode(), 0o777);
+    // As an agent before this one left it.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o2750)).unwrap();
+    pod.security.fs_group = Some(0);
+    place.volumes.set_up(&pod).await.unwrap();
+    assert_eq!(mode(), 0o2777);
+}
+
+#[tokio::test]
 async fn content_that_changed_is_brought_up_to_date() {
     let place = Place::new();
     place.api.put_config_map("c", &[("key", "1")]);
