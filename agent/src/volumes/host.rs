@@ -236,7 +236,7 @@ impl HostVolumes {
             hosts_file::managed(pod, ips, &self.node.cluster_domain)
         };
         // In place: running containers have this very file mounted.
-        if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        if holds(path, text.as_bytes()) {
             return Ok(());
         }
         fs::write(path, text)?;
@@ -387,6 +387,15 @@ fn make_words(path: &Path) -> io::Result<()> {
     let file = fs::OpenOptions::new()
         .write(true)
         .create(true)
+/// Whether the file is that text. Containers write to it: no more of it than that is ever read.
+fn holds(path: &Path, text: &[u8]) -> bool {
+    let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    let same_length = |file: &fs::File| file.metadata().is_ok_and(|found| found.len() == length);
+    let Some(file) = fs::File::open(path).ok().filter(same_length) else { return false };
+    let mut old = Vec::with_capacity(text.len());
+    file.take(length.saturating_add(1)).read_to_end(&mut old).is_ok() && old == text
+}
+
         .truncate(false)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;

@@ -133,6 +133,26 @@ async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
 }
 
 #[tokio::test]
+async fn an_etc_hosts_that_a_container_blew_up_is_not_read() {
+    let place = Place::new();
+    let pod = with(vec![], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.mounts(&pod, &[]).await.unwrap();
+    let path = place.path("etc-hosts");
+    let text = fs::read(&path).unwrap();
+    // Holes cost the container nothing.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
+    let read = || -> u64 {
+        let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    let before = read();
+    place.volumes.write_hosts(&path, &pod, &["10.1.0.2".to_owned()]).unwrap();
+    assert!(read() - before < 1 << 20, "{} bytes were read", read() - before);
+    assert_eq!(fs::read(&path).unwrap(), text);
+}
+
+#[tokio::test]
 async fn content_that_changed_is_brought_up_to_date() {
     let place = Place::new();
     place.api.put_config_map("c", &[("key", "1")]);
