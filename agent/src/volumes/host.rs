@@ -25,7 +25,8 @@ use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
 use super::{
-    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, removal,
+    Error, Mount, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file, mounts, ownership,
+    removal,
 };
 use crate::api::Api;
 use crate::node::NodeInfo;
@@ -279,6 +280,13 @@ fn words_path(pod_folder: &Path, container: &str, attempt: u32) -> PathBuf {
     pod_folder.join("containers").join(container).join(attempt.to_string())
 }
 
+/// Nothing but a file of the pod's containers is read, whatever a pod mounts at that path.
+fn words_below(pod_folder: &Path, said: &Path) -> Option<PathBuf> {
+    let below = pod_folder.join("containers").canonicalize().ok()?;
+    let folder = said.parent()?.canonicalize().ok()?;
+    folder.starts_with(below).then(|| said.file_name().map(|name| folder.join(name)))?
+}
+
 /// The part of the volume that is mounted, if not all of it.
 fn sub_path_of(mount: &VolumeMount, env: &[(String, String)]) -> Result<Option<String>, String> {
     let part = match &mount.sub_path {
@@ -362,6 +370,8 @@ fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
         Some(size) if !mounted => {
             mounts::tmpfs(path, size)
                 .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
+            // Its own is 1777.
+            0
         }
         _ => {
             let found = fs::symlink_metadata(path);
@@ -377,16 +387,6 @@ fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
 }
 
-/// Anybody in the container may write it.
-            // Its own is 1777.
-            0
-fn make_words(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        make_folder(parent)?;
-    }
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
 /// Whether the file is that text. Containers write to it: no more of it than that is ever read.
 fn holds(path: &Path, text: &[u8]) -> bool {
     let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
@@ -396,6 +396,14 @@ fn holds(path: &Path, text: &[u8]) -> bool {
     file.take(length.saturating_add(1)).read_to_end(&mut old).is_ok() && old == text
 }
 
+/// Anybody in the container may write it.
+fn make_words(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        make_folder(parent)?;
+    }
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
         .truncate(false)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;
@@ -462,14 +470,12 @@ impl Volumes for HostVolumes {
         })
     }
 
-    fn last_words<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        container: &'a str,
-        attempt: u32,
-    ) -> BoxFuture<'a, Result<Option<String>, Error>> {
-        let path = words_path(&self.pod(uid), container, attempt);
+    fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let folder = self.pod(of.uid);
+        let ours = words_path(&folder, of.container, of.attempt);
+        let said = of.file.map(Path::to_owned);
         let work = move || {
+            let path = said.and_then(|said| words_below(&folder, &said)).unwrap_or(ours);
             // In the kubelet's words, which it shows in place of the message.
             read_words(&path)
                 .map_err(|error| format!("Error on reading termination log {}: {error}", path.display()))

@@ -225,7 +225,8 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
 async fn last_words_are_the_last_4096_bytes() {
     let place = Place::new();
     let pod = with(vec![], vec![]);
-    let words = || place.volumes.last_words(&pod.uid, "web", 3);
+    let of = WordsOf { uid: &pod.uid, container: "web", attempt: 3, file: None };
+    let words = || place.volumes.last_words(of);
     assert_eq!(words().await.unwrap(), None);
     place.volumes.set_up(&pod).await.unwrap();
     place.mounts(&pod, &[]).await.unwrap();
@@ -239,6 +240,29 @@ async fn last_words_are_the_last_4096_bytes() {
     // A restart of the agent asks for the mounts again: the words stay.
     place.mounts(&pod, &[]).await.unwrap();
     assert!(words().await.unwrap().unwrap().ends_with("xlast"));
+}
+
+#[tokio::test]
+async fn last_words_are_where_the_runtime_says_but_of_that_pod_only() {
+    let place = Place::new();
+    let pod = with(vec![], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.mounts(&pod, &[]).await.unwrap();
+    fs::write(place.path("containers/web/3"), "ours").unwrap();
+    // As upstream names them.
+    fs::write(place.path("containers/web/6f1c9b02"), "theirs").unwrap();
+    let secret = place.root.path().join("secret");
+    fs::write(&secret, "secret").unwrap();
+    for (file, said) in [
+        (place.path("containers/web/6f1c9b02"), "theirs"),
+        (place.path("containers/web/3"), "ours"),
+        (secret, "ours"),
+        (place.path("containers/../../../secret"), "ours"),
+        (place.path("containers/none/1"), "ours"),
+    ] {
+        let of = WordsOf { uid: &pod.uid, container: "web", attempt: 3, file: Some(&file) };
+        assert_eq!(place.volumes.last_words(of).await.unwrap().as_deref(), Some(said), "{file:?}");
+    }
 }
 
 #[test]
