@@ -10,6 +10,7 @@ pub mod cri;
 pub mod fake;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -271,6 +272,8 @@ pub struct Instance {
     pub created_at: i64,
     /// Full path of its log; empty when the runtime does not say.
     pub log_path: String,
+    /// The node's file behind its terminationMessagePath, when the runtime says so.
+    pub words: Option<PathBuf>,
     /// What it was made from, as [`Container::hash`]; empty when it was not noted.
     pub hash: String,
     /// When the runtime says so.

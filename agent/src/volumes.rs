@@ -19,7 +19,7 @@ mod removal;
 mod sub_path;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 
@@ -35,12 +35,7 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>>;
     /// What the container wrote to its terminationMessagePath, at most its last 4096 bytes; none
     /// when it has no such file.
-    fn last_words<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        container: &'a str,
-        attempt: u32,
-    ) -> BoxFuture<'a, Result<Option<String>, Error>>;
+    fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>>;
     /// The text of a file that a container of the pod has left in one of its emptyDirs.
     fn left_file<'a>(
         &'a self,
@@ -71,6 +66,20 @@ pub struct MountsOf<'a> {
     pub env: &'a [(String, String)],
     /// For /etc/hosts.
     pub facts: &'a PodFacts,
+}
+
+/// Whose last words are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct WordsOf<'a> {
+    /// Of the pod.
+    pub uid: &'a PodUid,
+    /// Its name.
+    pub container: &'a str,
+    /// Which start of it.
+    pub attempt: u32,
+    /// Where the runtime says that they are: a container that another kubelet has made wrote them
+    /// into a file of another name.
+    pub file: Option<&'a Path>,
 }
 
 /// What is known of a pod only once it runs; the downward API shows it.

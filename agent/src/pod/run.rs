@@ -30,7 +30,7 @@ use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
 use crate::timeline::Span;
 use crate::users::UserRanges;
-use crate::volumes::Volumes;
+use crate::volumes::{Volumes, WordsOf};
 
 /// The outside world, as the workers see it.
 #[derive(Clone)]
@@ -244,8 +244,9 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
             container::tell_end(task, container, id, why.as_deref()).await;
             container::stop(task, container, id, *deadline).await
         }
-        Action::ReadLastWords { container, id: _, attempt, log } => {
-            container::last_words(task, container, *attempt, log.as_deref()).await
+        Action::ReadLastWords { container, id: _, attempt, file, log } => {
+            let of = WordsOf { uid: &task.pod.uid, container, attempt: *attempt, file: file.as_deref() };
+            container::last_words(task, of, log.as_deref()).await
         }
         Action::RemoveContainer { id } => container::remove(task, id).await,
     }

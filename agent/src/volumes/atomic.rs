@@ -40,6 +40,8 @@ pub(super) fn write(volume: &Path, payload: &Payload, fs_group: Option<u32>, now
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
+    // A power loss may keep the link and lose the folder: then all is written afresh.
+    let old = old.filter(|folder| folder.try_exists().unwrap_or(true));
     let before = match &old {
         Some(folder) => paths(folder)?,
         None => BTreeSet::new(),
@@ -204,6 +206,10 @@ mod tests {
         fs::create_dir(volume.path().join("..T1.0")).unwrap();
         symlink("..T1.0", volume.path().join("..data_tmp")).unwrap();
         write(volume.path(), &payload(&[("a", "1")]), None, "T1").unwrap();
+        assert_eq!(fs::read_to_string(volume.path().join("a")).unwrap(), "1");
+        // The folder was lost, the link to it was not.
+        fs::remove_dir_all(volume.path().join("..T1.1")).unwrap();
+        write(volume.path(), &payload(&[("a", "1")]), None, "T2").unwrap();
         assert_eq!(fs::read_to_string(volume.path().join("a")).unwrap(), "1");
         // The link came last: it is made the next time.
         fs::remove_file(volume.path().join("a")).unwrap();

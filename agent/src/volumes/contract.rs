@@ -2,7 +2,7 @@
 //! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
 //! the feature `testing`, by the kernel tier (real).
 
-use super::{Error, Mount, MountsOf, PodFacts, Volumes};
+use super::{Error, Mount, MountsOf, PodFacts, Volumes, WordsOf};
 use crate::pod::spec::Pod;
 
 /// What an implementation did that it must not.
@@ -38,7 +38,9 @@ pub async fn check(volumes: &dyn Volumes, pod: &Pod) -> Result<(), Violation> {
         let there = first.iter().any(fits);
         that("each volume mount is there as written", there, &first)?;
     }
-    let words = container.map(|container| volumes.last_words(&pod.uid, &container.name, 9));
+    let words = container.map(|container| {
+        volumes.last_words(WordsOf { uid: &pod.uid, container: &container.name, attempt: 9, file: None })
+    });
     if let Some(words) = words {
         let words = must("asking for last words that were never said", words.await)?;
         that("there are none", words.is_none(), &first)?;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 
-use super::{Error, Mount, MountsOf, Volumes};
+use super::{Error, Mount, MountsOf, Volumes, WordsOf};
 use crate::pod::spec::volume::Propagation;
 use crate::pod::spec::{Pod, PodUid};
 
@@ -97,13 +97,8 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(self.mounts_of(of)))
     }
 
-    fn last_words<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        container: &'a str,
-        attempt: u32,
-    ) -> BoxFuture<'a, Result<Option<String>, Error>> {
-        let words = self.state().words.get(&(uid.clone(), container.to_owned(), attempt)).cloned();
+    fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let words = self.state().words.get(&(of.uid.clone(), of.container.to_owned(), of.attempt)).cloned();
         Box::pin(ready(Ok(words)))
     }
 

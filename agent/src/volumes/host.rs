@@ -25,8 +25,8 @@ use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
 use super::{
-    Error, Mount, MountsOf, Volumes, atomic, host_path, hosts_file, left_file, mounts, ownership, remains,
-    removal,
+    Error, Mount, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file, mounts, ownership,
+    remains, removal,
 };
 use crate::api::Api;
 use crate::node::NodeInfo;
@@ -237,7 +237,7 @@ impl HostVolumes {
             hosts_file::managed(pod, ips, &self.node.cluster_domain)
         };
         // In place: running containers have this very file mounted.
-        if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        if holds(path, text.as_bytes()) {
             return Ok(());
         }
         fs::write(path, text)?;
@@ -278,6 +278,13 @@ fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
 
 fn words_path(pod_folder: &Path, container: &str, attempt: u32) -> PathBuf {
     pod_folder.join("containers").join(container).join(attempt.to_string())
+}
+
+/// Nothing but a file of the pod's containers is read, whatever a pod mounts at that path.
+fn words_below(pod_folder: &Path, said: &Path) -> Option<PathBuf> {
+    let below = pod_folder.join("containers").canonicalize().ok()?;
+    let folder = said.parent()?.canonicalize().ok()?;
+    folder.starts_with(below).then(|| said.file_name().map(|name| folder.join(name)))?
 }
 
 /// The part of the volume that is mounted, if not all of it.
@@ -359,15 +366,34 @@ fn set_ready(note: &Path) -> io::Result<()> {
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
     let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
-    match tmpfs {
+    let mut mode = match tmpfs {
         Some(size) if !mounted => {
             mounts::tmpfs(path, size)
                 .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
+            // Its own is 1777.
+            0
         }
-        _ => return Ok(()),
+        _ => {
+            let found = fs::symlink_metadata(path);
+            found.map_err(|error| format!("stat {}: {error}", path.display()))?.permissions().mode() & 0o7777
+        }
+    };
+    // Whoever the container runs as looks into it. The set-group-ID bit of an fsGroup stays.
+    if mode & 0o777 == 0o777 {
+        return Ok(());
     }
-    let mode = fs::Permissions::from_mode(0o777);
+    mode |= 0o777;
+    let mode = fs::Permissions::from_mode(mode);
     fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
+}
+
+/// Whether the file is that text. Containers write to it: no more of it than that is ever read.
+fn holds(path: &Path, text: &[u8]) -> bool {
+    let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    let same_length = |file: &fs::File| file.metadata().is_ok_and(|found| found.len() == length);
+    let Some(file) = fs::File::open(path).ok().filter(same_length) else { return false };
+    let mut old = Vec::with_capacity(text.len());
+    file.take(length.saturating_add(1)).read_to_end(&mut old).is_ok() && old == text
 }
 
 /// Anybody in the container may write it.
@@ -444,14 +470,12 @@ impl Volumes for HostVolumes {
         })
     }
 
-    fn last_words<'a>(
-        &'a self,
-        uid: &'a PodUid,
-        container: &'a str,
-        attempt: u32,
-    ) -> BoxFuture<'a, Result<Option<String>, Error>> {
-        let path = words_path(&self.pod(uid), container, attempt);
+    fn last_words<'a>(&'a self, of: WordsOf<'a>) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        let folder = self.pod(of.uid);
+        let ours = words_path(&folder, of.container, of.attempt);
+        let said = of.file.map(Path::to_owned);
         let work = move || {
+            let path = said.and_then(|said| words_below(&folder, &said)).unwrap_or(ours);
             // In the kubelet's words, which it shows in place of the message.
             read_words(&path)
                 .map_err(|error| format!("Error on reading termination log {}: {error}", path.display()))

@@ -1,6 +1,7 @@
 //! The effects a plan is made of. Pure: owns the types; never carries one out (that is
 //! [`crate::pod::run`]). Made by the planner.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::checkpoint::Marks;
@@ -67,6 +68,7 @@ pub enum Action {
         container: String,
         id: String,
         attempt: u32,
+        file: Option<PathBuf>,
         log: Option<String>,
     },
     RemoveContainer {

@@ -27,6 +27,7 @@ fn instance(id: &str, attempt: u32, sandbox: &str, state: InstanceState) -> Inst
         image_id,
         created_at: 1,
         log_path,
+        words: None,
         hash,
         user,
         actual,

@@ -24,6 +24,7 @@ pub(in crate::pod) fn read(facts: Facts<'_>, draft: &mut Draft) -> bool {
                 container: instance.name.clone(),
                 id: instance.id.clone(),
                 attempt: instance.attempt,
+                file: instance.words.clone(),
                 log: Some(instance.log_path.clone()).filter(|path| wanted && !path.is_empty()),
             },
         );

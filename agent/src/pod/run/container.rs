@@ -10,7 +10,7 @@ use crate::pod::configure::{Wanted, configure};
 use crate::pod::plan::Place;
 use crate::pod::spec::Container;
 use crate::runtime::{Image, NewContainer};
-use crate::volumes::PodFacts;
+use crate::volumes::{PodFacts, WordsOf};
 
 /// minimumGracePeriodInSeconds: a kill without warning breaks more than two seconds cost.
 const SHORTEST_GRACE: Duration = Duration::from_secs(2);
@@ -118,11 +118,10 @@ pub(super) async fn stop(
 /// The file it was told to write into, else the end of its log when that counts.
 pub(super) async fn last_words(
     task: Task<'_>,
-    container: &str,
-    attempt: u32,
+    of: WordsOf<'_>,
     log: Option<&str>,
 ) -> Result<Output, Trouble> {
-    let from_file = match task.deps.volumes.last_words(&task.pod.uid, container, attempt).await {
+    let from_file = match task.deps.volumes.last_words(of).await {
         Ok(words) => words.unwrap_or_default(),
         // Said in its place, as upstream.
         Err(error) => error.message,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire};
 
-use super::observe::CONTAINER_NAME;
+use super::observe::{self, CONTAINER_NAME};
 use super::sandbox_config::{
     id_mappings, namespaces, pod_labels, port_json, profile, se_linux, seccomp, signal, supplemental_groups,
 };
@@ -94,7 +94,7 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
     let mut list = BTreeMap::from([
         ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
         ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
-        ("io.kubernetes.container.terminationMessagePath".to_owned(), words.path.clone()),
+        (observe::WORDS.to_owned(), words.path.clone()),
         ("io.kubernetes.container.terminationMessagePolicy".to_owned(), policy.to_owned()),
         ("io.kubernetes.pod.terminationGracePeriod".to_owned(), pod.grace.as_secs().to_string()),
     ]);

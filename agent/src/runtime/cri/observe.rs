@@ -2,6 +2,7 @@
 //! anything. Called by [`super::CriRuntime`].
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use futures_util::future::{try_join, try_join_all};
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
@@ -18,6 +19,7 @@ pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub(super) const HASH: &str = "io.kubernetes.container.hash";
+pub(super) const WORDS: &str = "io.kubernetes.container.terminationMessagePath";
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Marks the pods of `gantry run`. Not the kubelet's `config.source`: on a runtime that both use, a
 /// static pod of the kubelet's must never be taken for an older version of ours.
@@ -129,6 +131,9 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         }),
         wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
     };
+    let words = status.annotations.get(WORDS);
+    let is_words = |mount: &&wire::Mount| words == Some(&mount.container_path);
+    let words = status.mounts.iter().find(is_words).map(|mount| PathBuf::from(&mount.host_path));
     let hash = status.annotations.get(HASH).cloned().unwrap_or_default();
     let linux = status.user.and_then(|user| user.linux);
     let user = linux.map(|of| User { uid: of.uid, gid: of.gid, groups: of.supplemental_groups });
@@ -142,6 +147,7 @@ pub(super) fn instance(status: wire::ContainerStatus, sandbox: String, node: &No
         state,
         created_at: status.created_at,
         log_path: absolute(&status.log_path, node),
+        words,
         image: status.image.map(|spec| spec.image).unwrap_or_default(),
         image_id: status.image_ref,
         hash,

@@ -223,6 +223,17 @@ fn what_the_runtime_says_is_checked() {
     let exit = seen.exit().unwrap();
     assert_eq!((exit.code, exit.reason.as_str(), seen.attempt), (137, "OOMKilled", 1));
     assert_eq!(seen.log_path, "/var/log/pods/default_web_uid-1/web/1.log");
+    assert_eq!(seen.words, None);
+    let mut other = status(wire::ContainerState::ContainerExited, "");
+    other.annotations.insert(observe::WORDS.to_owned(), "/w".to_owned());
+    let mount = |container: &str, host: &str| wire::Mount {
+        container_path: container.into(),
+        host_path: host.into(),
+        ..Default::default()
+    };
+    other.mounts = vec![mount("/etc/hosts", "/h"), mount("/w", "/p/containers/web/6f1c9b02")];
+    let seen = observe::instance(other, "s".into(), &node());
+    assert_eq!(seen.words.as_deref(), Some(std::path::Path::new("/p/containers/web/6f1c9b02")));
     for path in ["/etc/shadow", "/var/log/pods/../../etc/shadow", "/var/log/podsx/a"] {
         let seen =
             observe::instance(status(wire::ContainerState::ContainerUnknown, path), "s".into(), &node());

@@ -153,6 +153,7 @@ impl Runtime for FakeRuntime {
             let view = Instance {
                 id: id.clone(),
                 log_path: format!("/logs/{name}/{attempt}.log"),
+                words: None,
                 name,
                 attempt,
                 sandbox,

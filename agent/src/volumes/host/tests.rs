@@ -117,6 +117,42 @@ async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
 }
 
 #[tokio::test]
+async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
+    let place = Place::new();
+    place.api.put_config_map("c", &[("key", "value")]);
+    let mut pod = with(vec![volume("m", config_map("c"))], vec![]);
+    let folder = place.path("volumes/kubernetes.io~configmap/m");
+    let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o7777;
+    place.volumes.set_up(&pod).await.unwrap();
+    assert_eq!(mode(), 0o777);
+    // As an agent before this one left it.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o2750)).unwrap();
+    pod.security.fs_group = Some(0);
+    place.volumes.set_up(&pod).await.unwrap();
+    assert_eq!(mode(), 0o2777);
+}
+
+#[tokio::test]
+async fn an_etc_hosts_that_a_container_blew_up_is_not_read() {
+    let place = Place::new();
+    let pod = with(vec![], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.mounts(&pod, &[]).await.unwrap();
+    let path = place.path("etc-hosts");
+    let text = fs::read(&path).unwrap();
+    // Holes cost the container nothing.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(64 << 20).unwrap();
+    let read = || -> u64 {
+        let io = fs::read_to_string("/proc/thread-self/io").unwrap();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    let before = read();
+    place.volumes.write_hosts(&path, &pod, &["10.1.0.2".to_owned()]).unwrap();
+    assert!(read() - before < 1 << 20, "{} bytes were read", read() - before);
+    assert_eq!(fs::read(&path).unwrap(), text);
+}
+
+#[tokio::test]
 async fn content_that_changed_is_brought_up_to_date() {
     let place = Place::new();
     place.api.put_config_map("c", &[("key", "1")]);
@@ -189,7 +225,8 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
 async fn last_words_are_the_last_4096_bytes() {
     let place = Place::new();
     let pod = with(vec![], vec![]);
-    let words = || place.volumes.last_words(&pod.uid, "web", 3);
+    let of = WordsOf { uid: &pod.uid, container: "web", attempt: 3, file: None };
+    let words = || place.volumes.last_words(of);
     assert_eq!(words().await.unwrap(), None);
     place.volumes.set_up(&pod).await.unwrap();
     place.mounts(&pod, &[]).await.unwrap();
@@ -203,6 +240,29 @@ async fn last_words_are_the_last_4096_bytes() {
     // A restart of the agent asks for the mounts again: the words stay.
     place.mounts(&pod, &[]).await.unwrap();
     assert!(words().await.unwrap().unwrap().ends_with("xlast"));
+}
+
+#[tokio::test]
+async fn last_words_are_where_the_runtime_says_but_of_that_pod_only() {
+    let place = Place::new();
+    let pod = with(vec![], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    place.mounts(&pod, &[]).await.unwrap();
+    fs::write(place.path("containers/web/3"), "ours").unwrap();
+    // As upstream names them.
+    fs::write(place.path("containers/web/6f1c9b02"), "theirs").unwrap();
+    let secret = place.root.path().join("secret");
+    fs::write(&secret, "secret").unwrap();
+    for (file, said) in [
+        (place.path("containers/web/6f1c9b02"), "theirs"),
+        (place.path("containers/web/3"), "ours"),
+        (secret, "ours"),
+        (place.path("containers/../../../secret"), "ours"),
+        (place.path("containers/none/1"), "ours"),
+    ] {
+        let of = WordsOf { uid: &pod.uid, container: "web", attempt: 3, file: Some(&file) };
+        assert_eq!(place.volumes.last_words(of).await.unwrap().as_deref(), Some(said), "{file:?}");
+    }
 }
 
 #[test]
