@@ -63,7 +63,7 @@ pub(crate) fn pod() -> Pod {
 pub(crate) fn node_info() -> NodeInfo {
     NodeInfo {
         name: "node".into(),
-        ips: vec!["192.0.2.1".into()],
+        ips: vec!["192.0.2.1".into()].into(),
         cluster_domain: "cluster.local".into(),
         cpu: 2000,
         memory: 1 << 30,

@@ -24,6 +24,7 @@ use super::{Life, Orders};
 use crate::admission::Rejection;
 use crate::agent::Wanted;
 use crate::events::{Kind, Note};
+use crate::node::HostIps;
 use crate::runtime::Observed;
 use crate::timeline::Span;
 pub use handle::PodHandle;
@@ -53,6 +54,8 @@ pub struct Worker {
     pokes: watch::Receiver<u64>,
     /// Whether the runtime's events arrive.
     told: watch::Receiver<bool>,
+    /// The node's addresses, which are in the status.
+    ips: HostIps,
     publisher: Publisher,
     history: History,
     /// As last observed, and when to look again at the latest; none when nothing is known.
@@ -115,6 +118,7 @@ impl Worker {
         let worker = Self {
             pod,
             pods,
+            ips: deps.node.ips.clone(),
             objects: watch::channel(0).1,
             deps,
             orders,
@@ -223,7 +227,8 @@ impl Worker {
                 if self.pod.namespaces.host_network {
                     // The runtime tells none: the node's are the pod's, for probes, hooks and the
                     // downward API, too.
-                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&self.deps.node.ips));
+                    let ips = self.deps.node.ips.now();
+                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&ips));
                 }
                 if let Some(oldest) =
                     observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min()
@@ -396,6 +401,8 @@ impl Worker {
                 self.history.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
+            // On the host's network they are in what was seen, too.
+            Ok(()) = self.ips.changed() => self.seen = None,
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {

@@ -37,7 +37,7 @@ use gantry_agent::server::{self, Server};
 use gantry_agent::source::{self, Seen};
 use gantry_agent::status::mirror::{self, Mirrors};
 use gantry_agent::status::{self, form};
-use gantry_agent::{static_pods, sync, version};
+use gantry_agent::{node, static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -62,6 +62,8 @@ pub(super) struct Parts<'a> {
     pub(super) certificate: Arc<dyn ResolvesServerCert>,
     /// Where the serving certificate learns the node's names.
     pub(super) names: watch::Sender<Option<Names>>,
+    /// Where pods learn the node's addresses.
+    pub(super) ips: watch::Sender<Vec<String>>,
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) checks: Checks,
     pub(super) verbosity: Verbosity,
@@ -147,13 +149,16 @@ impl Parts<'_> {
         // Told on last: who knows the node may count on its admission.
         let (known_in, known) = watch::channel(None);
         let rules = wiring::admission(self.config)?;
-        let (mut node, names) = (registered.node, self.names.clone());
+        let (mut node, names, ips) = (registered.node, self.names.clone(), self.ips.clone());
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
                 if let Some(node) = &now {
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
-                    names.send_if_modified(|old| replace(old, names_of(node)));
+                    names.send_if_modified(|old| replace(old, Some(names_of(node))));
+                    // One that tells none yet takes none away.
+                    let told = node::host_ips(node);
+                    ips.send_if_modified(|old| !told.is_empty() && replace(old, told));
                 }
                 known_in.send_replace(now);
                 if node.changed().await.is_err() {
@@ -253,9 +258,9 @@ impl Parts<'_> {
     }
 }
 
-fn replace(old: &mut Option<Names>, new: Names) -> bool {
-    let changed = old.as_ref() != Some(&new);
-    *old = Some(new);
+fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
+    let changed = *old != new;
+    *old = new;
     changed
 }
 
