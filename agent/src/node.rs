@@ -199,7 +199,6 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
     let ephemeral = i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX);
     Ok(NodeInfo {
         name,
-        ips: addresses(None).into(),
         cluster_domain: CLUSTER_DOMAIN.to_owned(),
         cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory,

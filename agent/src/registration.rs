@@ -13,7 +13,7 @@
 mod amount;
 mod compose;
 mod conditions;
-mod health;
+pub mod health;
 mod lease;
 pub mod machine;
 pub mod stall;
@@ -34,6 +34,7 @@ use crate::clock::Clock;
 use crate::events::sink::Recorder;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
+use health::Pulse;
 use machine::{Addresses, Machine};
 
 /// What the operator decides.
@@ -110,6 +111,8 @@ pub struct World {
     pub troubled: Arc<dyn Fn() + Send + Sync>,
     /// The container runtime.
     pub about: Arc<dyn About>,
+    /// How it is: [`health::follow`].
+    pub pulse: watch::Receiver<Pulse>,
     /// Read at start.
     pub machine: Machine,
     /// The machine's.

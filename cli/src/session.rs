@@ -131,6 +131,8 @@ impl Setup {
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
+            // Without a kubelet nobody asks for it: a try tells.
+            network: watch::channel(None).1,
             node,
             runtime: Arc::new(runtime.clone()),
         };

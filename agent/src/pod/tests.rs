@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::Orders;
 use super::run::Deps;
 use super::spec::env::{EnvValue, EnvVar};
@@ -114,6 +116,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         probe_io: Arc::new(FakeProbe::default()),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
+        network: watch::channel(None).1,
         users: Arc::default(),
     }
 }

@@ -56,6 +56,8 @@ pub struct Worker {
     told: watch::Receiver<bool>,
     /// The node's addresses, which are in the status.
     ips: HostIps,
+    /// Whether it gives pods a network.
+    network: watch::Receiver<Option<String>>,
     publisher: Publisher,
     history: History,
     /// As last observed, and when to look again at the latest; none when nothing is known.
@@ -119,6 +121,7 @@ impl Worker {
             pod,
             pods,
             ips: deps.node.ips.clone(),
+            network: deps.network.clone(),
             objects: watch::channel(0).1,
             deps,
             orders,
@@ -403,6 +406,8 @@ impl Worker {
             Ok(()) = self.pokes.changed() => self.seen = None,
             // On the host's network they are in what was seen, too.
             Ok(()) = self.ips.changed() => self.seen = None,
+            // Who waited for it need not any more.
+            Ok(()) = self.network.changed() => self.history.forget_retries(),
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {

@@ -25,6 +25,7 @@ use gantry_agent::manifest::api;
 use gantry_agent::metrics::{Metrics, ProbeMetrics};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
+use gantry_agent::registration::health::{self, Pulse};
 use gantry_agent::registration::machine::{self, HostAddresses};
 use gantry_agent::registration::stall;
 use gantry_agent::registration::{self, World};
@@ -80,13 +81,15 @@ impl Parts<'_> {
     /// Starts everything; it ends with the process, or when it is stopped.
     pub(super) async fn start(mut self) -> Result<Running> {
         let (recorder, queue) = sink::queue(self.deps.clock.clone());
+        let pulse = health::follow(Arc::new(self.runtime.clone()));
+        self.deps.network = health::network(pulse.clone());
         let mut agent = Agent::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
         let (seen_in, nothing) = watch::channel(Seen::default());
         let seen = client.clone().map(|client| source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
-        let node = self.register(&mut agent, recorder.clone())?;
+        let node = self.register(&mut agent, pulse, recorder.clone())?;
         // Their tasks end with the process.
         drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
@@ -127,7 +130,12 @@ impl Parts<'_> {
     }
 
     /// The Node object, and what admission and the serving certificate learn of it.
-    fn register(&self, agent: &mut Agent, recorder: Recorder) -> Result<watch::Receiver<Option<Arc<Node>>>> {
+    fn register(
+        &self,
+        agent: &mut Agent,
+        pulse: watch::Receiver<Pulse>,
+        recorder: Recorder,
+    ) -> Result<watch::Receiver<Option<Arc<Node>>>> {
         let Some(clients) = self.clients.clone() else {
             let (_, node) = watch::channel(None);
             return Ok(node);
@@ -138,6 +146,7 @@ impl Parts<'_> {
             lease: clients.lease.clone(),
             troubled: Arc::new(move || clients.renew()),
             about: Arc::new(self.runtime.clone()),
+            pulse,
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
             recorder,
