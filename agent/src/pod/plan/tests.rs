@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::pod::StopStep;
+use crate::pod::history::{Output, Trouble};
 use crate::pod::spec::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
-use crate::runtime::Exit;
+use crate::runtime::{Exit, Image};
 
 const NOW: Duration = Duration::from_secs(1000);
 
@@ -218,10 +219,34 @@ fn old_records_are_removed_but_the_one_before_is_kept() {
 }
 
 #[test]
-fn a_container_of_which_the_runtime_lost_track_is_removed_and_then_replaced() {
+fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_then_replaced() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Unknown)]);
-    let plan_lost = decide(RestartPolicy::Always, &seen, &Orders::default());
-    assert!(ops(&plan_lost).contains(&Op::RemoveContainer("c".into())), "{plan_lost:?}");
+    let pod = pod();
+    let mut history = memory(&pod, &seen);
+    history.images.insert("web".into(), (1, Image { id: "i".into(), ..Image::default() }));
+    let deadline = NOW + pod.grace;
+    let why = Some("Container is in \"unknown\" state, try killing it before restart".to_owned());
+    let stop = Action::StopContainer { container: "web".into(), id: "c".into(), deadline, why };
+    let remove = Action::RemoveContainer { id: "c".into() };
+    let next = |seen: &Observed, history: &History, now| plan(&pod, &Orders::default(), seen, history, now);
+    assert_eq!(next(&seen, &history, NOW).actions, [stop.clone()]);
+    history.begin(&pod, &stop, NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, []);
+    // It may have worked or not: the removal ends it by force.
+    let mut refused = history.clone();
+    let trouble = Trouble { reason: "KillContainerError".into(), message: String::new() };
+    refused.finish(&pod, &stop, Err(trouble), NOW);
+    let later = next(&seen, &refused, NOW);
+    assert_eq!((later.actions.len(), later.wake), (0, Some(NOW + Duration::from_secs(1))));
+    assert_eq!(next(&seen, &refused, NOW + Duration::from_secs(1)).actions, [remove.clone()]);
+    history.finish(&pod, &stop, Ok(Output::Done), NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, [remove.clone()]);
+    history.begin(&pod, &remove, NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, []);
+    history.finish(&pod, &remove, Ok(Output::Done), NOW);
+    let gone = observed(&[sandbox("s", 0, true)], &[]);
+    history.absorb(&pod, &gone, NOW, 0);
+    assert_eq!(ops(&next(&gone, &history, NOW)), [Op::Container("web".into())]);
     assert!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended.is_some());
 }
 
