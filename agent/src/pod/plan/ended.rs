@@ -59,7 +59,7 @@ fn done(facts: Facts<'_>, container: &Container, lost: bool) -> bool {
 /// first.
 fn sandbox_lost(facts: Facts<'_>) -> bool {
     facts.pod.restart_policy == RestartPolicy::Never
-        && facts.observed.sandboxes.iter().all(|s| !s.ready)
+        && facts.observed.sandboxes.iter().all(|s| !s.serves(facts.pod.namespaces.host_network))
         && !facts.observed.sandboxes.is_empty()
         && facts.pod.all_containers().any(|c| facts.history.was_created(&c.name))
 }

@@ -5,10 +5,11 @@ use super::{Action, Draft, Facts, stop};
 use crate::pod::spec::Role;
 use crate::runtime::{Instance, InstanceState, Sandbox};
 
-/// The newest one that is ready.
+/// The newest one that serves.
 pub(super) fn current(facts: Facts<'_>) -> Option<&Sandbox> {
-    let ready = facts.observed.sandboxes.iter().filter(|s| s.ready);
-    ready.max_by_key(|s| (s.attempt, s.created_at))
+    let host_network = facts.pod.namespaces.host_network;
+    let serving = facts.observed.sandboxes.iter().filter(|s| s.serves(host_network));
+    serving.max_by_key(|s| (s.attempt, s.created_at))
 }
 
 /// The next one.

@@ -117,6 +117,33 @@ fn a_sandbox_that_is_not_ready_is_stopped_before_the_next_is_made() {
 }
 
 #[test]
+fn a_sandbox_that_has_lost_its_address_is_replaced() {
+    let mute = Sandbox { ips: vec![], ..sandbox("s", 3, true) };
+    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", running())]);
+    let deadline = NOW + pod().grace;
+    // What runs in it gets its grace, from when it was first seen.
+    let before = decide(RestartPolicy::Always, &seen, &Orders::default());
+    assert_eq!(before.actions.first(), Some(&stop("c", "web", deadline)), "{before:?}");
+    let mut history = memory(&pod(), &seen);
+    history.absorb(&pod(), &seen, NOW + Duration::from_secs(2), 0);
+    let later = plan(&pod(), &Orders::default(), &seen, &history, NOW + Duration::from_secs(2));
+    assert_eq!(later.actions.first(), Some(&stop("c", "web", deadline)), "{later:?}");
+    // Then it is stopped as any other that does not serve, and another one made.
+    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", exited(137))]);
+    let stopped = decide(RestartPolicy::Always, &seen, &Orders::default());
+    assert!(ops(&stopped).contains(&Op::StopSandbox("s".into())), "{stopped:?}");
+    let none = decide(RestartPolicy::Always, &observed(&[mute.clone()], &[]), &Orders::default());
+    assert!(!ops(&none).contains(&Op::Sandbox), "{none:?}");
+    // A pod that is never restarted ends with it, as with one that is not ready.
+    assert_eq!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended, Some(Ended::Finished));
+    let mut on_host = pod();
+    on_host.namespaces.host_network = true;
+    let seen = observed(&[mute], &[instance("c", 0, "s", running())]);
+    let plan = plan(&on_host, &Orders::default(), &seen, &memory(&on_host, &seen), NOW);
+    assert_eq!(plan.actions, []);
+}
+
+#[test]
 fn trap_03_a_terminal_pod_stays_terminal() {
     let seen = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(1))]);
     for (policy, code, terminal) in [
