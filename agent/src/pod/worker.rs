@@ -37,6 +37,8 @@ const BUSY_POLL: Duration = Duration::from_millis(200);
 const IDLE_POLL: Duration = Duration::from_millis(500);
 const BUSY_NET: Duration = Duration::from_secs(1);
 const IDLE_NET: Duration = Duration::from_secs(10);
+/// Nothing of a stopped pod changes any more but by us: a look may only find that somebody else removed it.
+const STOPPED_NET: Duration = Duration::from_secs(300);
 /// After the runtime did not answer.
 const DOWN_POLL: Duration = Duration::from_secs(1);
 
@@ -168,7 +170,8 @@ impl Worker {
             self.tell_own("agent.predecessors", self.seen_at, admitted);
             self.publisher.mark_once("admitted", admitted);
             self.recall().await;
-            if !self.pod.containers.is_empty() {
+            // One that the API has as ended, or that is refused, never starts.
+            if !self.pod.containers.is_empty() && self.history.ended.is_none() {
                 self.objects = self.deps.api.follow(&self.pod);
             }
             let recalled = self.deps.clock.wall_nanos();
@@ -280,10 +283,12 @@ impl Worker {
             now,
             node: &self.deps.node,
         });
+        if matches!(life, Life::Stopped | Life::Gone) {
+            self.deps.api.forget(&self.pod.uid);
+        }
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
-            self.deps.api.forget(&self.pod.uid);
         }
         self.tell_turn(led_to, status.holds(ConditionKind::Ready), begun);
         let open = self.open.values().cloned().collect();
@@ -325,9 +330,12 @@ impl Worker {
 
     /// How soon to look again when nothing tells.
     fn poll(&self, life: Life) -> Duration {
+        let under_way = || self.history.flights.keys().any(Op::changes_runtime);
         let busy = match life {
             Life::Waiting | Life::Starting | Life::Stopping { .. } | Life::Gone => true,
-            Life::Running | Life::Stopped => self.history.flights.keys().any(Op::changes_runtime),
+            Life::Running => under_way(),
+            Life::Stopped if under_way() => true,
+            Life::Stopped => return STOPPED_NET,
         };
         match (*self.told.borrow(), busy) {
             (false, true) => BUSY_POLL,
