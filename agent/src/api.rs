@@ -152,7 +152,7 @@ pub trait Api: Send + Sync + fmt::Debug {
     /// rises when one of them changes, or a token is due: volumes are then to be set up again. Once for
     /// each pod; again when its references change.
     fn follow(&self, pod: &Pod) -> watch::Receiver<u64>;
-    /// The pod is gone: its objects need not be kept, its tokens are forgotten.
+    /// Nothing of the pod runs any more: its objects need not be kept, its tokens are forgotten.
     fn forget(&self, uid: &PodUid);
 }
 

@@ -1,10 +1,14 @@
 //! What the agent must know of its machine. Owns reading it once at start; never watches
-//! it. Called by the command line, which hands it to the runtime client.
+//! it: the addresses are told by whoever follows the Node object. Called by the command line, which
+//! hands it to the runtime client.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::watch;
 
 use crate::dns::{self, DnsConfig, Resolver, parse_resolv_conf};
 use crate::runtime::cri::NodeConfig;
@@ -17,12 +21,12 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// What pods may learn of their node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct NodeInfo {
     /// Lower case.
     pub name: String,
-    /// Primary first; may be empty on a machine without a network.
-    pub ips: Vec<String>,
+    /// Of the node, for its pods.
+    pub ips: HostIps,
     /// Of services; pods with a subdomain have it in their names.
     pub cluster_domain: String,
     /// Thousandths of a core.
@@ -41,6 +45,46 @@ pub struct NodeInfo {
     pub user_namespaces: BTreeSet<String>,
     /// Where pods' resolvers come from, to tell what is missing.
     pub resolver: Arc<Resolver>,
+}
+
+/// The node's addresses: primary first, then that of the other family; none on a machine without a
+/// network, or before a cloud has given any. They may come and change while pods run.
+#[derive(Debug, Clone)]
+pub struct HostIps(watch::Receiver<Vec<String>>);
+
+impl HostIps {
+    /// Those that whoever holds the sender tells.
+    #[must_use]
+    pub fn told(first: Vec<String>) -> (watch::Sender<Vec<String>>, Self) {
+        let (sender, receiver) = watch::channel(first);
+        (sender, Self(receiver))
+    }
+
+    /// As they are now.
+    #[must_use]
+    pub fn now(&self) -> Vec<String> {
+        self.0.borrow().clone()
+    }
+
+    /// Until they change; cancel-safe.
+    ///
+    /// # Errors
+    /// When they never will.
+    pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.0.changed().await
+    }
+}
+
+impl Default for HostIps {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<String>> for HostIps {
+    fn from(ips: Vec<String>) -> Self {
+        Self::told(ips).1
+    }
 }
 
 /// What could not be read.
@@ -82,6 +126,8 @@ pub struct Given {
     pub cluster_domain: Option<String>,
     /// Name servers of the cluster.
     pub cluster_dns: Vec<String>,
+    /// Its addresses until the Node object tells them; an unspecified one is looked for in its family.
+    pub ips: Option<Vec<IpAddr>>,
 }
 
 /// This machine's facts, with pod logs below `pod_logs_dir`; a resolver's configuration that is named
@@ -153,7 +199,6 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
     let ephemeral = i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX);
     Ok(NodeInfo {
         name,
-        ips: addresses(),
         cluster_domain: CLUSTER_DOMAIN.to_owned(),
         cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory,
@@ -162,18 +207,46 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
     })
 }
 
-/// The addresses that this machine would speak from to others. Nothing is sent: connecting a UDP
-/// socket only looks up the route, and a machine without one has no address to tell.
-fn addresses() -> Vec<String> {
-    let v4 = (Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)));
-    let v6 = (Ipv6Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)));
-    let from = |(any, far): (IpAddr, IpAddr)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((far, 9)).ok()?;
-        let ip = socket.local_addr().ok()?.ip();
-        (!ip.is_unspecified() && !ip.is_loopback()).then(|| ip.to_string())
+/// Those that were given; else the one that this machine would speak from to others, which is what it
+/// calls itself as a node.
+#[must_use]
+pub fn addresses(given: Option<&[IpAddr]>) -> Vec<String> {
+    let ips: Vec<IpAddr> = match given {
+        None => outward(true).or_else(|| outward(false)).into_iter().collect(),
+        Some(ips) => ips
+            .iter()
+            .filter_map(|ip| if ip.is_unspecified() { outward(ip.is_ipv4()) } else { Some(*ip) })
+            .collect(),
     };
-    [v4, v6].into_iter().filter_map(from).collect()
+    ips.iter().map(ToString::to_string).collect()
+}
+
+/// Of that family. Nothing is sent: connecting a UDP socket only looks up the route, and a machine
+/// without one has no address to tell.
+fn outward(v4: bool) -> Option<IpAddr> {
+    let (any, far): (IpAddr, IpAddr) = if v4 {
+        (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into())
+    } else {
+        (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((far, 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+}
+
+/// As upstream's GetNodeHostIPs: the first internal address, else the first external one, and the first
+/// of the other family.
+#[must_use]
+pub fn host_ips(node: &Node) -> Vec<String> {
+    let addresses = || node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of = |kind: &'static str| {
+        addresses().filter(move |a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok())
+    };
+    let mut all = of("InternalIP").chain(of("ExternalIP"));
+    let Some(primary) = all.next() else { return Vec::new() };
+    let other = all.find(|ip| ip.is_ipv4() != primary.is_ipv4());
+    [Some(primary), other].into_iter().flatten().map(|ip| ip.to_string()).collect()
 }
 
 /// proc_meminfo(5): `MemTotal:  16316412 kB`.
@@ -185,6 +258,8 @@ fn mem_total(meminfo: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::{NodeAddress, NodeStatus};
+
     use super::*;
 
     #[test]
@@ -192,6 +267,39 @@ mod tests {
         let info = info(Path::new("/no/such/root")).unwrap();
         assert!(info.cpu >= 1000 && info.memory > 0 && info.ephemeral > 0, "{info:?}");
         assert_eq!(info.name, info.name.to_lowercase());
+    }
+
+    #[test]
+    fn given_addresses_are_told_as_they_are() {
+        let given = |texts: &[&str]| {
+            let ips: Vec<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            addresses(Some(&ips))
+        };
+        assert_eq!(given(&["192.168.56.11", "fd00::1"]), ["192.168.56.11", "fd00::1"]);
+        assert_eq!(given(&[]), [""; 0]);
+        assert_eq!(given(&["0.0.0.0"]), outward(true).iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert!(addresses(None).len() <= 1, "of one family");
+    }
+
+    #[test]
+    fn host_ips_are_those_of_the_node_object_one_of_each_family() {
+        let of = |addresses: &[(&str, &str)]| {
+            let addresses = addresses
+                .iter()
+                .map(|(kind, ip)| NodeAddress { type_: (*kind).to_owned(), address: (*ip).to_owned() });
+            let status = NodeStatus { addresses: Some(addresses.collect()), ..NodeStatus::default() };
+            host_ips(&Node { status: Some(status), ..Node::default() })
+        };
+        let mixed = [
+            ("Hostname", "10.0.0.9"),
+            ("ExternalIP", "203.0.113.1"),
+            ("ExternalIP", "2001:db8::1"),
+            ("InternalIP", "192.168.56.11"),
+            ("InternalIP", "10.0.2.15"),
+        ];
+        assert_eq!(of(&mixed), ["192.168.56.11", "2001:db8::1"]);
+        assert_eq!(of(&[("ExternalIP", "203.0.113.1"), ("InternalIP", "x")]), ["203.0.113.1"]);
+        assert_eq!(of(&[("Hostname", "n1")]), [""; 0]);
     }
 
     #[test]

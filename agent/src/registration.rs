@@ -14,7 +14,7 @@ mod amount;
 mod compose;
 mod conditions;
 pub mod enforce;
-mod health;
+pub mod health;
 mod lease;
 pub mod machine;
 pub mod stall;
@@ -37,6 +37,7 @@ use crate::events::sink::Recorder;
 use crate::metrics::Metrics;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
+use health::Pulse;
 use machine::{Addresses, Machine};
 
 /// What the operator decides.
@@ -115,6 +116,8 @@ pub struct World {
     pub troubled: Arc<dyn Fn() + Send + Sync>,
     /// The container runtime.
     pub about: Arc<dyn About>,
+    /// How it is: [`health::follow`].
+    pub pulse: watch::Receiver<Pulse>,
     /// Read at start.
     pub machine: Machine,
     /// The machine's.

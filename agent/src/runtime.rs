@@ -251,6 +251,14 @@ pub struct Sandbox {
     pub ips: Vec<String>,
 }
 
+impl Sandbox {
+    /// Whether containers can be made in it. On a network of its own it has an address, or has lost it.
+    #[must_use]
+    pub fn serves(&self, host_network: bool) -> bool {
+        self.ready && (host_network || !self.ips.is_empty())
+    }
+}
+
 /// One container, one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {

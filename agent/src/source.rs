@@ -64,6 +64,16 @@ pub fn is_mirror(pod: &Pod) -> bool {
     pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
+/// Whether it was deleted without a grace and only its finalizers hold it: it goes with the last of
+/// them, and to delete it again changes nothing.
+#[must_use]
+pub fn is_held(pod: &Pod) -> bool {
+    let meta = &pod.metadata;
+    meta.deletion_timestamp.is_some()
+        && meta.deletion_grace_period_seconds == Some(0)
+        && meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -18,7 +18,7 @@ use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::metrics::Metrics;
-use gantry_agent::node::NodeInfo;
+use gantry_agent::node::{HostIps, NodeInfo};
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::run::Deps;
@@ -81,12 +81,14 @@ pub(crate) struct Made {
     pub(crate) root: Root,
     /// For what is asked of it beside pods.
     pub(crate) runtime: CriRuntime,
+    /// Where pods learn the node's addresses, which are as given until then.
+    pub(crate) ips: watch::Sender<Vec<String>>,
 }
 
 impl Setup {
     /// What pods are run with, when all they refer to is in `objects`.
     pub(crate) async fn deps(self, channel: Channel, objects: Files) -> Result<(Deps, Root)> {
-        let Made { deps, root, runtime: _ } = self.make(channel, Arc::new(objects), Arc::default()).await?;
+        let Made { deps, root, .. } = self.make(channel, Arc::new(objects), Arc::default()).await?;
         Ok((deps, root))
     }
 
@@ -108,6 +110,7 @@ impl Setup {
         if let Some(name) = given.name {
             info.name = name;
         }
+        let (ips_in, ips) = HostIps::told(node::addresses(given.ips.as_deref()));
         info.cluster_domain.clone_from(&facts.cluster_domain);
         let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
@@ -122,6 +125,7 @@ impl Setup {
             strict_groups,
             user_namespaces,
             resolver,
+            ips,
             ..info
         });
         let deps = Deps {
@@ -135,10 +139,12 @@ impl Setup {
             users: Arc::new(users),
             metrics,
             probe_metrics: Arc::default(),
+            // Without a kubelet nobody asks for it: a try tells.
+            network: watch::channel(None).1,
             node,
             runtime: Arc::new(runtime.clone()),
         };
-        Ok(Made { deps, root, runtime })
+        Ok(Made { deps, root, runtime, ips: ips_in })
     }
 }
 

@@ -35,7 +35,7 @@ fn place_of(text: &str) -> Result<Place> {
     let api: Arc<dyn Api> = Arc::new(loaded.objects);
     let node = Arc::new(NodeInfo {
         name: "n".into(),
-        ips: vec![],
+        ips: Vec::new().into(),
         cluster_domain: "cluster.local".into(),
         cpu: 2000,
         memory: 1 << 30,

@@ -228,7 +228,8 @@ impl Store {
         Ok(self.write(Target { sub: None, ..target }, object))
     }
 
-    /// A pod that has a node and a grace is only marked; a mirror pod has none.
+    /// A pod that has a node and a grace is only marked, as is what has finalizers; a mirror pod has no
+    /// grace.
     pub(super) fn delete(&mut self, target: &Target, options: &Value) -> Result<Value, No> {
         let old = self.existing(target)?.clone();
         let wanted = options.pointer("/preconditions/uid");
@@ -240,7 +241,10 @@ impl Store {
         let placed = old.pointer("/spec/nodeName").is_some();
         let own = old.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
         let grace = options.get("gracePeriodSeconds").and_then(Value::as_i64).unwrap_or(own);
-        if target.plural != "pods" || mirror || !placed || grace == 0 {
+        let grace = if target.plural != "pods" || mirror || !placed { 0 } else { grace };
+        let held =
+            old.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty());
+        if grace == 0 && !held {
             return self.drop_object(target).ok_or(No(404, "NotFound", String::new()));
         }
         let mut object = old;

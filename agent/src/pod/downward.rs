@@ -30,8 +30,8 @@ pub fn field(pod: &Pod, path: &str, facts: &PodFacts, node: &NodeInfo) -> Result
         "metadata.annotations" => lines(&pod.annotations),
         "spec.nodeName" => node.name.clone(),
         "spec.serviceAccountName" => pod.shown.service_account.clone(),
-        "status.hostIP" => node.ips.first().cloned().unwrap_or_default(),
-        "status.hostIPs" => node.ips.join(","),
+        "status.hostIP" => node.ips.now().first().cloned().unwrap_or_default(),
+        "status.hostIPs" => node.ips.now().join(","),
         "status.podIP" => facts.ips.first().cloned().unwrap_or_default(),
         "status.podIPs" => facts.ips.join(","),
         other => return Err(format!("unsupported fieldPath: {other}")),
@@ -113,7 +113,7 @@ mod tests {
     fn node() -> NodeInfo {
         NodeInfo {
             name: "n1".into(),
-            ips: vec!["10.0.0.1".into(), "fd00::1".into()],
+            ips: vec!["10.0.0.1".into(), "fd00::1".into()].into(),
             cluster_domain: "cluster.local".into(),
             cpu: 2000,
             memory: 1 << 30,

@@ -230,7 +230,7 @@ impl History {
         }
         self.absorb_definitions(pod, observed, now);
         self.absorb_verdicts(pod, observed);
-        self.absorb_sandboxes(observed, now, wall);
+        self.absorb_sandboxes(pod, observed, now, wall);
         self.absorb_runners(pod, observed, now, wall);
         self.looked = true;
     }
@@ -260,12 +260,12 @@ impl History {
         }
     }
 
-    fn absorb_sandboxes(&mut self, observed: &Observed, now: Duration, wall: i64) {
+    fn absorb_sandboxes(&mut self, pod: &Pod, observed: &Observed, now: Duration, wall: i64) {
         self.sandbox_attempt = self.sandbox_attempt.max(observed.sandboxes.iter().map(|s| s.attempt).max());
         let there = |id: &String| observed.sandboxes.iter().any(|s| s.id == *id);
         self.stopped_sandboxes.retain(there);
         self.lost_sandboxes.retain(|id, _| there(id));
-        for sandbox in observed.sandboxes.iter().filter(|s| !s.ready) {
+        for sandbox in observed.sandboxes.iter().filter(|s| !s.serves(pod.namespaces.host_network)) {
             self.lost_sandboxes.entry(sandbox.id.clone()).or_insert(now);
         }
         if !self.looked && self.active_before.is_zero() {
@@ -327,7 +327,7 @@ impl History {
         self.active_before + now.saturating_sub(self.begun)
     }
 
-    /// When the sandbox was first seen not to be ready, or not to be the one that counts.
+    /// When the sandbox was first seen not to serve.
     #[must_use]
     pub fn lost_at(&self, sandbox: &str, now: Duration) -> Duration {
         self.lost_sandboxes.get(sandbox).copied().unwrap_or(now)

@@ -96,7 +96,7 @@ pub fn status(seen: Seen<'_>) -> PodStatus {
         recursive_read_only: node.recursive_read_only,
         ip: ips.first().cloned().unwrap_or_default(),
         ips,
-        host_ips: node.ips.clone(),
+        host_ips: node.ips.now(),
         qos: qos(pod),
         conditions,
         started_at: 0,

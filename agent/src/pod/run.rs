@@ -11,7 +11,7 @@ mod probe;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::count;
 use super::history::{Output, Trouble};
@@ -53,6 +53,8 @@ pub struct Deps {
     pub checkpoints: Arc<dyn Checkpoints>,
     /// What pods may learn of their node.
     pub node: Arc<NodeInfo>,
+    /// Why pods can get no network just now, in upstream's words.
+    pub network: watch::Receiver<Option<String>>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
     /// What is counted.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::Orders;
 use super::run::Deps;
 use super::spec::env::{EnvValue, EnvVar};
@@ -63,7 +65,7 @@ pub(crate) fn pod() -> Pod {
 pub(crate) fn node_info() -> NodeInfo {
     NodeInfo {
         name: "node".into(),
-        ips: vec!["192.0.2.1".into()],
+        ips: vec!["192.0.2.1".into()].into(),
         cluster_domain: "cluster.local".into(),
         cpu: 2000,
         memory: 1 << 30,
@@ -114,6 +116,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         probe_io: Arc::new(FakeProbe::default()),
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
+        network: watch::channel(None).1,
         users: Arc::default(),
         metrics: Arc::default(),
         probe_metrics: Arc::default(),

@@ -25,6 +25,7 @@ use super::{Life, Orders};
 use crate::admission::Rejection;
 use crate::agent::Wanted;
 use crate::events::{Kind, Note};
+use crate::node::HostIps;
 use crate::runtime::Observed;
 use crate::timeline::Span;
 pub use handle::PodHandle;
@@ -37,6 +38,8 @@ const BUSY_POLL: Duration = Duration::from_millis(200);
 const IDLE_POLL: Duration = Duration::from_millis(500);
 const BUSY_NET: Duration = Duration::from_secs(1);
 const IDLE_NET: Duration = Duration::from_secs(10);
+/// Nothing of a stopped pod changes any more but by us: a look may only find that somebody else removed it.
+const STOPPED_NET: Duration = Duration::from_secs(300);
 /// After the runtime did not answer.
 const DOWN_POLL: Duration = Duration::from_secs(1);
 
@@ -54,6 +57,10 @@ pub struct Worker {
     pokes: watch::Receiver<u64>,
     /// Whether the runtime's events arrive.
     told: watch::Receiver<bool>,
+    /// The node's addresses, which are in the status.
+    ips: HostIps,
+    /// Whether it gives pods a network.
+    network: watch::Receiver<Option<String>>,
     publisher: Publisher,
     history: History,
     /// As last observed, and when to look again at the latest; none when nothing is known.
@@ -122,6 +129,8 @@ impl Worker {
         let worker = Self {
             pod,
             pods,
+            ips: deps.node.ips.clone(),
+            network: deps.network.clone(),
             objects: watch::channel(0).1,
             deps,
             orders,
@@ -173,7 +182,8 @@ impl Worker {
             self.tell_own("agent.predecessors", self.seen_at, admitted);
             self.publisher.mark_once("admitted", admitted);
             self.recall().await;
-            if !self.pod.containers.is_empty() {
+            // One that the API has as ended, or that is refused, never starts.
+            if !self.pod.containers.is_empty() && self.history.ended.is_none() {
                 self.objects = self.deps.api.follow(&self.pod);
             }
             let recalled = self.deps.clock.wall_nanos();
@@ -238,7 +248,8 @@ impl Worker {
                 if self.pod.namespaces.host_network {
                     // The runtime tells none: the node's are the pod's, for probes, hooks and the
                     // downward API, too.
-                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&self.deps.node.ips));
+                    let ips = self.deps.node.ips.now();
+                    observed.sandboxes.iter_mut().for_each(|s| s.ips.clone_from(&ips));
                 }
                 if let Some(oldest) =
                     observed.sandboxes.iter().map(|s| s.created_at).filter(|at| *at > 0).min()
@@ -304,10 +315,12 @@ impl Worker {
             now,
             node: &self.deps.node,
         });
+        if matches!(life, Life::Stopped | Life::Gone) {
+            self.deps.api.forget(&self.pod.uid);
+        }
         if life == Life::Gone {
             // Before it is told: a new pod of this UID counts attempts by the logs it finds.
             self.forget_logs().await;
-            self.deps.api.forget(&self.pod.uid);
             count::gone(&self.deps, &self.pod);
         }
         let since = span_of(self.seen_at, wall);
@@ -352,9 +365,12 @@ impl Worker {
 
     /// How soon to look again when nothing tells.
     fn poll(&self, life: Life) -> Duration {
+        let under_way = || self.history.flights.keys().any(Op::changes_runtime);
         let busy = match life {
             Life::Waiting | Life::Starting | Life::Stopping { .. } | Life::Gone => true,
-            Life::Running | Life::Stopped => self.history.flights.keys().any(Op::changes_runtime),
+            Life::Running => under_way(),
+            Life::Stopped if under_way() => true,
+            Life::Stopped => return STOPPED_NET,
         };
         match (*self.told.borrow(), busy) {
             (false, true) => BUSY_POLL,
@@ -431,6 +447,10 @@ impl Worker {
                 self.history.forget_retries();
             }
             Ok(()) = self.pokes.changed() => self.seen = None,
+            // On the host's network they are in what was seen, too.
+            Ok(()) = self.ips.changed() => self.seen = None,
+            // Who waited for it need not any more.
+            Ok(()) = self.network.changed() => self.history.forget_retries(),
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {

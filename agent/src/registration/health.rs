@@ -1,5 +1,5 @@
 //! Whether the runtime can take pods: asked for every few seconds, and told in upstream's words.
-//! Owns the asking; never decides what becomes of the node. Called by [`super`].
+//! Owns the asking; never decides what becomes of the node or a pod. Started by the kubelet's wiring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::runtime::about::{About, Health, Version};
+use crate::runtime::about::{About, Condition, Health, Version};
 
 /// As upstream's updateRuntimeUp; sooner until it is up for the first time.
 const EVERY: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of the runtime.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pulse {
+pub struct Pulse {
     pub(super) version: Option<Version>,
     /// Of the last answer.
     pub(super) health: Option<Health>,
@@ -41,17 +41,14 @@ impl Pulse {
             troubles.push("network state unknown".to_owned());
             return troubles;
         };
-        let of = |what: &str, condition: &Option<_>| match condition {
-            None => format!("{what} not ready: <nil>"),
-            Some(condition) => format!("{what} not ready: {condition}"),
-        };
-        if !health.runtime.as_ref().is_some_and(|condition| condition.holds) {
-            troubles.push(of("container runtime", &health.runtime));
-        }
-        if !health.network.as_ref().is_some_and(|condition| condition.holds) {
-            troubles.push(of("container runtime network", &health.network));
-        }
+        troubles.extend(trouble("container runtime", health.runtime.as_ref()));
+        troubles.extend(self.network_trouble());
         troubles
+    }
+
+    /// Why pods get no network, when the runtime says that they get none.
+    fn network_trouble(&self) -> Option<String> {
+        trouble("container runtime network", self.health.as_ref()?.network.as_ref())
     }
 
     fn well(&self) -> bool {
@@ -62,8 +59,40 @@ impl Pulse {
     }
 }
 
+fn trouble(what: &str, condition: Option<&Condition>) -> Option<String> {
+    match condition {
+        None => Some(format!("{what} not ready: <nil>")),
+        Some(condition) if !condition.holds => Some(format!("{what} not ready: {condition}")),
+        Some(_) => None,
+    }
+}
+
+/// What keeps pods from getting a network; none when nothing does, or nobody knows. Ends when nobody
+/// listens.
+#[must_use]
+pub fn network(mut pulse: watch::Receiver<Pulse>) -> watch::Receiver<Option<String>> {
+    let (sender, receiver) = watch::channel(None);
+    tokio::spawn(async move {
+        loop {
+            let now = pulse.borrow_and_update().network_trouble();
+            sender.send_if_modified(|known| {
+                let new = *known != now;
+                *known = now;
+                new
+            });
+            tokio::select! {
+                // A change stays marked until it was looked at.
+                changed = pulse.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    receiver
+}
+
 /// Asks until nobody listens.
-pub(super) fn follow(about: Arc<dyn About>) -> watch::Receiver<Pulse> {
+#[must_use]
+pub fn follow(about: Arc<dyn About>) -> watch::Receiver<Pulse> {
     let (sender, receiver) = watch::channel(Pulse::default());
     tokio::spawn(async move {
         let mut was_well = false;
@@ -99,4 +128,37 @@ async fn ask(about: &dyn About, mut pulse: Pulse) -> Pulse {
         pulse.version = Some(version);
     }
     pulse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_network_that_is_not_ready_is_told_in_upstreams_words_and_so_is_the_end_of_it() {
+        let (pulse_in, pulse) = watch::channel(Pulse::default());
+        let mut network = network(pulse);
+        let says = |condition: Option<(bool, &str)>| {
+            let kind = "NetworkReady".to_owned();
+            let of = |(holds, reason): (bool, &str)| Condition {
+                kind,
+                holds,
+                reason: reason.to_owned(),
+                message: "cni config uninitialized".to_owned(),
+            };
+            let health = Health { network: condition.map(of), ..Health::default() };
+            pulse_in.send_replace(Pulse { health: Some(health), ..Pulse::default() });
+        };
+        says(Some((false, "NetworkPluginNotReady")));
+        let wanted = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni config uninitialized";
+        network.wait_for(|why| why.as_deref() == Some(wanted)).await.unwrap();
+        says(Some((true, "")));
+        network.wait_for(Option::is_none).await.unwrap();
+        says(None);
+        let wanted = "container runtime network not ready: <nil>";
+        network.wait_for(|why| why.as_deref() == Some(wanted)).await.unwrap();
+        // A runtime that does not answer says nothing of its network.
+        pulse_in.send_replace(Pulse::default());
+        network.wait_for(Option::is_none).await.unwrap();
+    }
 }

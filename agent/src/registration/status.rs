@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::compose::{self, Facts};
-use super::health::{self, Pulse};
 use super::machine::Addresses;
 use super::startup::Startup;
 use super::{Settings, World, conditions};
@@ -58,7 +57,6 @@ pub(super) struct Reporter {
     settings: Settings,
     world: World,
     node: watch::Receiver<Option<Arc<Node>>>,
-    pulse: watch::Receiver<Pulse>,
     /// The answer to the last write.
     answered: Option<Arc<Node>>,
     /// As the runtime listed them last.
@@ -75,14 +73,12 @@ pub(super) struct Reporter {
 
 impl Reporter {
     pub(super) fn new(settings: Settings, world: World, node: watch::Receiver<Option<Arc<Node>>>) -> Self {
-        let pulse = health::follow(world.about.clone());
         let (booted, begun) = (world.machine.booted_at, world.clock.wall_nanos());
         Self {
             startup: Startup::new(world.metrics.clone(), booted, begun),
             settings,
             world,
             node,
-            pulse,
             answered: None,
             images: None,
             told: None,
@@ -100,7 +96,7 @@ impl Reporter {
             self.note(Kind::Warning, "CgroupV1", CGROUP_V1);
         }
         // The runtime's first answer, so that the first report of a restarted kubelet is no NotReady.
-        let mut pulse = self.pulse.clone();
+        let mut pulse = self.world.pulse.clone();
         let answered = pulse.wait_for(|pulse| pulse.health.is_some());
         if timeout(Duration::from_secs(2), answered).await.is_err() {
             tracing::warn!("the runtime has not said yet how it is");
@@ -126,7 +122,7 @@ impl Reporter {
                 tokio::time::sleep(FIRST_WAIT).await;
                 return;
             }
-            let (pulse, troubles) = (&mut self.pulse, &mut self.world.troubles);
+            let (pulse, troubles) = (&mut self.world.pulse, &mut self.world.troubles);
             // All arms are cancel-safe: a change stays marked, a timer has no state.
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => return,
@@ -137,7 +133,7 @@ impl Reporter {
     }
 
     fn troubles(&self) -> Vec<String> {
-        let mut troubles = self.pulse.borrow().troubles(Instant::now());
+        let mut troubles = self.world.pulse.borrow().troubles(Instant::now());
         troubles.extend(self.world.troubles.borrow().iter().cloned());
         troubles
     }
@@ -284,7 +280,7 @@ impl Reporter {
     async fn composed(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
         self.list_images().await;
         let addresses = self.addresses().await;
-        let pulse = self.pulse.borrow().clone();
+        let pulse = self.world.pulse.borrow().clone();
         let facts = Facts {
             settings: &self.settings,
             machine: &self.world.machine,

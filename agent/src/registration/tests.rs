@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::health;
 use super::machine::{Addresses, Machine};
 use super::{Registered, Settings, Threshold, World, start};
 use crate::clock::FakeClock;
@@ -193,6 +194,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         lease: server.client(),
         troubled: Arc::new(|| {}),
         about: Arc::new(about.clone()),
+        pulse: health::follow(Arc::new(about.clone())),
         machine,
         addresses: Arc::new(FakeAddresses {
             own: vec!["10.0.0.5".parse().unwrap()],

@@ -26,7 +26,7 @@ use crate::pod::spec;
 use crate::pod::spec::Origin;
 use crate::pod::worker::PodHandle;
 use crate::random;
-use crate::source::{MIRROR, Seen};
+use crate::source::{self, MIRROR, Seen};
 
 /// The static pod's own mark: what its mirror must carry.
 const HASH: &str = "kubernetes.io/config.hash";
@@ -230,7 +230,8 @@ fn plan(
             }
             None => !alive.contains(&name),
         };
-        if wrong {
+        // One that is held goes by itself.
+        if wrong && !source::is_held(mirror) {
             acts.push(Act::Delete(name, uid.to_string()));
         }
     }

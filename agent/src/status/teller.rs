@@ -24,6 +24,7 @@ use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, StopStep};
 use crate::random;
+use crate::source;
 use crate::strategic;
 
 /// After a failure.
@@ -409,8 +410,8 @@ fn end_of(word: &Word) -> End {
 /// The API's phase must be terminal first: whoever watches sees how the pod ended (trap 4).
 fn deletable(pod: &Pod, end: End) -> bool {
     let marked = pod.metadata.deletion_timestamp.is_some();
-    let mirror = crate::source::is_mirror(pod);
-    end == End::Gone && marked && !mirror && pod.status.as_ref().is_some_and(merge::terminal)
+    let left_alone = source::is_mirror(pod) || source::is_held(pod);
+    end == End::Gone && marked && !left_alone && pod.status.as_ref().is_some_and(merge::terminal)
 }
 
 /// From what the API has to what it should have, guarded by the UID.

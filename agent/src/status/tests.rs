@@ -364,6 +364,25 @@ async fn trap_04_the_end_is_told_before_the_pod_is_deleted_and_only_when_nothing
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_finalizers_hold_is_deleted_once() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    bed.phase(WEB, "Pending").await;
+    server.edit(WEB, |pod| {
+        pod["metadata"]["finalizers"] = json!(["example.com/keep"]);
+        pod["metadata"]["deletionTimestamp"] = json!("2026-11-22T00:00:00Z");
+        pod["metadata"]["deletionGracePeriodSeconds"] = json!(5);
+    });
+    worker.says(Phase::Succeeded, "");
+    worker.is(Life::Gone);
+    bed.until("deleted", WEB, |pod| pod["metadata"]["deletionGracePeriodSeconds"] == 0).await;
+    sleep(Duration::from_secs(600)).await;
+    let deletes = bed.writes().iter().filter(|asked| asked.method == "DELETE").count();
+    assert_eq!(deletes, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_has_ended_by_itself_stays_until_somebody_deletes_it() {
     let server = FakeApiServer::default();
     let bed = Bed::new(&server);

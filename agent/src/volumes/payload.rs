@@ -133,7 +133,7 @@ mod tests {
         api.put_secret("s", "Opaque", &[("b", "3")]);
         let node = NodeInfo {
             name: "n".into(),
-            ips: vec![],
+            ips: Vec::new().into(),
             cluster_domain: String::new(),
             cpu: 0,
             memory: 0,

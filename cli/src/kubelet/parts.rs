@@ -25,6 +25,7 @@ use gantry_agent::manifest::api;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::registration::enforce::{self, Holding};
+use gantry_agent::registration::health::{self, Pulse};
 use gantry_agent::registration::machine::{self, HostAddresses};
 use gantry_agent::registration::stall;
 use gantry_agent::registration::{self, World};
@@ -37,7 +38,7 @@ use gantry_agent::server::{self, Server};
 use gantry_agent::source::{self, Seen};
 use gantry_agent::status::mirror::{self, Mirrors};
 use gantry_agent::status::{self, form, starts};
-use gantry_agent::{static_pods, sync, version};
+use gantry_agent::{node, static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -62,6 +63,8 @@ pub(super) struct Parts<'a> {
     pub(super) certificate: Arc<dyn ResolvesServerCert>,
     /// Where the serving certificate learns the node's names.
     pub(super) names: watch::Sender<Option<Names>>,
+    /// Where pods learn the node's addresses.
+    pub(super) ips: watch::Sender<Vec<String>>,
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) checks: Checks,
     pub(super) verbosity: Verbosity,
@@ -78,13 +81,15 @@ impl Parts<'_> {
     /// Starts everything; it ends with the process, or when it is stopped.
     pub(super) async fn start(mut self) -> Result<Running> {
         let (recorder, queue) = sink::queue(self.deps.clock.clone());
+        let pulse = health::follow(Arc::new(self.runtime.clone()));
+        self.deps.network = health::network(pulse.clone());
         let mut agent = Agent::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
         let (seen_in, nothing) = watch::channel(Seen::default());
         let seen = client.clone().map(|client| source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
-        let node = self.register(&mut agent, recorder.clone())?;
+        let node = self.register(&mut agent, pulse, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
         drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
@@ -131,7 +136,12 @@ impl Parts<'_> {
     }
 
     /// The Node object, and what admission and the serving certificate learn of it.
-    fn register(&self, agent: &mut Agent, recorder: Recorder) -> Result<watch::Receiver<Option<Arc<Node>>>> {
+    fn register(
+        &self,
+        agent: &mut Agent,
+        pulse: watch::Receiver<Pulse>,
+        recorder: Recorder,
+    ) -> Result<watch::Receiver<Option<Arc<Node>>>> {
         let Some(clients) = self.clients.clone() else {
             let (_, node) = watch::channel(None);
             return Ok(node);
@@ -142,6 +152,7 @@ impl Parts<'_> {
             lease: clients.lease.clone(),
             troubled: Arc::new(move || clients.renew()),
             about: Arc::new(self.runtime.clone()),
+            pulse,
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
             recorder,
@@ -154,13 +165,16 @@ impl Parts<'_> {
         // Told on last: who knows the node may count on its admission.
         let (known_in, known) = watch::channel(None);
         let rules = wiring::admission(self.config)?;
-        let (mut node, names) = (registered.node, self.names.clone());
+        let (mut node, names, ips) = (registered.node, self.names.clone(), self.ips.clone());
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
                 if let Some(node) = &now {
                     admission_in.send_replace(Some(Arc::new(api::node(node, &rules))));
-                    names.send_if_modified(|old| replace(old, names_of(node)));
+                    names.send_if_modified(|old| replace(old, Some(names_of(node))));
+                    // One that tells none yet takes none away.
+                    let told = node::host_ips(node);
+                    ips.send_if_modified(|old| !told.is_empty() && replace(old, told));
                 }
                 known_in.send_replace(now);
                 if node.changed().await.is_err() {
@@ -268,9 +282,9 @@ impl Parts<'_> {
     }
 }
 
-fn replace(old: &mut Option<Names>, new: Names) -> bool {
-    let changed = old.as_ref() != Some(&new);
-    *old = Some(new);
+fn replace<T: PartialEq>(old: &mut T, new: T) -> bool {
+    let changed = *old != new;
+    *old = new;
     changed
 }
 

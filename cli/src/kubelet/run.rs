@@ -115,7 +115,7 @@ async fn serve(work: Work) -> Result<()> {
     adopt_driver(&mut config, channel.clone()).await?;
     tracing::debug!(configuration = %config::configz(&config), "KubeletConfiguration");
     let clients = identity.as_ref().map(|identity| identity.clients.clone());
-    let (Made { deps, root: _root, runtime }, socket) =
+    let (Made { deps, root: _root, runtime, ips }, socket) =
         setup(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
     let checks = Checks::default();
     let (node, clock) = (deps.node.clone(), deps.clock.clone());
@@ -130,6 +130,7 @@ async fn serve(work: Work) -> Result<()> {
         runtime,
         certificate: serving.resolver(),
         names,
+        ips,
         notices,
         checks: checks.clone(),
         verbosity,
@@ -299,7 +300,7 @@ async fn setup(
         root,
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: flags.seccomp_default || config.seccomp_default == Some(true),
-        given: wiring::given(config, name),
+        given: wiring::given(flags, config, name)?,
     };
     let api: Arc<dyn Api> = match clients {
         Some(clients) => Arc::new(Cluster::new(clients.pods.clone(), Arc::new(SystemClock::new()))),

@@ -58,14 +58,16 @@ fn number<T: TryFrom<i64> + Default>(value: Option<i32>) -> T {
     whole(value.unwrap_or_default())
 }
 
-/// What the machine is told about itself.
-pub(super) fn given(config: &KubeletConfiguration, name: &str) -> Given {
-    Given {
+/// What the machine is told about itself. Of a cloud's node nobody but the cloud knows the addresses.
+pub(super) fn given(flags: &KubeletFlags, config: &KubeletConfiguration, name: &str) -> Result<Given, Error> {
+    let ips = node_ips(&flags.node_ip)?;
+    Ok(Given {
         name: Some(name.to_owned()),
         resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
         cluster_domain: Some(config.cluster_domain.clone()),
         cluster_dns: config.cluster_dns.clone(),
-    }
+        ips: (!ips.is_empty() || flags.cloud_provider == "external").then_some(ips),
+    })
 }
 
 /// The way to the API server.

@@ -263,8 +263,8 @@ impl View<'_> {
     /// The sandbox that serves the pod, if there is no reason to make another.
     pub(super) fn serving(&self) -> Option<&Sandbox> {
         let ready = self.observed.sandboxes.iter().filter(|s| s.ready).count();
-        let has_address = |s: &&Sandbox| self.pod.namespaces.host_network || !s.ips.is_empty();
-        self.observed.newest_sandbox().filter(|s| s.ready && ready == 1).filter(has_address)
+        let serves = |s: &&Sandbox| s.serves(self.pod.namespaces.host_network);
+        self.observed.newest_sandbox().filter(serves).filter(|_| ready == 1)
     }
 
     pub(super) fn ips(&self) -> Vec<String> {

@@ -30,6 +30,8 @@ pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Containe
         Next::Start { id } => {
             return draft.act(facts, Action::StartContainer { container: name.clone(), id });
         }
+        // Two of one container would write to the same volumes.
+        Next::Another { .. } if is_lost(facts, container) => return,
         Next::Another { ended } => ended,
     };
     let attempt = facts.history.next_attempt(name);
@@ -96,6 +98,12 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
             }
         }
     }
+}
+
+/// Whether the runtime has one of it that may run or not.
+fn is_lost(facts: Facts<'_>, container: &Container) -> bool {
+    let mut own = facts.observed.containers.iter().filter(|c| c.name == container.name);
+    own.any(|c| c.state == InstanceState::Unknown)
 }
 
 /// Whether one that has ended so is started again.

@@ -76,7 +76,7 @@ fn forgotten(facts: Facts<'_>, container: &Container) -> bool {
 /// first.
 fn sandbox_lost(facts: Facts<'_>) -> bool {
     facts.pod.restart_policy == RestartPolicy::Never
-        && facts.observed.sandboxes.iter().all(|s| !s.ready)
+        && facts.observed.sandboxes.iter().all(|s| !s.serves(facts.pod.namespaces.host_network))
         && !facts.observed.sandboxes.is_empty()
         && facts.pod.all_containers().any(|c| facts.history.was_created(&c.name))
 }

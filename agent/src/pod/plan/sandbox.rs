@@ -5,10 +5,11 @@ use super::{Action, Draft, Facts, stop};
 use crate::pod::spec::Role;
 use crate::runtime::{Instance, InstanceState, Sandbox};
 
-/// The newest one that is ready.
+/// The newest one that serves.
 pub(super) fn current(facts: Facts<'_>) -> Option<&Sandbox> {
-    let ready = facts.observed.sandboxes.iter().filter(|s| s.ready);
-    ready.max_by_key(|s| (s.attempt, s.created_at))
+    let host_network = facts.pod.namespaces.host_network;
+    let serving = facts.observed.sandboxes.iter().filter(|s| s.serves(host_network));
+    serving.max_by_key(|s| (s.attempt, s.created_at))
 }
 
 /// The next one.
@@ -47,7 +48,8 @@ pub(super) fn stop_leftovers(facts: Facts<'_>, draft: &mut Draft, current: Optio
 }
 
 /// Keeps the newest record of each container and the one before it, and the sandboxes
-/// they are in. Of init containers only the newest, as upstream.
+/// they are in. Of init containers only the newest, as upstream. None of one of which the runtime lost
+/// track: only its removal ends it for sure.
 pub(super) fn remove_old(facts: Facts<'_>, draft: &mut Draft, current: Option<&Sandbox>) {
     for instance in &facts.observed.containers {
         let newer = facts.observed.containers.iter().filter(|other| {
@@ -60,7 +62,7 @@ pub(super) fn remove_old(facts: Facts<'_>, draft: &mut Draft, current: Option<&S
             InstanceState::Running { .. } => false,
             InstanceState::Exited(_) => newer.count() >= keep,
             InstanceState::Created => current.is_some_and(|s| s.id != instance.sandbox),
-            InstanceState::Unknown => true,
+            InstanceState::Unknown => stop::lost(facts, draft, instance),
         };
         // What it had to say is read first.
         if useless && (instance.exit().is_none() || facts.history.words.contains_key(&instance.id)) {

@@ -50,6 +50,25 @@ pub(in crate::pod) fn one(facts: Facts<'_>, draft: &mut Draft, instance: &Instan
     }
 }
 
+/// One of which the runtime lost track may still run: it is asked to stop within its grace. Whether that
+/// was done, and it may be removed, which ends it for sure.
+pub(super) fn lost(facts: Facts<'_>, draft: &mut Draft, instance: &Instance) -> bool {
+    let (container, id) = (instance.name.clone(), instance.id.clone());
+    let why = "Container is in \"unknown\" state, try killing it before restart".to_owned();
+    let deadline = facts.now + facts.pod.grace;
+    let asked = facts.history.killing.contains(&id);
+    let action = Action::StopContainer { container, id, deadline, why: Some(why) };
+    let op = action.op();
+    if !asked {
+        draft.act(facts, action);
+    } else if let Some(until) = facts.history.retry_at(&op, facts.now) {
+        draft.wake_at(until);
+    } else {
+        return !facts.history.flights.contains_key(&op);
+    }
+    false
+}
+
 /// Main containers at once; a sidecar when they and the sidecars after it have ended.
 pub(in crate::pod) fn is_turn(facts: Facts<'_>, instance: &Instance) -> bool {
     let runs = |container: &Container| {

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::pod::StopStep;
+use crate::pod::history::{Output, Trouble};
 use crate::pod::spec::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
-use crate::runtime::Exit;
+use crate::runtime::{Exit, Image};
 
 const NOW: Duration = Duration::from_secs(1000);
 
@@ -117,6 +118,33 @@ fn a_sandbox_that_is_not_ready_is_stopped_before_the_next_is_made() {
 }
 
 #[test]
+fn a_sandbox_that_has_lost_its_address_is_replaced() {
+    let mute = Sandbox { ips: vec![], ..sandbox("s", 3, true) };
+    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", running())]);
+    let deadline = NOW + pod().grace;
+    // What runs in it gets its grace, from when it was first seen.
+    let before = decide(RestartPolicy::Always, &seen, &Orders::default());
+    assert_eq!(before.actions.first(), Some(&stop("c", "web", deadline)), "{before:?}");
+    let mut history = memory(&pod(), &seen);
+    history.absorb(&pod(), &seen, NOW + Duration::from_secs(2), 0);
+    let later = plan(&pod(), &Orders::default(), &seen, &history, NOW + Duration::from_secs(2));
+    assert_eq!(later.actions.first(), Some(&stop("c", "web", deadline)), "{later:?}");
+    // Then it is stopped as any other that does not serve, and another one made.
+    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", exited(137))]);
+    let stopped = decide(RestartPolicy::Always, &seen, &Orders::default());
+    assert!(ops(&stopped).contains(&Op::StopSandbox("s".into())), "{stopped:?}");
+    let none = decide(RestartPolicy::Always, &observed(&[mute.clone()], &[]), &Orders::default());
+    assert!(!ops(&none).contains(&Op::Sandbox), "{none:?}");
+    // A pod that is never restarted ends with it, as with one that is not ready.
+    assert_eq!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended, Some(Ended::Finished));
+    let mut on_host = pod();
+    on_host.namespaces.host_network = true;
+    let seen = observed(&[mute], &[instance("c", 0, "s", running())]);
+    let plan = plan(&on_host, &Orders::default(), &seen, &memory(&on_host, &seen), NOW);
+    assert_eq!(plan.actions, []);
+}
+
+#[test]
 fn trap_03_a_terminal_pod_stays_terminal() {
     let seen = observed(&[sandbox("s", 0, false)], &[instance("c", 0, "s", exited(1))]);
     for (policy, code, terminal) in [
@@ -219,10 +247,34 @@ fn old_records_are_removed_but_the_one_before_is_kept() {
 }
 
 #[test]
-fn a_container_of_which_the_runtime_lost_track_is_removed_and_then_replaced() {
+fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_then_replaced() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Unknown)]);
-    let plan_lost = decide(RestartPolicy::Always, &seen, &Orders::default());
-    assert!(ops(&plan_lost).contains(&Op::RemoveContainer("c".into())), "{plan_lost:?}");
+    let pod = pod();
+    let mut history = memory(&pod, &seen);
+    history.images.insert("web".into(), (1, Image { id: "i".into(), ..Image::default() }));
+    let deadline = NOW + pod.grace;
+    let why = Some("Container is in \"unknown\" state, try killing it before restart".to_owned());
+    let stop = Action::StopContainer { container: "web".into(), id: "c".into(), deadline, why };
+    let remove = Action::RemoveContainer { id: "c".into() };
+    let next = |seen: &Observed, history: &History, now| plan(&pod, &Orders::default(), seen, history, now);
+    assert_eq!(next(&seen, &history, NOW).actions, [stop.clone()]);
+    history.begin(&pod, &stop, NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, []);
+    // It may have worked or not: the removal ends it by force.
+    let mut refused = history.clone();
+    let trouble = Trouble { reason: "KillContainerError".into(), message: String::new() };
+    refused.finish(&pod, &stop, Err(trouble), NOW);
+    let later = next(&seen, &refused, NOW);
+    assert_eq!((later.actions.len(), later.wake), (0, Some(NOW + Duration::from_secs(1))));
+    assert_eq!(next(&seen, &refused, NOW + Duration::from_secs(1)).actions, [remove.clone()]);
+    history.finish(&pod, &stop, Ok(Output::Done), NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, [remove.clone()]);
+    history.begin(&pod, &remove, NOW);
+    assert_eq!(next(&seen, &history, NOW).actions, []);
+    history.finish(&pod, &remove, Ok(Output::Done), NOW);
+    let gone = observed(&[sandbox("s", 0, true)], &[]);
+    history.absorb(&pod, &gone, NOW, 0);
+    assert_eq!(ops(&next(&gone, &history, NOW)), [Op::Container("web".into())]);
     assert!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended.is_some());
 }
 

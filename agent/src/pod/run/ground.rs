@@ -65,6 +65,7 @@ pub(super) async fn sandbox(
     cgroup_parent: &str,
     replaces: bool,
 ) -> Result<String, Trouble> {
+    networked(task).await?;
     if replaces {
         let message = "Pod sandbox changed, it will be killed and re-created.";
         task.tell(Normal, "SandboxChanged", message).await;
@@ -84,6 +85,15 @@ pub(super) async fn sandbox(
             Err(trouble("CreatePodSandboxError", message))
         }
     }
+}
+
+/// Without a network the runtime's tries would only fail; the node's own is always there.
+async fn networked(task: Task<'_>) -> Result<(), Trouble> {
+    let why = task.deps.network.borrow().clone().filter(|_| !task.pod.namespaces.host_network);
+    let Some(why) = why else { return Ok(()) };
+    let message = format!("network is not ready: {why}");
+    task.tell(Warning, "NetworkNotReady", message.as_str()).await;
+    Err(trouble("NetworkNotReady", message))
 }
 
 /// Everything that the sandbox hangs on: its handler and its users.

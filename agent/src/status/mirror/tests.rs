@@ -143,6 +143,19 @@ async fn an_image_stays_until_its_pod_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_image_that_finalizers_hold_is_deleted_once() {
+    let bed = begin(&FakeApiServer::default());
+    bed.files(&["hash-1"]);
+    bed.mirror("hash-1").await;
+    bed.server.edit(ETCD, |pod| pod["metadata"]["finalizers"] = json!(["example.com/keep"]));
+    bed.files(&[]);
+    let marked = |pod: &Value| pod["metadata"]["deletionGracePeriodSeconds"] == 0;
+    bed.server.until("marked", |server| server.get(ETCD).filter(marked)).await;
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(bed.server.asked().iter().filter(|asked| asked.method == "DELETE").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_01_no_image_is_deleted_before_the_folder_was_read() {
     let server = FakeApiServer::default();
     let mut pod = json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "hash-1" } } });

@@ -10,7 +10,7 @@ use crate::volumes::PodFacts;
 fn node() -> Arc<NodeInfo> {
     Arc::new(NodeInfo {
         name: "n".into(),
-        ips: vec![],
+        ips: Vec::new().into(),
         cluster_domain: "cluster.local".into(),
         cpu: 1000,
         memory: 1 << 30,

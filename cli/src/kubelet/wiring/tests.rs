@@ -109,9 +109,21 @@ fn the_wiring_gives_each_part_its_settings() {
     assert_eq!(identity.limits.pods, Pace { per_second: 12.0, burst: 13.0 });
     assert_eq!(identity.limits.events, Pace { per_second: 14.0, burst: 15.0 });
     assert_eq!(identity.limits.lease, seconds(3));
-    let given = given(&config, "n");
+    let given = given(&flags, &config, "n").unwrap();
     assert_eq!(given.cluster_domain.as_deref(), Some("example.org"));
     assert_eq!((given.cluster_dns, given.resolv_conf), (vec![own("10.96.0.10")], Some("/etc/other".into())));
+}
+
+#[test]
+fn pods_learn_the_address_that_the_kubelet_was_given() {
+    let ips = |words: &str| {
+        let Loaded { flags, config, .. } = loaded("", words);
+        given(&flags, &config, "n").unwrap().ips
+    };
+    assert_eq!(ips("--node-ip=192.168.56.11"), Some(vec!["192.168.56.11".parse().unwrap()]));
+    assert_eq!(ips(""), None);
+    // The cloud's word alone counts there.
+    assert_eq!(ips("--cloud-provider=external"), Some(vec![]));
 }
 
 #[test]

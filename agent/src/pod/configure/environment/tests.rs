@@ -8,7 +8,7 @@ use crate::pod::tests::{container, pod};
 fn node() -> NodeInfo {
     NodeInfo {
         name: "n1".into(),
-        ips: vec!["10.0.0.1".into()],
+        ips: vec!["10.0.0.1".into()].into(),
         cluster_domain: "cluster.local".into(),
         cpu: 2000,
         memory: 1 << 30,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::admission::Rejection;
+use crate::pod::StopStep;
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::spec::probe::{Handler, Probe};
 use crate::pod::spec::{Origin, RestartAction, RestartRule, Role};
@@ -45,6 +46,39 @@ fn web(status: &PodStatus) -> &ContainerStatus {
 fn told(handle: &PodHandle, reason: &str) -> Vec<String> {
     let events = handle.events();
     events.iter().filter(|e| e.note.reason == reason).map(|e| e.note.message.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_ended_costs_nothing_until_it_is_removed() {
+    let mut world = World::new();
+    world.runtime.script("web", &[Script::Exit { after: secs(1), code: 0 }]);
+    let handle = world.start(with(RestartPolicy::Never));
+    until_running(&handle).await;
+    assert_eq!(world.api.followers().len(), 1);
+    until(&handle, "stopped", |s| s.life == Life::Stopped).await;
+    assert_eq!(world.api.followers().len(), 0);
+    tokio::time::sleep(secs(2)).await;
+    world.runtime.fail(Call::Observe, 1, FailureKind::Failed, "was looked at");
+    tokio::time::sleep(secs(250)).await;
+    assert_eq!(handle.status.borrow().message, "");
+    handle.remove();
+    until(&handle, "gone", |s| s.life == Life::Gone).await;
+    assert_eq!(world.runtime.residue(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_api_has_as_ended_asks_for_no_objects() {
+    let mut world = World::new();
+    until_running(&world.start(api_pod())).await;
+    world.kill_agent().await;
+    world.api = Arc::default();
+    world.runtime.fail(Call::StopSandbox, 100, FailureKind::Failed, "busy");
+    let end = LastEnd { phase: Phase::Failed, reason: "Evicted".into(), message: String::new() };
+    let last = Last { end: Some(end), ..known(&[]) };
+    let handle = world.start(Wanted { last, ..api_pod().into() });
+    let stopping = |life| matches!(life, Life::Stopping { step: StopStep::Sandbox, .. });
+    until(&handle, "stopping", |s| stopping(s.life)).await;
+    assert_eq!(world.api.followers().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

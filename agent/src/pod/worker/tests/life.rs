@@ -170,6 +170,66 @@ async fn conditions_keep_their_time_and_a_lost_sandbox_takes_one_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_whose_addresses_come_late_or_change_tells_them_of_pods_that_run() {
+    let mut world = World::new();
+    let (node_in, ips) = HostIps::told(Vec::new());
+    world.node.ips = ips;
+    let mut own_uid = pod();
+    own_uid.uid = PodUid::parse("uid-2").unwrap();
+    own_uid.namespaces.host_network = true;
+    let (told_in, told) = watch::channel(false);
+    let [inside, outside] = [pod(), own_uid].map(|pod| {
+        let (worker, handle) = Worker::watched(pod, world.deps(), told.clone());
+        world.workers.spawn(worker.run());
+        handle
+    });
+    until_running(&inside).await;
+    assert_eq!(until_running(&outside).await.ip, "");
+    // The runtime's events arrive, but there are none: nobody looks by itself for seconds.
+    told_in.send_replace(true);
+    for ip in ["10.0.2.15", "192.168.56.11"] {
+        tokio::time::sleep(secs(11)).await;
+        node_in.send_replace(vec![ip.to_owned(), "fd00::1".to_owned()]);
+        let ips = [ip, "fd00::1"];
+        let at_once = tokio::time::Instant::now();
+        until(&inside, "host IPs", |s| s.host_ips == ips && s.ips == ["10.88.0.2"]).await;
+        until(&outside, "IPs", |s| s.host_ips == ips && s.ips == ips).await;
+        assert!(at_once.elapsed() < secs(1), "{:?}", at_once.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_network_a_pod_waits_for_it_and_one_on_the_hosts_does_not() {
+    let mut world = World::new();
+    let why = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni config uninitialized";
+    let (network_in, network) = watch::channel(Some(why.to_owned()));
+    let mut on_host = pod();
+    on_host.uid = PodUid::parse("uid-2").unwrap();
+    on_host.namespaces.host_network = true;
+    let mut start = |pod: Pod| {
+        let deps = Deps { network: network.clone(), ..world.deps() };
+        let (worker, handle) = Worker::new(pod, deps);
+        world.workers.spawn(worker.run());
+        handle
+    };
+    until_running(&start(on_host)).await;
+    let handle = start(pod());
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(world.runtime.count("run-sandbox"), 1);
+    assert_eq!(handle.status.borrow().reason, "ContainerCreating");
+    let told: Vec<_> = handle.events().iter().map(|e| (e.note.kind, e.note.reason.clone())).collect();
+    assert!(told.contains(&(Kind::Warning, "NetworkNotReady".into())), "{told:?}");
+    assert!(told.iter().all(|(_, reason)| reason != "FailedCreatePodSandBox"), "{told:?}");
+    let events = handle.events();
+    let event = events.iter().find(|e| e.note.reason == "NetworkNotReady").unwrap();
+    assert_eq!(event.note.message, format!("network is not ready: {why}"));
+    let at_once = tokio::time::Instant::now();
+    network_in.send_replace(None);
+    until_running(&handle).await;
+    assert!(at_once.elapsed() < secs(1), "{:?}", at_once.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_04_a_pod_is_over_only_when_every_exit_code_is_known_and_everything_taken_back() {
     let mut world = World::new();
     world.runtime.script("web", &[Script::Exit { after: secs(1), code: 9 }]);
