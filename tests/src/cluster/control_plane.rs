@@ -167,6 +167,8 @@ fn controller_manager(pki: &Pki) -> Result<Recipe> {
         file("client-ca-file", "ca.crt"),
         file("requestheader-client-ca-file", "front-proxy-ca.crt"),
         "--use-service-account-credentials".into(),
+        // An autoscaler looks as often as there may be something new.
+        flag("horizontal-pod-autoscaler-sync-period", "5s"),
         "--allocate-node-cidrs".into(),
         flag("cluster-cidr", PODS),
         flag("service-cluster-ip-range", SERVICES),
