@@ -358,15 +358,17 @@ fn set_ready(note: &Path) -> io::Result<()> {
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
     let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
-    match tmpfs {
-        Some(size) if !mounted => {
-            mounts::tmpfs(path, size)
-                .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
-        }
-        _ => return Ok(()),
+    if let Some(size) = tmpfs.filter(|_| !mounted) {
+        mounts::tmpfs(path, size).map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
     }
-    let mode = fs::Permissions::from_mode(0o777);
-    fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
+    let opened = || -> io::Result<()> {
+        // Whoever the containers run as. A set-group-ID bit is an fsGroup's: changing the mode would take it away.
+        if fs::metadata(path)?.permissions().mode() & 0o777 != 0o777 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+        }
+        Ok(())
+    };
+    opened().map_err(|error| format!("chmod {}: {error}", path.display()))
 }
 
 /// Anybody in the container may write it.
