@@ -61,7 +61,8 @@ pub(super) fn proxy(server: &str) -> Value {
     let container = json!({
         "name": "kube-proxy",
         "image": format!("registry.k8s.io/kube-proxy:{KUBERNETES}"),
-        "args": ["--config=/config/config.yaml"],
+        // Under another name than the node's it waits half a minute for that node, and no Service works meanwhile.
+        "args": ["--config=/config/config.yaml", "--hostname-override=$(NODE_NAME)"],
         "securityContext": { "privileged": true },
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
         "volumeMounts": [{ "name": "config", "mountPath": "/config" }],

@@ -82,10 +82,14 @@ impl ControlPlane {
         found.with_context(|| format!("the control plane has no {name}"))
     }
 
-    /// Stops them, the last one first.
+    /// Ends them, the last one first.
     pub(super) fn stop(&mut self) -> Result<()> {
         for process in self.processes.iter_mut().rev() {
-            process.stop()?;
+            match process.name() {
+                // It would wait a minute for the watches of pods that still run, and for nothing: its store goes next.
+                "kube-apiserver" => process.kill()?,
+                _ => process.stop().map(drop)?,
+            }
         }
         Ok(())
     }
