@@ -113,10 +113,11 @@ pub(crate) fn drain(spec: &Spec<'_>) -> Result<()> {
     spec.await_value(&["deployment/web"], "{.status.readyReplicas}", "3")?;
     let now = spec.value(&["pods"], "{.items[*].metadata.uid}")?;
     ensure!(uids.split(' ').all(|uid| !now.contains(uid)), "{now} has one of {uids}");
-    for what in ["deployment/coredns", "deployment/metrics-server"] {
-        spec.any().run(&["rollout", "status", what, "-n", "kube-system", "--timeout=120s"])?;
-    }
-    Ok(())
+    // The system's are back as well; metrics-server takes its time to be ready.
+    spec.any().run(&["rollout", "status", "deployment/coredns", "-n", "kube-system", "--timeout=120s"])?;
+    let args = ["get", "pods", "-n", "kube-system", "--selector=k8s-app=metrics-server"];
+    let running = |phases: &str| phases == "Running";
+    spec.any().await_value(&args, "{.items[*].status.phase}", PATIENCE, running).map(drop)
 }
 
 fn emptied(spec: &Spec<'_>) -> Result<()> {
