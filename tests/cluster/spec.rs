@@ -1,6 +1,8 @@
 //! One spec's surroundings: a namespace of its own, and the check that nothing of it is left on the node. Owns both;
 //! asserts nothing else. Called by `main` around each spec.
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,7 +11,9 @@ use gantry_tests::cluster::Cluster;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::leakcheck::mounts;
 use gantry_tests::poll::poll;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::going::Going;
 
 /// How long a pod may take to where a spec wants it: an image is pulled, a machine is shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -20,6 +24,25 @@ pub(crate) struct Spec<'a> {
     cluster: &'a Cluster,
     pub(crate) namespace: String,
 }
+
+/// A pod of one busybox container, which a script in its shell keeps alive; it ends within a second.
+pub(crate) fn pod(name: &str, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "containers": [{ "name": "main", "image": "busybox", "command": ["sh", "-c", script] }],
+            "terminationGracePeriodSeconds": 1,
+        },
+    })
+}
+
+/// A script that does nothing until it is asked to end, and then ends at once.
+pub(crate) const IDLE: &str = "trap 'exit 0' TERM; while :; do sleep 1; done";
+
+/// Label of what belongs to a spec and to no namespace.
+const MARK: &str = "gantry-spec";
 
 impl Spec<'_> {
     /// Makes the namespace, runs the body, deletes the namespace, looks whether the node is clean.
@@ -37,8 +60,12 @@ impl Spec<'_> {
             Ok(()) => String::new(),
         };
         let deleted = kubectl.run(&["delete", "namespace", &spec.namespace, "--timeout=120s"]).map(drop);
+        let label = format!("{MARK}={}", spec.namespace);
+        let kinds = "storageclasses,persistentvolumes";
+        let beside = kubectl.run(&["delete", kinds, "--selector", &label, "--timeout=60s"]).map(drop);
         outcome.with_context(|| told)?;
         deleted?;
+        beside?;
         spec.is_clean()
     }
 
@@ -46,6 +73,23 @@ impl Spec<'_> {
     pub(crate) fn kubectl(&self, args: &[&str]) -> Result<String> {
         // First: what follows `--` is the container's.
         self.cluster.kubectl().run(&[&["-n", &self.namespace], args].concat())
+    }
+
+    /// A call of kubectl in the namespace, not started yet.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        self.cluster.kubectl().command(&[&["-n", &self.namespace], args].concat())
+    }
+
+    /// kubectl in the namespace, going on beside the spec.
+    pub(crate) fn start(&self, args: &[&str]) -> Result<Going> {
+        Going::start(self.command(args))
+    }
+
+    /// A folder of the spec's own, which the node sees under the same path; gone with the cluster's.
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        let folder = self.cluster.folder().join("specs").join(&self.namespace);
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        Ok(folder)
     }
 
     /// The administrator's kubectl, for what is not in the namespace.
@@ -57,6 +101,48 @@ impl Spec<'_> {
     pub(crate) fn apply(&self, mut object: Value) -> Result<()> {
         object["metadata"]["namespace"] = Value::String(self.namespace.clone());
         self.cluster.kubectl().apply(&object).map(drop)
+    }
+
+    /// Applies a StorageClass or a PersistentVolume, which belong to no namespace, for as long as the spec runs.
+    pub(crate) fn apply_beside(&self, mut object: Value) -> Result<()> {
+        object["metadata"]["labels"][MARK] = Value::String(self.namespace.clone());
+        self.cluster.kubectl().apply(&object).map(drop)
+    }
+
+    /// Applies a pod and waits until it is ready.
+    pub(crate) fn start_pod(&self, pod: Value) -> Result<()> {
+        let name = format!("pod/{}", pod["metadata"]["name"].as_str().unwrap_or_default());
+        self.apply(pod)?;
+        self.kubectl(&["wait", "--for=condition=Ready", &name, "--timeout=120s"]).map(drop)
+    }
+
+    /// A command in the only container of a pod, through its shell.
+    pub(crate) fn shell(&self, pod: &str, script: &str) -> Result<String> {
+        self.kubectl(&["exec", pod, "--", "sh", "-c", script])
+    }
+
+    /// One value by JSONPath, as it is now.
+    pub(crate) fn value(&self, what: &[&str], path: &str) -> Result<String> {
+        let args = [&["get"], what, &["-n", &self.namespace]].concat();
+        self.cluster.kubectl().value(&args, path)
+    }
+
+    /// Waits for a value by JSONPath to be as wanted.
+    pub(crate) fn await_that(
+        &self,
+        what: &[&str],
+        path: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let args = [&["get"], what, &["-n", &self.namespace]].concat();
+        self.cluster.kubectl().await_value(&args, path, PATIENCE, wanted)
+    }
+
+    /// Waits for an event of an object: its reason, and words of its message.
+    pub(crate) fn await_event(&self, object: &str, reason: &str, words: &str) -> Result<()> {
+        let selector = format!("--field-selector=involvedObject.name={object},reason={reason}");
+        let path = r#"{range .items[*]}{.message}{"\n"}{end}"#;
+        self.await_that(&["events", &selector], path, |messages| messages.contains(words)).map(drop)
     }
 
     /// Waits for a value by JSONPath.

@@ -206,6 +206,12 @@ impl Cluster {
         &mut self.ground.runtime
     }
 
+    /// Which runtime it has.
+    #[must_use]
+    pub fn runtime_kind(&self) -> runtime::Kind {
+        self.options.runtime
+    }
+
     /// The runtime's CRI.
     #[must_use]
     pub fn cri(&self) -> &Cri {
@@ -321,9 +327,12 @@ fn server(options: &Options) -> String {
     format!("https://{}:{API_PORT}", node_ip(options))
 }
 
-/// The kubelet keeps `/kubepods` and its classes beyond its own end.
+/// The kubelet keeps `/kubepods` and its classes beyond its own end, Gantry's runtime its monitors' cgroup.
 fn remove_cgroups() -> Result<()> {
     poll("the cgroups to be empty", Duration::from_secs(10), || {
-        leakcheck::remove_node_cgroups("kubepods").map_err(|error| format!("{error:#}"))
+        ["kubepods", "gantry-monitors"]
+            .into_iter()
+            .try_for_each(leakcheck::remove_node_cgroups)
+            .map_err(|error| format!("{error:#}"))
     })
 }

@@ -61,7 +61,8 @@ pub(super) fn proxy(server: &str) -> Value {
     let container = json!({
         "name": "kube-proxy",
         "image": format!("registry.k8s.io/kube-proxy:{KUBERNETES}"),
-        "args": ["--config=/config/config.yaml"],
+        // Under another name than the node's it waits half a minute for that node, and no Service works meanwhile.
+        "args": ["--config=/config/config.yaml", "--hostname-override=$(NODE_NAME)"],
         "securityContext": { "privileged": true },
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
         "volumeMounts": [{ "name": "config", "mountPath": "/config" }],
@@ -205,7 +206,9 @@ pub(super) fn metrics() -> Value {
             "--kubelet-preferred-address-types=InternalIP",
             "--kubelet-use-node-status-port",
             "--kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-            "--metric-resolution=15s",
+            // As often as it goes; a call may take nine tenths of it.
+            "--metric-resolution=10s",
+            "--kubelet-request-timeout=8s",
         ],
         "ports": [{ "containerPort": 10250, "name": "https" }],
         "livenessProbe": probe("/livez"),

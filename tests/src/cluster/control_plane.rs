@@ -82,10 +82,14 @@ impl ControlPlane {
         found.with_context(|| format!("the control plane has no {name}"))
     }
 
-    /// Stops them, the last one first.
+    /// Ends them, the last one first.
     pub(super) fn stop(&mut self) -> Result<()> {
         for process in self.processes.iter_mut().rev() {
-            process.stop()?;
+            match process.name() {
+                // It would wait a minute for the watches of pods that still run, and for nothing: its store goes next.
+                "kube-apiserver" => process.kill()?,
+                _ => process.stop().map(drop)?,
+            }
         }
         Ok(())
     }
@@ -167,6 +171,8 @@ fn controller_manager(pki: &Pki) -> Result<Recipe> {
         file("client-ca-file", "ca.crt"),
         file("requestheader-client-ca-file", "front-proxy-ca.crt"),
         "--use-service-account-credentials".into(),
+        // An autoscaler looks as often as there may be something new.
+        flag("horizontal-pod-autoscaler-sync-period", "5s"),
         "--allocate-node-cidrs".into(),
         flag("cluster-cidr", PODS),
         flag("service-cluster-ip-range", SERVICES),

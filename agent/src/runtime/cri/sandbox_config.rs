@@ -60,7 +60,8 @@ pub(super) fn sandbox(
                 run_as_user: id(pod.security.run_as_user),
                 run_as_group: id(pod.security.run_as_group),
                 supplemental_groups: supplemental_groups(pod),
-                privileged: pod.all_containers().any(|c| c.security.privileged),
+                // One that `kubectl debug` adds later counts: a runtime asks the description that comes with it.
+                privileged: pod.every_container().any(|c| c.security.privileged),
                 // As the kubelet: whatever the containers get, the pause process is confined.
                 seccomp: Some(profile(ProfileType::RuntimeDefault, String::new())),
                 selinux_options: pod.security.se_linux.as_ref().map(se_linux),

@@ -68,6 +68,20 @@ fn a_pod_on_the_hosts_network_has_the_hosts_resolver() {
     assert_eq!(config.dns_config.unwrap().servers, ["127.0.0.53"]);
 }
 
+/// `kubectl debug --profile=sysadmin`: containerd refused it in a sandbox that is not described as privileged.
+#[test]
+fn an_ephemeral_container_may_be_the_privileged_one() {
+    let privileged = |pod: &Pod| {
+        let config = sandbox_config::sandbox(pod, 0, "", None, &node());
+        config.linux.unwrap().security_context.unwrap().privileged
+    };
+    let plain = pod();
+    assert!(!privileged(&plain));
+    let security = Security { privileged: true, ..Security::default() };
+    let added = Container { security, ..container("debugger") };
+    assert!(privileged(&Pod { ephemeral_containers: vec![added], ..plain }));
+}
+
 #[test]
 fn a_container_has_the_kubelets_config() {
     let pod = Pod {

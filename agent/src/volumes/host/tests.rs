@@ -116,6 +116,24 @@ async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
     assert_eq!(mode(&folder), 0o777);
 }
 
+/// nginx's workers, which are no root, could not look into a config map.
+#[tokio::test]
+async fn a_config_maps_folder_is_open_to_any_user() {
+    let place = Place::new();
+    place.api.put_config_map("c", &[("key", "value")]);
+    let pod = with(vec![volume("m", config_map("c"))], vec![]);
+    place.volumes.set_up(&pod).await.unwrap();
+    let folder = place.path("volumes/kubernetes.io~configmap/m");
+    let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(), 0o777);
+    // As an agent before this one left it, and as an fsGroup has it.
+    for (before, after) in [(0o750, 0o777), (0o2777, 0o2777)] {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(before)).unwrap();
+        place.volumes.set_up(&pod).await.unwrap();
+        assert_eq!(mode(), after);
+    }
+}
+
 #[tokio::test]
 async fn a_config_map_is_open_to_whoever_the_container_runs_as() {
     let place = Place::new();
