@@ -404,7 +404,7 @@ impl History {
                 }
             }
             // Known before the start: its answer may be lost, the hook must not be.
-            Action::StartContainer { container, id }
+            Action::StartContainer { container, id, .. }
                 if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) =>
             {
                 self.hooks.started(id);

@@ -218,8 +218,8 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
             *made = container::create(task, container, *attempt, place, image).await?;
             Ok(Output::Done)
         }
-        Action::StartContainer { container, id } => {
-            container::start(task, find(task.pod, container)?, id).await
+        Action::StartContainer { container, attempt, id } => {
+            container::start(task, find(task.pod, container)?, *attempt, id).await
         }
         Action::PostStart { container, id, address } => {
             hook::post_start(task, find(task.pod, container)?, id, address).await

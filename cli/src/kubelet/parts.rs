@@ -21,6 +21,7 @@ use gantry_agent::healthz::Checks;
 use gantry_agent::housekeeping::images::Collector;
 use gantry_agent::housekeeping::logs;
 use gantry_agent::identity::{Clients, Names, Notice, ca};
+use gantry_agent::logs::links;
 use gantry_agent::manifest::api;
 use gantry_agent::metrics::{Metrics, ProbeMetrics};
 use gantry_agent::pod::run::Deps;
@@ -172,6 +173,8 @@ impl Parts<'_> {
         let clock = self.deps.clock.clone();
         let rotation = wiring::logs(self.config)?;
         tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
+        let folder = PathBuf::from(links::FOLDER);
+        tokio::spawn(links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
         let collector = Collector::new(wiring::images(self.config), keeper, clock);
         let recorder = recorder.clone();
         tokio::spawn(collector.run(self.stopped.clone(), move |outcome| {

@@ -35,6 +35,7 @@ pub enum Action {
     },
     StartContainer {
         container: String,
+        attempt: u32,
         id: String,
     },
     PostStart {

@@ -93,7 +93,7 @@ fn what_runs_is_left_alone() {
 fn a_container_made_by_a_call_whose_answer_was_lost_is_started_not_made_again() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Created)]);
     let plan = decide(RestartPolicy::Never, &seen, &Orders::default());
-    assert_eq!(plan.actions, [Action::StartContainer { container: "web".into(), id: "c".into() }]);
+    assert_eq!(plan.actions, [Action::StartContainer { container: "web".into(), attempt: 0, id: "c".into() }]);
 }
 
 #[test]

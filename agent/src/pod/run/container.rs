@@ -76,10 +76,19 @@ async fn made(
     created.await.map_err(|error| trouble("CreateContainerError", error.detail()))
 }
 
-pub(super) async fn start(task: Task<'_>, container: &Container, id: &str) -> Result<Output, Trouble> {
+pub(super) async fn start(
+    task: Task<'_>,
+    container: &Container,
+    attempt: u32,
+    id: &str,
+) -> Result<Output, Trouble> {
     match task.deps.runtime.start_container(id).await {
         Ok(()) => {
             task.tell_of(container, id, Normal, "Started", "Container started").await;
+            // The container runs, found by collectors or not.
+            if let Err(error) = task.deps.logs.link(task.pod, container, attempt, id).await {
+                tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log has no link");
+            }
             Ok(Output::Done)
         }
         Err(error) => {
@@ -134,5 +143,9 @@ pub(super) async fn last_words(
 pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
     let removed = task.deps.runtime.remove_container(id).await;
     removed.map_err(|error| trouble("RemoveContainerError", both(&error)))?;
+    // Later than a container that is gone: the sweep takes what stays.
+    if let Err(error) = task.deps.logs.unlink(task.pod, id).await {
+        tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log's link stays");
+    }
     Ok(Output::Done)
 }

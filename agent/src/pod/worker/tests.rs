@@ -48,6 +48,18 @@ impl PodLogs for NoLogs {
     ) -> BoxFuture<'a, Result<Option<u32>, logs::Error>> {
         Box::pin(async { Ok(self.highest) })
     }
+    fn link<'a>(
+        &'a self,
+        _: &'a Pod,
+        _: &'a Container,
+        _: u32,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), logs::Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn unlink<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, Result<(), logs::Error>> {
+        Box::pin(async { Ok(()) })
+    }
     fn remove<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), logs::Error>> {
         Box::pin(async { Ok(()) })
     }
