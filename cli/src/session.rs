@@ -16,6 +16,7 @@ use gantry_agent::api::files::Files;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
+use gantry_agent::images::Images;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::node::NodeInfo;
 use gantry_agent::operator::socket::{self, Socket};
@@ -127,6 +128,7 @@ impl Setup {
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
+            images: Arc::new(Images::plain()),
             node,
             runtime: Arc::new(runtime.clone()),
         };

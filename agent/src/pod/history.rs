@@ -28,9 +28,16 @@ pub struct Trouble {
     pub reason: String,
     /// Details.
     pub message: String,
+    /// The image of a volume that it is about, else empty.
+    pub image: String,
 }
 
 impl Trouble {
+    /// The image that it is about; `own` unless it is a volume's.
+    pub(super) fn image_or<'a>(&'a self, own: &'a str) -> &'a str {
+        if self.image.is_empty() { own } else { &self.image }
+    }
+
     fn is_of_image(&self) -> bool {
         let others = ["ImageInspectError", "InvalidImageName", "ErrImageNeverPull"];
         self.is_of_pull() || others.contains(&self.reason.as_str())
@@ -380,6 +387,13 @@ impl History {
             finished_at: 0,
         });
         self.removed.insert(instance.name.clone(), exit);
+    }
+
+    /// The image that a container waits for: its own, or that of a volume that it has mounted.
+    pub(super) fn image_of(&self, pod: &Pod, container: &str) -> String {
+        let own = pod.container(container).map(|c| c.image.as_str()).unwrap_or_default();
+        let trouble = self.troubles.get(container).map(|(trouble, _)| trouble);
+        trouble.map_or(own, |trouble| trouble.image_or(own)).to_owned()
     }
 
     /// Those of the waits that have not been told.

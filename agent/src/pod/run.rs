@@ -21,6 +21,7 @@ use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
 use crate::events::{Kind, Note};
+use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
 use crate::node::NodeInfo;
@@ -51,6 +52,8 @@ pub struct Deps {
     pub checkpoints: Arc<dyn Checkpoints>,
     /// What pods may learn of their node.
     pub node: Arc<NodeInfo>,
+    /// Credentials for them, who may use them, and whose turn it is to pull.
+    pub images: Arc<Images>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
 }
@@ -250,7 +253,7 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
 }
 
 fn trouble(reason: &str, message: String) -> Trouble {
-    Trouble { reason: reason.to_owned(), message }
+    Trouble { reason: reason.to_owned(), message, image: String::new() }
 }
 
 /// Which call failed and what the runtime said.

@@ -17,6 +17,7 @@ use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::Clock;
+use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::node::NodeInfo;
 use crate::probe::fake::FakeProbe;
@@ -115,6 +116,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         users: Arc::default(),
+        images: Arc::new(Images::plain()),
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) struct Parts<'a> {
     pub(super) clients: Option<Clients>,
     pub(super) channel: Channel,
     pub(super) deps: Deps,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) runtime: CriRuntime,
     pub(super) certificate: Arc<dyn ResolvesServerCert>,
     /// Where the serving certificate learns the node's names.
@@ -175,9 +176,19 @@ impl Parts<'_> {
         tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
         let folder = PathBuf::from(links::FOLDER);
         tokio::spawn(links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
-        let collector = Collector::new(wiring::images(self.config), keeper, clock);
-        let recorder = recorder.clone();
+        let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
+        let (recorder, metrics, pulls) = (recorder.clone(), self.metrics.clone(), self.deps.images.clone());
+        let mut before = clock.wall_nanos();
         tokio::spawn(collector.run(self.stopped.clone(), move |outcome| {
+            let aged = outcome.for_age;
+            for (reason, count) in [("age", aged), ("space", outcome.freed.len().saturating_sub(aged))] {
+                (0..count).for_each(|_| metrics.image_garbage_collected.inc([reason]));
+            }
+            if !outcome.freed.is_empty() {
+                // What was recorded since the look before may be of an image that it did not see.
+                pulls.prune(&outcome.left, before);
+            }
+            before = clock.wall_nanos();
             for warning in outcome.warnings {
                 let kind = Kind::Warning;
                 recorder.node(NodeNote { kind, reason: warning.reason, message: warning.message });
@@ -198,7 +209,7 @@ impl Parts<'_> {
             configz: Arc::new(move || configz.clone()),
             flagz: self.flagz.clone(),
             version: version::KUBELET.to_owned(),
-            metrics: Arc::new(Metrics::default()),
+            metrics: self.metrics.clone(),
             probe_metrics: Arc::new(ProbeMetrics::default()),
             checks: vec![pulse],
             stats,

@@ -93,7 +93,10 @@ fn what_runs_is_left_alone() {
 fn a_container_made_by_a_call_whose_answer_was_lost_is_started_not_made_again() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Created)]);
     let plan = decide(RestartPolicy::Never, &seen, &Orders::default());
-    assert_eq!(plan.actions, [Action::StartContainer { container: "web".into(), attempt: 0, id: "c".into() }]);
+    assert_eq!(
+        plan.actions,
+        [Action::StartContainer { container: "web".into(), attempt: 0, id: "c".into() }]
+    );
 }
 
 #[test]
@@ -405,7 +408,11 @@ fn one_image_is_fetched_once_for_all_containers_that_want_it() {
 fn trap_08_the_pull_back_off_hangs_on_pod_and_image_and_outlives_the_sandbox() {
     let pod = Pod { containers: vec![container("a"), container("b")], ..pod() };
     let mut history = memory(&pod, &Observed::default());
-    let trouble = || crate::pod::history::Trouble { reason: "ErrImagePull".into(), message: String::new() };
+    let trouble = || crate::pod::history::Trouble {
+        reason: "ErrImagePull".into(),
+        message: String::new(),
+        image: String::new(),
+    };
     for name in ["a", "b"] {
         let action = Action::EnsureImage { container: name.into(), attempt: 0 };
         history.finish(&pod, &action, Err(trouble()), NOW);

@@ -60,7 +60,8 @@ async fn made(
         false => None,
     };
     let facts = &PodFacts { ips: place.ips.clone() };
-    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
+    let images = &super::image::mounted(task, container).await?;
+    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts, images }).await?;
     let created = deps.runtime.create_container(NewContainer {
         pod,
         container,

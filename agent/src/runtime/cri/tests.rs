@@ -301,6 +301,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     let users = Some(crate::runtime::Users { first: 65_536, length: 65_536 });
     let mount = crate::volumes::Mount {
         host_path: "/a".into(),
+        image: None,
         container_path: "/b".into(),
         read_only: false,
         recursive_read_only: false,

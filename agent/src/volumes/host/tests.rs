@@ -65,7 +65,7 @@ impl Place {
     async fn mounts(&self, pod: &Pod, env: &[(String, String)]) -> Result<Vec<Mount>, Error> {
         let facts = PodFacts { ips: vec!["10.1.0.2".into()] };
         let container = pod.containers.first().unwrap();
-        self.volumes.mounts(MountsOf { pod, container, attempt: 3, env, facts: &facts }).await
+        self.volumes.mounts(MountsOf { pod, container, attempt: 3, env, facts: &facts, images: &[] }).await
     }
 }
 
