@@ -466,6 +466,7 @@ impl Volumes for HostVolumes {
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
         let (this, pod, container) = (self.clone(), of.pod.clone(), of.container.clone());
         let (attempt, env, facts) = (of.attempt, of.env.to_vec(), of.facts.clone());
+        let images = of.images.to_vec();
         Box::pin(async move {
             let work = move || {
                 let of = MountsOf {
@@ -474,7 +475,7 @@ impl Volumes for HostVolumes {
                     attempt,
                     env: &env,
                     facts: &facts,
-                    images: &[],
+                    images: &images,
                 };
                 this.mounts_of(of)
             };

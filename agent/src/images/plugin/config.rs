@@ -24,7 +24,6 @@ pub(in crate::images) const API_VERSIONS: [&str; 3] = [
 
 /// What is wrong with the configuration of plugins.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one check, in upstream's words")]
 pub enum Error {
     #[error("plugin binary directory {} did not exist", .0.display())]
     NoBinDir(PathBuf),
@@ -197,61 +196,74 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// All that is wrong.
+/// All that is wrong, each thing once.
 fn invalid(providers: &[Provider]) -> Vec<String> {
     let mut wrong = Vec::new();
     if providers.is_empty() {
         wrong.push("providers: Required value: at least 1 item in plugins is required".to_owned());
     }
     for provider in providers {
-        let name = &provider.name;
-        let mut bad_name =
-            |why: &str| wrong.push(format!("providers.name: Invalid value: {name:?}: provider name {why}"));
-        if name.contains('/') {
-            bad_name("cannot contain '/'");
-        }
-        if name.contains(' ') {
-            bad_name("cannot contain spaces");
-        }
-        if name == "." {
-            bad_name("cannot be '.'");
-        }
-        if name == ".." {
-            bad_name("cannot be '..'");
-        }
-        match provider.api_version.as_str() {
-            "" => wrong.push("providers.apiVersion: Required value".to_owned()),
-            version if API_VERSIONS.contains(&version) => {}
-            version => wrong.push(format!(
-                "providers.apiVersion: Unsupported value: {version:?}: supported values: {}",
-                quoted(&API_VERSIONS)
-            )),
-        }
-        if provider.match_images.is_empty() {
-            wrong.push(
-                "providers.matchImages: Required value: at least 1 item in matchImages is required"
-                    .to_owned(),
-            );
-        }
-        for image in provider.match_images.iter().filter(|image| Address::of(image).is_none()) {
-            wrong.push(format!(
-                "providers.matchImages: Invalid value: {image:?}: match image is invalid: parse {:?}: not a host with a path",
-                format!("https://{image}")
-            ));
-        }
-        match provider.default_cache_duration {
-            None => wrong.push("providers.defaultCacheDuration: Required value".to_owned()),
-            Some(span) if span < Span(0) => wrong.push(format!(
-                "providers.defaultCacheDuration: Invalid value: {:?}: must be greater than or equal to 0",
-                span.to_string()
-            )),
-            Some(_) => {}
-        }
+        wrong.extend(invalid_name(&provider.name));
+        wrong.extend(invalid_version(&provider.api_version));
+        wrong.extend(invalid_images(&provider.match_images));
+        wrong.extend(invalid_duration(provider.default_cache_duration));
         if let Some(attributes) = &provider.token_attributes {
             wrong.extend(invalid_tokens(provider, attributes));
         }
     }
+    let mut seen = BTreeSet::new();
+    wrong.retain(|what| seen.insert(what.clone()));
     wrong
+}
+
+fn invalid_name(name: &str) -> Vec<String> {
+    [
+        (name.contains('/'), "cannot contain '/'"),
+        (name.contains(' '), "cannot contain spaces"),
+        (name == ".", "cannot be '.'"),
+        (name == "..", "cannot be '..'"),
+    ]
+    .into_iter()
+    .filter(|(is_so, _)| *is_so)
+    .map(|(_, why)| format!("providers.name: Invalid value: {name:?}: provider name {why}"))
+    .collect()
+}
+
+fn invalid_version(version: &str) -> Option<String> {
+    match version {
+        "" => Some("providers.apiVersion: Required value".to_owned()),
+        version if API_VERSIONS.contains(&version) => None,
+        version => Some(format!(
+            "providers.apiVersion: Unsupported value: {version:?}: supported values: {}",
+            quoted(&API_VERSIONS)
+        )),
+    }
+}
+
+fn invalid_images(images: &[String]) -> Vec<String> {
+    if images.is_empty() {
+        return vec![
+            "providers.matchImages: Required value: at least 1 item in matchImages is required".to_owned(),
+        ];
+    }
+    let told = |image: &String| {
+        format!(
+            "providers.matchImages: Invalid value: {image:?}: match image is invalid: parse {:?}: not a host with a path",
+            format!("https://{image}")
+        )
+    };
+    images.iter().filter(|image| Address::of(image).is_none()).map(told).collect()
+}
+
+fn invalid_duration(duration: Option<Span>) -> Option<String> {
+    match duration {
+        None => Some("providers.defaultCacheDuration: Required value".to_owned()),
+        Some(span) if span < Span(0) => Some(format!(
+            "providers.defaultCacheDuration: Invalid value: {:?}: must be greater than or equal to 0",
+            span.to_string()
+        )),
+        Some(_) => None,
+    }
 }
 
 fn invalid_tokens(provider: &Provider, attributes: &TokenAttributes) -> Vec<String> {

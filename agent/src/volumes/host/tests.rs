@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::pod::spec::Resources;
 use crate::pod::spec::PullPolicy;
+use crate::pod::spec::Resources;
 use crate::pod::spec::volume::{HostPathType, KeysOf, Projection};
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
