@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn rules_are_told_in_upstreams_words() {
         assert_eq!(refusal(GOOD), "");
-        assert_eq!(refusal("[]"), "providers: Required value: at least 1 item in plugins is required");
+        assert_eq!(refusal("  []\n"), "providers: Required value: at least 1 item in plugins is required");
         assert_eq!(
             refusal("- {name: 'a/b c'}"),
             "providers.name: Invalid value: \"a/b c\": provider name cannot contain '/'; \

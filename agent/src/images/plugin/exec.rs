@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
@@ -177,7 +178,10 @@ impl Plugin {
             #[serde(default)]
             api_version: String,
         }
-        let head: Head = serde_json::from_slice(answer).map_err(|_| {
+        // An object: an array would be taken for its fields.
+        let object: Option<Map<String, Value>> = serde_json::from_slice(answer).ok();
+        let head: Option<Head> = object.and_then(|object| serde_json::from_value(Value::Object(object)).ok());
+        let head = head.ok_or_else(|| {
             "error reading GVK from response: couldn't get version/kind; json parse error".to_owned()
         })?;
         if head.api_version != self.api_version {
