@@ -41,6 +41,8 @@ struct Account {
 
 /// Of an answer: for which image, registry or everywhere, and for whom.
 type Key = (String, Option<Account>);
+/// What a plugin is asked: the image, the token's sum, the annotations.
+type Question = (String, String, BTreeMap<String, String>);
 type Asked = Shared<BoxFuture<'static, Result<Arc<Response>, Arc<str>>>>;
 
 /// An answer that counts until then.
@@ -59,8 +61,8 @@ pub(super) struct Source {
     tokens: Option<TokenAttributes>,
     clock: Arc<dyn Clock>,
     kept: Mutex<BTreeMap<Key, Kept>>,
-    /// Questions under way: the same one is asked once. Besides image and annotations the token's sum.
-    asked: Mutex<BTreeMap<(String, String, BTreeMap<String, String>), Asked>>,
+    /// Questions under way: the same one is asked once.
+    asked: Mutex<BTreeMap<Question, Asked>>,
 }
 
 /// For whom a plugin is asked, with the token that proves it.

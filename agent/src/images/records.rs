@@ -162,7 +162,7 @@ pub struct Error {
     message: String,
 }
 
-fn wrap(path: &Path, error: impl ToString) -> Error {
+fn wrap(path: &Path, error: &impl ToString) -> Error {
     Error { path: path.to_owned(), message: error.to_string() }
 }
 
@@ -275,19 +275,19 @@ fn file(folder: &Path, name: &str) -> PathBuf {
 
 fn make(folder: &Path) -> Result<(), Error> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| wrap(folder, error))
+    made.map_err(|error| wrap(folder, &error))
 }
 
 fn read<T: Record>(path: &Path) -> Result<Option<T>, Error> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|error| wrap(path, error))?,
+        text => text.map_err(|error| wrap(path, &error))?,
     };
-    let record: T = serde_json::from_slice(&text).map_err(|error| wrap(path, error))?;
+    let record: T = serde_json::from_slice(&text).map_err(|error| wrap(path, &error))?;
     match record.head() {
         (kind, API_VERSION | OLDER) if kind == T::KIND => Ok(Some(record)),
         (kind, version) => {
-            Err(wrap(path, format!("no kind {kind:?} is registered for version {version:?} here")))
+            Err(wrap(path, &format!("no kind {kind:?} is registered for version {version:?} here")))
         }
     }
 }
@@ -297,7 +297,7 @@ fn write(path: &Path, record: &impl Serialize) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         make(folder)?;
     }
-    let mut text = serde_json::to_vec(record).map_err(|error| wrap(path, error))?;
+    let mut text = serde_json::to_vec(record).map_err(|error| wrap(path, &error))?;
     text.push(b'\n');
     let mut beside = path.to_owned().into_os_string();
     beside.push(TEMPORARY);
@@ -313,14 +313,14 @@ fn write(path: &Path, record: &impl Serialize) -> Result<(), Error> {
         if let Err(left) = fs::remove_file(&beside) {
             tracing::debug!(path = %beside.display(), error = %left, "a half-written record stays");
         }
-        wrap(path, error)
+        wrap(path, &error)
     })
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(|error| wrap(path, error)),
+        removed => removed.map_err(|error| wrap(path, &error)),
     }
 }
 

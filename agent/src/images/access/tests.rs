@@ -101,10 +101,9 @@ async fn a_pull_whose_end_was_not_seen_is_settled_at_the_next_start() {
     let image =
         StoredImage { id: "id".into(), names: vec!["reg.io/web:v1".into()], ..StoredImage::default() };
     access.settle(&[image]);
-    let state = access.state();
-    assert_eq!(state.records.intents(), ["reg.io/none:v1"]);
-    assert!(state.records.pulled("id").unwrap().unwrap().credential_mapping.is_empty());
-    drop(state);
+    assert_eq!(access.state().records.intents(), ["reg.io/none:v1"]);
+    let pulled = access.state().records.pulled("id").unwrap().unwrap();
+    assert!(pulled.credential_mapping.is_empty());
     assert!(must(&access, "reg.io/web:v1", vec![secret("a", "1")]).await, "nobody knows with what");
 }
 
