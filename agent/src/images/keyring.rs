@@ -156,7 +156,7 @@ impl Keyring {
         for (address, login) in config {
             match key(address) {
                 Some(key) => {
-                    self.by_address.entry(key).or_default().push(offer(address, login, origin.clone()));
+                    self.by_address.entry(key).or_default().push(offer(login, origin.clone()));
                 }
                 None => tracing::error!(address, "an entry of credentials is for no address: ignored"),
             }
@@ -182,12 +182,10 @@ impl Keyring {
     }
 }
 
-fn offer(address: &str, login: &Login, origin: Origin) -> Offer {
+fn offer(login: &Login, origin: Origin) -> Offer {
     let auth = RegistryAuth {
         username: login.username.clone(),
         password: login.password.clone(),
-        auth: String::new(),
-        server_address: address.to_owned(),
         identity_token: login.identity_token.clone(),
         registry_token: login.registry_token.clone(),
     };
@@ -270,7 +268,6 @@ mod tests {
         let seen: Vec<_> =
             offers.iter().map(|o| (o.auth.username.as_str(), o.auth.password.as_str())).collect();
         assert_eq!(seen, [("team", "p:q"), ("all", ""), ("star", "")]);
-        assert_eq!(offers.get(1).unwrap().auth.server_address, "https://reg.io/v2/");
         assert_eq!(users(&ring, "reg.io/other"), ["all", "star"]);
         assert_eq!(users(&ring, "localhost/web"), Vec::<String>::new());
     }

@@ -389,11 +389,17 @@ impl History {
         self.removed.insert(instance.name.clone(), exit);
     }
 
-    /// The image that a container waits for: its own, or that of a volume that it has mounted.
-    pub(super) fn image_of(&self, pod: &Pod, container: &str) -> String {
+    /// The image whose pull a container waits for: its own, or that of a volume that it has mounted.
+    /// None when it was not pulled: of such a wait upstream says nothing.
+    pub(super) fn image_of(&self, pod: &Pod, container: &str) -> Option<String> {
         let own = pod.container(container).map(|c| c.image.as_str()).unwrap_or_default();
         let trouble = self.troubles.get(container).map(|(trouble, _)| trouble);
-        trouble.map_or(own, |trouble| trouble.image_or(own)).to_owned()
+        let image = match trouble {
+            Some(trouble) if trouble.is_of_image() && !trouble.is_of_pull() => return None,
+            Some(trouble) => trouble.image_or(own),
+            None => own,
+        };
+        Some(image.to_owned())
     }
 
     /// Those of the waits that have not been told.

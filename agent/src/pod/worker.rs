@@ -341,7 +341,7 @@ impl Worker {
     fn tell_waits(&mut self, waits: &[Wait]) {
         for Wait { container, image, .. } in self.history.new_waits(waits) {
             if image {
-                let name = self.history.image_of(&self.pod, &container);
+                let Some(name) = self.history.image_of(&self.pod, &container) else { continue };
                 let message = format!("Back-off pulling image {name:?}");
                 self.event(Note::container(Kind::Normal, "BackOff", &container, message));
                 let message = "Error: ImagePullBackOff";

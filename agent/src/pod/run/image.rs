@@ -8,8 +8,8 @@ use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
 use crate::images::{Ask, Offers};
 use crate::manifest::names::parse_image;
-use crate::pod::spec::volume::VolumeSource;
-use crate::pod::spec::{Container, PullPolicy};
+use crate::pod::spec::volume::{Volume, VolumeSource};
+use crate::pod::spec::{Container, Pod, PullPolicy};
 use crate::runtime::Image;
 
 /// The image, and those that the container has mounted, after asking the registry when a policy says
@@ -17,8 +17,8 @@ use crate::runtime::Image;
 pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Output, Trouble> {
     let own =
         Wanted { task, container: Some(container), written: &container.image, policy: container.pull_policy };
-    let found = match own.find().await {
-        Ok(image) => volumes(task, container).await.map(|()| image),
+    let found = match volumes(task, container).await {
+        Ok(()) => own.find().await,
         Err(trouble) => Err(trouble),
     };
     if let Err(trouble) = &found {
@@ -28,17 +28,27 @@ pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Outp
     found.map(Output::Image)
 }
 
+/// Name, reference and policy of the image volumes that the container has mounted, each once.
+fn images_of<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = (&'a str, &'a str, PullPolicy)> {
+    let is_mounted = |volume: &&Volume| container.mounts.iter().any(|mount| mount.volume == volume.name);
+    pod.volumes.iter().filter(is_mounted).filter_map(|volume| match &volume.source {
+        VolumeSource::Image { reference, pull_policy } => {
+            Some((volume.name.as_str(), reference.as_str(), *pull_policy))
+        }
+        _ => None,
+    })
+}
+
 /// All of them are tried: those that can be had need not wait for the others.
 async fn volumes(task: Task<'_>, container: &Container) -> Result<(), Trouble> {
     let mut last = Ok(());
-    for mount in &container.mounts {
-        let volume = task.pod.volumes.iter().find(|volume| volume.name == mount.volume);
-        let Some(VolumeSource::Image { reference, pull_policy }) = volume.map(|volume| &volume.source) else {
-            continue;
-        };
-        let wanted = Wanted { task, container: None, written: reference, policy: *pull_policy };
+    for (_, reference, policy) in images_of(task.pod, container) {
+        let wanted = Wanted { task, container: None, written: reference, policy };
         if let Err(trouble) = wanted.find().await {
-            last = Err(Trouble { image: reference.clone(), ..trouble });
+            last = Err(Trouble { image: reference.to_owned(), ..trouble });
         }
     }
     last
@@ -166,16 +176,12 @@ impl Wanted<'_> {
 /// When one is not there any more: it is to be got anew.
 pub(super) async fn mounted(task: Task<'_>, container: &Container) -> Result<Vec<(String, String)>, Trouble> {
     let mut found = Vec::new();
-    for volume in &task.pod.volumes {
-        let VolumeSource::Image { reference, .. } = &volume.source else { continue };
-        if container.mounts.iter().all(|mount| mount.volume != volume.name) {
-            continue;
-        }
+    for (volume, reference, _) in images_of(task.pod, container) {
         let name = parse_image(reference).map(|name| name.full).unwrap_or_default();
         match task.deps.runtime.image(&name).await {
-            Ok(Some(image)) => found.push((volume.name.clone(), image.id)),
+            Ok(Some(image)) => found.push((volume.to_owned(), image.id)),
             Ok(None) => {
-                let message = format!("image {reference:?} of volume {:?} is not present", volume.name);
+                let message = format!("image {reference:?} of volume {volume:?} is not present");
                 return Err(trouble("CreateContainerConfigError", message));
             }
             Err(error) => return Err(trouble("CreateContainerConfigError", error.detail())),

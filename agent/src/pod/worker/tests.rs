@@ -25,6 +25,7 @@ use crate::volumes::fake::FakeVolumes;
 
 mod described;
 mod hooks;
+mod images;
 mod init;
 mod life;
 mod probes;
