@@ -90,3 +90,15 @@ async fn wrong_plugins_keep_the_kubelet_from_starting() {
         )
     );
 }
+
+#[test]
+fn mounts_of_image_volumes_are_counted_by_their_end() {
+    let images = Images::plain();
+    images.count_volumes(1, 2, None);
+    images.count_volumes(1, 1, Some("ImageVolumeMountFailed: no such folder"));
+    images.count_volumes(1, 1, Some("no address left"));
+    images.count_volumes(0, 0, None);
+    let Metrics { image_volume_requested, image_volume_mounted, image_volume_errors, .. } = &*images.metrics;
+    let counts = [image_volume_requested, image_volume_mounted, image_volume_errors].map(|of| of.get([]));
+    assert_eq!(counts, [Some(3.0), Some(3.0), Some(1.0)]);
+}

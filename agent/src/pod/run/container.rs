@@ -74,7 +74,12 @@ async fn made(
         setup,
         image_id: &image.id,
     });
-    created.await.map_err(|error| trouble("CreateContainerError", error.detail()))
+    let created = created.await.map_err(|error| trouble("CreateContainerError", error.detail()));
+    let is_image = |volume: &String| images.iter().any(|(name, _)| name == volume);
+    let mounts = container.mounts.iter().filter(|mount| is_image(&mount.volume)).count();
+    let failure = created.as_ref().err().map(|trouble| trouble.message.as_str());
+    deps.images.count_volumes(images.len(), mounts, failure);
+    created
 }
 
 pub(super) async fn start(
