@@ -38,6 +38,8 @@ pub struct Secret {
     pub kind: String,
     /// By key.
     pub data: BTreeMap<String, Vec<u8>>,
+    /// Of this very object; empty when it is not the API's.
+    pub uid: String,
 }
 
 /// Only the keys: a secret does not belong into a log.
@@ -62,6 +64,15 @@ pub struct TokenOf {
     pub audiences: Vec<String>,
     /// Wanted life, in seconds; the API server may give another.
     pub seconds: i64,
+}
+
+/// A service account, as far as those who vouch for it want to know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceAccount {
+    /// Of this very object.
+    pub uid: String,
+    /// All of them.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A claim and what it is bound to, as far as a node wants to know.
@@ -140,6 +151,8 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Secret>;
     /// A token that is good for a while yet.
     fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>>;
+    /// By namespace and name.
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount>;
     /// By namespace and name.
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim>;
     /// By name.

@@ -3,6 +3,8 @@
 //!
 //! decide: `plan` (pure) · do: [`Keeper`], the files · tell: notes about the node
 
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod images;
 pub mod logs;
 

@@ -22,6 +22,7 @@ pub mod fake_apiserver;
 pub mod healthz;
 pub mod housekeeping;
 pub mod identity;
+pub mod images;
 pub mod logs;
 pub mod manifest;
 pub mod metrics;

@@ -5,6 +5,7 @@
 pub mod dir;
 pub mod follow;
 pub mod line;
+pub mod links;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,6 +28,16 @@ pub trait PodLogs: Send + Sync + fmt::Debug {
         pod: &'a Pod,
         container: &'a Container,
     ) -> BoxFuture<'a, Result<Option<u32>, Error>>;
+    /// The log of a container that runs is to be found under its ID, too. One without a log has none.
+    fn link<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+        attempt: u32,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>>;
+    /// The container `id` is gone, and what was made for its ID goes with it.
+    fn unlink<'a>(&'a self, pod: &'a Pod, id: &'a str) -> BoxFuture<'a, Result<(), Error>>;
     /// Removes the pod's folder with everything in it; succeeds when it is not there.
     fn remove<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>>;
 }
@@ -49,6 +60,18 @@ pub enum Error {
     },
     #[error("remove log folder {}", path.display())]
     Remove {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("Failed to create legacy symbolic link {}", path.display())]
+    Link {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to remove log legacy symbolic link {}", path.display())]
+    Unlink {
         path: PathBuf,
         #[source]
         source: std::io::Error,

@@ -222,7 +222,8 @@ fn without_cluster(pod: &Pod, path: &Path) -> Result<(), Error> {
             }
             VolumeSource::Projected { .. }
             | VolumeSource::EmptyDir { .. }
-            | VolumeSource::HostPath { .. } => {
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Image { .. } => {
                 continue;
             }
         };

@@ -105,6 +105,9 @@ Metrics {
     containers_per_pod: Histogram = "kubelet_containers_per_pod_count", ([], of_containers()), "[ALPHA] Containers in each pod.";
     desired_pods: Gauge<1> = "kubelet_desired_pods", ["static"], "[ALPHA] Pods this node is to run.";
     evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods evicted, by signal.";
+    credential_plugin_config: Gauge<1> = "kubelet_credential_provider_config_info", ["hash"], "[ALPHA] Sum of the configuration of credential plugins; always 1.";
+    credential_plugin_duration: Histogram<1> = "kubelet_credential_provider_plugin_duration", (["plugin_name"], usual()), "[ALPHA] Seconds that a credential plugin took.";
+    credential_plugin_errors: Counter<1> = "kubelet_credential_provider_plugin_errors_total", ["plugin_name"], "[ALPHA] Credential plugins that failed.";
     evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
     evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
     first_network_pod_start_sli: Gauge = "kubelet_first_network_pod_start_sli_duration_seconds", [], "[INTERNAL] The same as kubelet_pod_start_sli_duration_seconds, of the first pod with a network.";
@@ -112,6 +115,10 @@ Metrics {
     http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";
     http_inflight_requests: Gauge<4> = "kubelet_http_inflight_requests", ["method", "path", "server_type", "long_running"], "[ALPHA] Requests being served.";
     image_garbage_collected: Counter<1> = "kubelet_image_garbage_collected_total", ["reason"], "[ALPHA] Images removed to make room or for their age.";
+    image_ensured: Counter<3> = "kubelet_image_manager_ensure_image_requests_total", ["pull_policy", "present_locally", "pull_required"], "[ALPHA] Images asked for by containers.";
+    image_mustpull_checks: Counter<1> = "kubelet_imagemanager_image_mustpull_checks_total", ["result"], "[ALPHA] Decisions about images that were there already, by result.";
+    image_pull_intents: Gauge = "kubelet_imagemanager_ondisk_pullintents", [], "[ALPHA] Records of pulls under way.";
+    image_pulled_records: Gauge = "kubelet_imagemanager_ondisk_pulledrecords", [], "[ALPHA] Records of pulled images.";
     image_pull_duration: Histogram<1> = "kubelet_image_pull_duration_seconds", (["image_size_in_bytes"], of_a_pull()), "[ALPHA] Seconds to pull an image, by its size.";
     image_volume_requested: Counter = "kubelet_image_volume_requested_total", [], "[BETA] Image volumes asked for.";
     image_volume_mounted: Counter = "kubelet_image_volume_mounted_succeed_total", [], "[BETA] Image volumes mounted.";

@@ -95,21 +95,21 @@ pub struct PullImage<'a> {
     pub auth: Option<&'a RegistryAuth>,
 }
 
-/// Credentials for a registry, as in CRI's AuthConfig.
+/// Credentials for a registry, as in CRI's AuthConfig. Without a server's address: they were chosen for
+/// the image, and a runtime that is given the address of a secret (`host:port`, `*.host`, or a mirror's
+/// image) takes it for another server's, or for none.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in AuthConfig")]
 pub struct RegistryAuth {
     pub username: String,
     pub password: String,
-    pub auth: String,
-    pub server_address: String,
     pub identity_token: String,
     pub registry_token: String,
 }
 
 impl fmt::Debug for RegistryAuth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RegistryAuth").field("server_address", &self.server_address).finish_non_exhaustive()
+        f.debug_struct("RegistryAuth").finish_non_exhaustive()
     }
 }
 

@@ -66,6 +66,8 @@ pub struct MountsOf<'a> {
     pub env: &'a [(String, String)],
     /// For /etc/hosts.
     pub facts: &'a PodFacts,
+    /// IDs of images by the volume that they are.
+    pub images: &'a [(String, String)],
 }
 
 /// Whose last words are asked for.
@@ -89,11 +91,24 @@ pub struct PodFacts {
     pub ips: Vec<String>,
 }
 
+/// An image that is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountedImage {
+    /// The runtime's.
+    pub id: String,
+    /// As the pod writes it.
+    pub written: String,
+    /// Which part of it; all when empty.
+    pub sub_path: String,
+}
+
 /// One bind mount of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// On the node.
+    /// On the node; empty when it is an image.
     pub host_path: PathBuf,
+    /// Instead of a path of the node.
+    pub image: Option<MountedImage>,
     /// In the container.
     pub container_path: String,
     /// No writes.

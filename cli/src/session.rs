@@ -16,6 +16,7 @@ use gantry_agent::api::files::Files;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
+use gantry_agent::images::Images;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::metrics::Metrics;
 use gantry_agent::node::{HostIps, NodeInfo};
@@ -141,6 +142,7 @@ impl Setup {
             probe_metrics: Arc::default(),
             // Without a kubelet nobody asks for it: a try tells.
             network: watch::channel(None).1,
+            images: Arc::new(Images::plain()),
             node,
             runtime: Arc::new(runtime.clone()),
         };

@@ -26,7 +26,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::references::{Kind, References};
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, TokenOf};
+use super::{
+    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
+};
 use crate::clock::Clock;
 use crate::pod::spec::{Pod, PodUid};
 use crate::reflect::{self, Query, Reflected};
@@ -207,8 +209,9 @@ async fn watch_tokens(shared: Weak<Shared>) {
         tokio::time::sleep(TOKEN_CHECK).await;
         let Some(shared) = shared.upgrade() else { return };
         let due = shared.tokens.due();
-        for (uid, follower) in &shared.state().pods {
-            if due.contains(uid) {
+        for follower in shared.state().pods.values() {
+            // Others are asked for when they are needed, and not before.
+            if follower.references.tokens.iter().any(|token| due.contains(token)) {
                 follower.revision.send_modify(|revision| *revision += 1);
             }
         }
@@ -226,6 +229,14 @@ impl Api for Cluster {
 
     fn token<'a>(&'a self, of: &'a TokenOf) -> BoxFuture<'a, Result<String, Error>> {
         Box::pin(self.shared.tokens.get(of))
+    }
+
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount> {
+        Box::pin(async move {
+            let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
+            let found = self.fetch::<v1::ServiceAccount>(&path).await?;
+            Ok(found.map(|object| Arc::new(convert::service_account(object))))
+        })
     }
 
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {

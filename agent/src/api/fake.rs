@@ -8,7 +8,9 @@ use tokio::sync::watch;
 
 use super::files::Files;
 use super::references::{Kind, References};
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, TokenOf};
+use super::{
+    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
+};
 use crate::pod::spec::{Pod, PodUid};
 
 /// Starts empty.
@@ -21,6 +23,7 @@ pub struct FakeApi {
 struct State {
     objects: Files,
     failure: Option<String>,
+    accounts: BTreeMap<String, Arc<ServiceAccount>>,
     claims: BTreeMap<String, Arc<Claim>>,
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
     services: Vec<Service>,
@@ -46,8 +49,17 @@ impl FakeApi {
     /// Adds or replaces a Secret of namespace `default`.
     pub fn put_secret(&self, name: &str, kind: &str, data: &[(&str, &str)]) {
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
-        self.state().objects.add_secret("default", name, Secret { kind: kind.to_owned(), data });
+        self.state().objects.add_secret(
+            "default",
+            name,
+            Secret { kind: kind.to_owned(), data, uid: format!("uid-of-{name}") },
+        );
         self.changed(Kind::Secret, name);
+    }
+
+    /// Adds or replaces a service account of namespace `default`.
+    pub fn put_service_account(&self, name: &str, account: ServiceAccount) {
+        self.state().accounts.insert(name.to_owned(), Arc::new(account));
     }
 
     /// Adds or replaces a claim of namespace `default`.
@@ -123,6 +135,10 @@ impl Api for FakeApi {
             state.tokens += 1;
             format!("token-{}-of-{}-for-{}", state.tokens, of.service_account, of.audiences.join(","))
         }))
+    }
+
+    fn service_account<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, ServiceAccount> {
+        ready(self.ask("ServiceAccount", (namespace, name), |state| state.accounts.get(name).cloned()))
     }
 
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim> {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, TokenOf};
+use super::{
+    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
+};
 use crate::pod::spec::{Pod, PodUid};
 
 type ByName<T> = BTreeMap<(String, String), Arc<T>>;
@@ -54,6 +56,10 @@ impl Api for Files {
             of.service_account
         );
         Box::pin(std::future::ready(Err(Error { message })))
+    }
+
+    fn service_account<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, ServiceAccount> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Claim> {

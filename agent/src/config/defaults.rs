@@ -136,8 +136,9 @@ impl KubeletConfiguration {
         some(&mut self.image_gc_high_threshold_percent, 85);
         some(&mut self.image_gc_low_threshold_percent, 80);
         unset(&mut self.volume_stats_agg_period, MINUTE);
-        let parallel = self.max_parallel_image_pulls.is_some_and(|pulls| pulls >= 2);
-        some(&mut self.serialize_image_pulls, !parallel);
+        // Unlike upstream: one slow pull is no reason for other pods to wait. Who limits pulls to one at
+        // a time means just that.
+        some(&mut self.serialize_image_pulls, self.max_parallel_image_pulls == Some(1));
     }
 
     fn log_defaults(&mut self) {

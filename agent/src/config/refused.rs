@@ -9,7 +9,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 36] = [
+pub const FIELDS: [(&str, &str); 34] = [
     (
         "staticPodURL",
         "pods come from the API server and from staticPodPath: put the manifest into that folder",
@@ -52,8 +52,6 @@ pub const FIELDS: [(&str, &str); 36] = [
     ("userNamespaces.idsPerPod", "a pod's user namespace has 65536 ids"),
     ("enableContentionProfiling", "there is no such profile"),
     ("imageServiceEndpoint", "images come from the same runtime as containers"),
-    ("imagePullCredentialsVerificationPolicy", "who pulled an image is not recorded yet"),
-    ("preloadedImagesVerificationAllowlist", "who pulled an image is not recorded yet"),
     ("crashLoopBackOff.maxContainerRestartPeriod", "a container that crashes waits for 5m at most"),
 ];
 
@@ -62,7 +60,7 @@ const AS_GOOD: [(&str, &str); 2] =
     [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 30] = [
+pub const INERT: [(&str, &str); 26] = [
     ("evictionHard", "pods are not evicted for pressure; the thresholds only lower what is allocatable"),
     ("evictionSoft", "pods are not evicted for pressure"),
     ("evictionSoftGracePeriod", "pods are not evicted for pressure"),
@@ -86,21 +84,14 @@ pub const INERT: [(&str, &str); 30] = [
     ("showHiddenMetricsForVersion", "no metric is hidden"),
     ("syncFrequency", "pods are looked at when something changes; only /healthz counts by it"),
     ("httpCheckFrequency", "it belongs to staticPodURL"),
-    ("registryPullQPS", "pulls are not slowed down"),
-    ("registryBurst", "pulls are not slowed down"),
-    ("serializeImagePulls", "pulls go side by side"),
-    ("maxParallelImagePulls", "pulls go side by side"),
     ("podCIDR", "the API server, or the network's configuration, tells it"),
     ("runtimeRequestTimeout", "calls to the runtime have 2m, and 4m with a network"),
     ("kubeletCgroups", "the kubelet stays where it was started; its usage is read there"),
 ];
 
 /// Flags that are no field and must not be given, and why.
-pub const FLAGS: [(&str, &str); 3] = [
-    ("experimental-mounter-path", "volumes are mounted by system calls, without a program"),
-    ("image-credential-provider-bin-dir", "programs that give credentials are not run yet: use pull secrets"),
-    ("image-credential-provider-config", "programs that give credentials are not run yet: use pull secrets"),
-];
+pub const FLAGS: [(&str, &str); 1] =
+    [("experimental-mounter-path", "volumes are mounted by system calls, without a program")];
 
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
@@ -142,11 +133,7 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
             config.single_process_oom_kill == Some(true)
         ));
     }
-    let given = [
-        &flags.mounter_path,
-        &flags.image_credential_provider_bin_dir,
-        &flags.image_credential_provider_config,
-    ];
+    let given = [&flags.mounter_path];
     for ((flag, why), _) in FLAGS.iter().zip(given).filter(|(_, value)| !value.is_empty()) {
         found.push(format!("--{flag} is not supported by this kubelet, {why}"));
     }

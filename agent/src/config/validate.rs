@@ -8,6 +8,7 @@ use super::duration::Span;
 use super::fields::KubeletConfiguration;
 use super::gates::Gates;
 use super::{KubeletFlags, refused, taint};
+use crate::images::policy::Policy;
 
 /// What of the host a configuration is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,6 +220,10 @@ fn images(config: &KubeletConfiguration, _: Host) -> Vec<String> {
              \"NeverVerifyAllowlistedImages\""
                 .to_owned(),
         );
+    } else if let Err(why) =
+        Policy::new("NeverVerifyAllowlistedImages", &config.preloaded_images_verification_allowlist)
+    {
+        found.push(format!("invalid image pattern in `preloadedImagesVerificationAllowlist`: {why}"));
     }
     found
 }

@@ -45,6 +45,8 @@ pub struct Warning {
 pub struct Outcome {
     /// Names or IDs of what was removed, with its bytes.
     pub freed: Vec<(String, u64)>,
+    /// IDs of what is still there, when something was freed.
+    pub left: Vec<String>,
     /// Those that went for their age alone.
     pub for_age: usize,
     /// For the node's owner.
@@ -111,7 +113,12 @@ impl Collector {
             return Err(message);
         }
         let plan = self.records.plan(&self.settings, disk, now, now.saturating_sub(self.began));
-        self.free(plan, disk, outcome).await
+        let done = self.free(plan, disk, outcome).await;
+        if !outcome.freed.is_empty() {
+            let stays = |id: &String| self.records.knows(id);
+            outcome.left = images.into_iter().map(|image| image.id).filter(stays).collect();
+        }
+        done
     }
 
     async fn free(&mut self, plan: Plan, disk: Disk, outcome: &mut Outcome) -> Result<(), String> {

@@ -8,20 +8,28 @@ use std::path::PathBuf;
 use futures_util::future::BoxFuture;
 use tokio::fs;
 
-use super::{Error, PodLogs};
+use super::{Error, PodLogs, links};
 use crate::pod::spec::{Container, Pod};
 
 /// The real thing.
 #[derive(Debug, Clone)]
 pub struct LogDir {
     root: PathBuf,
+    /// Where collectors look for logs by container.
+    links: Option<PathBuf>,
 }
 
 impl LogDir {
     /// Below `root`, which is made when it is needed.
     #[must_use]
     pub fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self { root, links: None }
+    }
+
+    /// Every container that starts gets a link in `folder`, named after its ID.
+    #[must_use]
+    pub fn linked_in(self, folder: PathBuf) -> Self {
+        Self { links: Some(folder), ..self }
     }
 
     fn folder(&self, pod: &Pod) -> PathBuf {
@@ -66,6 +74,44 @@ impl PodLogs for LogDir {
         })
     }
 
+    fn link<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a Container,
+        attempt: u32,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let Some(links) = &self.links else { return Ok(()) };
+            let log = self.folder(pod).join(&container.name).join(format!("{attempt}.log"));
+            // A link to nothing would only be swept.
+            if matches!(fs::metadata(&log).await, Err(error) if error.kind() == ErrorKind::NotFound) {
+                return Ok(());
+            }
+            let path = links.join(links::name(pod, &container.name, id));
+            match fs::symlink(&log, &path).await {
+                Err(source) if source.kind() != ErrorKind::AlreadyExists => Err(Error::Link { path, source }),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn unlink<'a>(&'a self, pod: &'a Pod, id: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let Some(links) = &self.links else { return Ok(()) };
+            for container in pod.every_container() {
+                let path = links.join(links::name(pod, &container.name, id));
+                match fs::remove_file(&path).await {
+                    Err(source) if source.kind() != ErrorKind::NotFound => {
+                        return Err(Error::Unlink { path, source });
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn remove<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let path = self.folder(pod);
@@ -81,6 +127,31 @@ impl PodLogs for LogDir {
 mod tests {
     use super::*;
     use crate::pod::tests::{container, pod};
+
+    #[tokio::test]
+    async fn a_container_that_runs_has_a_link_to_its_log() {
+        let root = tempfile::tempdir().unwrap();
+        let links = root.path().join("containers");
+        std::fs::create_dir(&links).unwrap();
+        let logs = LogDir::new(root.path().join("pods")).linked_in(links.clone());
+        let (pod, web) = (pod(), container("web"));
+        logs.prepare(&pod, Some(&web)).await.unwrap();
+        logs.link(&pod, &web, 0, "c0ffee").await.unwrap();
+        assert_eq!(std::fs::read_dir(&links).unwrap().count(), 0, "no log, no link");
+        let log = root.path().join("pods/default_web_uid-1/web/0.log");
+        std::fs::write(&log, "").unwrap();
+        logs.link(&pod, &web, 0, "c0ffee").await.unwrap();
+        logs.link(&pod, &web, 0, "c0ffee").await.unwrap();
+        let link = links.join("web_default_web-c0ffee.log");
+        assert_eq!(std::fs::read_link(&link).unwrap(), log);
+        logs.unlink(&pod, "other").await.unwrap();
+        assert!(link.exists());
+        let pod = Pod { containers: vec![web], ..pod };
+        logs.unlink(&pod, "c0ffee").await.unwrap();
+        logs.unlink(&pod, "c0ffee").await.unwrap();
+        assert!(!link.exists());
+        assert!(log.exists());
+    }
 
     #[tokio::test]
     async fn trap_08_the_highest_log_counts_as_an_attempt() {

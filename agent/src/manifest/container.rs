@@ -155,7 +155,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
     let written = resources::written(&at_resources, resources.clone(), source)?;
     let mounts = volume_mounts.unwrap_or_default();
     Ok(Container {
-        pull_policy: pull_policy_of(at, image_pull_policy.as_deref(), &image)?,
+        pull_policy: pull_policy_of(format!("{at}.imagePullPolicy"), image_pull_policy.as_deref(), &image)?,
         role,
         restart_policy,
         command: texts(&format!("{at}.command"), command)?,
@@ -325,14 +325,14 @@ fn last_words_of(
     Ok(TerminationMessage { path, fallback_to_logs })
 }
 
-fn pull_policy_of(at: &str, policy: Option<&str>, image: &str) -> Result<PullPolicy> {
+pub(super) fn pull_policy_of(at: String, policy: Option<&str>, image: &str) -> Result<PullPolicy> {
     let policies = [
         ("Always", PullPolicy::Always),
         ("IfNotPresent", PullPolicy::IfNotPresent),
         ("Never", PullPolicy::Never),
     ];
     match policy {
-        Some(text) if !text.is_empty() => one_of(format!("{at}.imagePullPolicy"), text, &policies),
+        Some(text) if !text.is_empty() => one_of(at, text, &policies),
         _ if names::parse_image(image).is_some_and(|name| name.is_latest) => Ok(PullPolicy::Always),
         _ => Ok(PullPolicy::IfNotPresent),
     }

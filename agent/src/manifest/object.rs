@@ -75,7 +75,7 @@ pub(super) fn secret(object: k8s::Secret) -> Result<Named<Secret>> {
     if kind == "kubernetes.io/basic-auth" && !all.contains_key("username") && !all.contains_key("password") {
         return Err(required("data[username]"));
     }
-    Ok((namespace, name, Secret { kind, data: all }))
+    Ok((namespace, name, Secret { kind, data: all, uid: String::new() }))
 }
 
 fn key_ok(at: &str, key: &str) -> Result<()> {

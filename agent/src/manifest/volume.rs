@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::container::pull_policy_of;
 use super::env::{Place, field_path, object_name, resource_ref};
 use super::field::{
     CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
@@ -50,6 +51,7 @@ fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSou
         downward_api,
         empty_dir,
         host_path,
+        image,
         persistent_volume_claim,
         projected,
         secret,
@@ -67,7 +69,6 @@ fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSou
         gce_persistent_disk,
         git_repo,
         glusterfs,
-        image,
         iscsi,
         nfs,
         photon_persistent_disk,
@@ -92,7 +93,6 @@ fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSou
         ("gcePersistentDisk", gce_persistent_disk.is_some()),
         ("gitRepo", git_repo.is_some()),
         ("glusterfs", glusterfs.is_some()),
-        ("image", image.is_some()),
         ("iscsi", iscsi.is_some()),
         ("nfs", nfs.is_some()),
         ("photonPersistentDisk", photon_persistent_disk.is_some()),
@@ -116,6 +116,7 @@ fn source_of(at: &str, volume: api::Volume, _source: Source) -> Result<VolumeSou
     };
     take("emptyDir", empty_dir.map(|s| empty_dir_of(&format!("{at}.emptyDir"), s)))?;
     take("hostPath", host_path.map(|s| host_path_of(&format!("{at}.hostPath"), s)))?;
+    take("image", image.map(|s| image_of(&format!("{at}.image"), s)))?;
     let claim = persistent_volume_claim;
     take("persistentVolumeClaim", claim.map(|s| claim_of(&format!("{at}.persistentVolumeClaim"), s)))?;
     take("secret", secret.map(|s| secret_of(&format!("{at}.secret"), s)))?;
@@ -159,6 +160,16 @@ fn host_path_of(at: &str, source: api::HostPathVolumeSource) -> Result<VolumeSou
     check(&field, &path, |p| p.starts_with('/'), "must be an absolute path")?;
     let kind = one_of(format!("{at}.type"), &type_.unwrap_or_default(), &HostPathType::NAMES)?;
     Ok(VolumeSource::HostPath { path, kind })
+}
+
+fn image_of(at: &str, source: api::ImageVolumeSource) -> Result<VolumeSource> {
+    let api::ImageVolumeSource { pull_policy, reference } = source;
+    let reference = reference.unwrap_or_default();
+    if reference.is_empty() {
+        return Err(required(format!("{at}.reference")));
+    }
+    let pull_policy = pull_policy_of(format!("{at}.pullPolicy"), pull_policy.as_deref(), &reference)?;
+    Ok(VolumeSource::Image { reference, pull_policy })
 }
 
 fn claim_of(at: &str, source: api::PersistentVolumeClaimVolumeSource) -> Result<VolumeSource> {

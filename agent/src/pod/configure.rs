@@ -2,10 +2,8 @@
 //! expanded. Owns the order of the steps; never calls the runtime. Called by [`super::run`] right
 //! before a container is created.
 //!
-//! who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]; [`credentials`] is for
-//! the image before.
+//! who: [`user`] · with what: [`environment`] · on what: [`crate::volumes`]
 
-pub(super) mod credentials;
 mod env_file;
 mod environment;
 mod services;
@@ -30,6 +28,8 @@ pub(super) struct Wanted<'a> {
     pub(super) image: &'a Image,
     /// Known since its sandbox runs.
     pub(super) facts: &'a PodFacts,
+    /// IDs of the images of its image volumes, by volume.
+    pub(super) images: &'a [(String, String)],
 }
 
 /// Looks everything up.
@@ -37,15 +37,16 @@ pub(super) struct Wanted<'a> {
 /// # Errors
 /// As CreateContainerConfigError, naming what is missing.
 pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
-    let trouble = |message| Trouble { reason: "CreateContainerConfigError".to_owned(), message };
-    let Wanted { deps, pod, container, attempt, image, facts } = of;
+    let trouble =
+        |message| Trouble { reason: "CreateContainerConfigError".to_owned(), message, image: String::new() };
+    let Wanted { deps, pod, container, attempt, image, facts, images } = of;
     let env = environment(
         deps.api.as_ref(),
         EnvOf { pod, container, facts, node: &deps.node, volumes: deps.volumes.as_ref() },
     );
     let env = env.await.map_err(trouble)?;
     user::check(pod, container, image.uid, &image.username).map_err(trouble)?;
-    let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &env, facts });
+    let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &env, facts, images });
     let mounts = mounts.await.map_err(|error| trouble(error.message))?;
     Ok(Setup {
         command: expand_all(&container.command, &env),

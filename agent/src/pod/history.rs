@@ -28,9 +28,16 @@ pub struct Trouble {
     pub reason: String,
     /// Details.
     pub message: String,
+    /// The image of a volume that it is about, else empty.
+    pub image: String,
 }
 
 impl Trouble {
+    /// The image that it is about; `own` unless it is a volume's.
+    pub(super) fn image_or<'a>(&'a self, own: &'a str) -> &'a str {
+        if self.image.is_empty() { own } else { &self.image }
+    }
+
     fn is_of_image(&self) -> bool {
         let others = ["ImageInspectError", "InvalidImageName", "ErrImageNeverPull"];
         self.is_of_pull() || others.contains(&self.reason.as_str())
@@ -382,6 +389,19 @@ impl History {
         self.removed.insert(instance.name.clone(), exit);
     }
 
+    /// The image whose pull a container waits for: its own, or that of a volume that it has mounted.
+    /// None when it was not pulled: of such a wait upstream says nothing.
+    pub(super) fn image_of(&self, pod: &Pod, container: &str) -> Option<String> {
+        let own = pod.container(container).map(|c| c.image.as_str()).unwrap_or_default();
+        let trouble = self.troubles.get(container).map(|(trouble, _)| trouble);
+        let image = match trouble {
+            Some(trouble) if trouble.is_of_image() && !trouble.is_of_pull() => return None,
+            Some(trouble) => trouble.image_or(own),
+            None => own,
+        };
+        Some(image.to_owned())
+    }
+
     /// Those of the waits that have not been told.
     pub fn new_waits(&mut self, waits: &[Wait]) -> Vec<Wait> {
         let told = std::mem::take(&mut self.waits);
@@ -404,7 +424,7 @@ impl History {
                 }
             }
             // Known before the start: its answer may be lost, the hook must not be.
-            Action::StartContainer { container, id }
+            Action::StartContainer { container, id, .. }
                 if pod.container(container).is_some_and(|spec| spec.lifecycle.post_start.is_some()) =>
             {
                 self.hooks.started(id);

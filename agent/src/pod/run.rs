@@ -22,6 +22,7 @@ use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
 use crate::events::{Kind, Note};
+use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
 use crate::metrics::{Metrics, ProbeMetrics};
@@ -55,6 +56,8 @@ pub struct Deps {
     pub node: Arc<NodeInfo>,
     /// Why pods can get no network just now, in upstream's words.
     pub network: watch::Receiver<Option<String>>,
+    /// Credentials for them, who may use them, and whose turn it is to pull.
+    pub images: Arc<Images>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
     /// What is counted.
@@ -229,8 +232,8 @@ async fn effect(task: Task<'_>, action: &Action, made: &mut String) -> Result<Ou
             *made = container::create(task, container, *attempt, place, image).await?;
             Ok(Output::Done)
         }
-        Action::StartContainer { container, id } => {
-            container::start(task, find(task.pod, container)?, id).await
+        Action::StartContainer { container, attempt, id } => {
+            container::start(task, find(task.pod, container)?, *attempt, id).await
         }
         Action::PostStart { container, id, address } => {
             hook::post_start(task, find(task.pod, container)?, id, address).await
@@ -262,7 +265,7 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Result<&'a Container, Trouble> {
 }
 
 fn trouble(reason: &str, message: String) -> Trouble {
-    Trouble { reason: reason.to_owned(), message }
+    Trouble { reason: reason.to_owned(), message, image: String::new() }
 }
 
 /// Upstream's event of a pod that does not end: the step that failed, on what, and the whole answer.

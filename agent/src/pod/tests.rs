@@ -19,6 +19,7 @@ use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::Clock;
+use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::node::NodeInfo;
 use crate::probe::fake::FakeProbe;
@@ -120,6 +121,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         users: Arc::default(),
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
+        images: Arc::new(Images::plain()),
     }
 }
 

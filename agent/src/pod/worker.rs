@@ -393,7 +393,7 @@ impl Worker {
     fn tell_waits(&mut self, waits: &[Wait]) {
         for Wait { container, image, .. } in self.history.new_waits(waits) {
             if image {
-                let name = self.pod.container(&container).map(|c| c.image.clone()).unwrap_or_default();
+                let Some(name) = self.history.image_of(&self.pod, &container) else { continue };
                 let message = format!("Back-off pulling image {name:?}");
                 self.event(Note::container(Kind::Normal, "BackOff", &container, message));
                 let message = "Error: ImagePullBackOff";
@@ -478,7 +478,7 @@ impl Worker {
                 self.turns.wake(end);
                 // It told these before it ended.
                 self.drain_notes();
-                if let Err(Trouble { reason, message }) = &result {
+                if let Err(Trouble { reason, message, .. }) = &result {
                     tracing::warn!(?op, reason, message, "failed");
                 }
                 if let Some(stage) = stage.filter(|stage| self.publisher.stage(stage.clone())) {

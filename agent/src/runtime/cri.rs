@@ -353,8 +353,8 @@ impl Runtime for CriRuntime {
 }
 
 fn auth_config(auth: RegistryAuth) -> wire::AuthConfig {
-    let RegistryAuth { username, password, auth, server_address, identity_token, registry_token } = auth;
-    wire::AuthConfig { username, password, auth, server_address, identity_token, registry_token }
+    let RegistryAuth { username, password, identity_token, registry_token } = auth;
+    wire::AuthConfig { username, password, identity_token, registry_token, ..wire::AuthConfig::default() }
 }
 
 /// A runtime that names no handler says nothing of features, and is not asked for them.

@@ -61,7 +61,10 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     let projections = || {
         pod.volumes.iter().flat_map(|volume| match &volume.source {
             VolumeSource::Projected { sources, .. } => sources.as_slice(),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Claim { .. } => &[],
+            VolumeSource::EmptyDir { .. }
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Image { .. }
+            | VolumeSource::Claim { .. } => &[],
         })
     };
     let secrets = !pod.pull_secrets.is_empty()
@@ -80,7 +83,9 @@ fn reference(pod: &Pod) -> Option<&'static str> {
                 .iter()
                 .any(|source| matches!(source, Projection::Token(_)))
                 .then_some("serviceaccounts (via projected volumes)"),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => None,
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {
+                None
+            }
         }),
     }
 }

@@ -54,7 +54,7 @@ async fn mounts(volumes: &dyn Volumes, pod: &Pod) -> Result<Vec<Mount>, Violatio
         return Ok(Vec::new());
     };
     let facts = PodFacts { ips: vec!["10.0.0.2".to_owned()] };
-    let of = MountsOf { pod, container, attempt: 0, env: &[], facts: &facts };
+    let of = MountsOf { pod, container, attempt: 0, env: &[], facts: &facts, images: &[] };
     must("asking for mounts", volumes.mounts(of).await)
 }
 

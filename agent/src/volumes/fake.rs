@@ -73,6 +73,7 @@ impl FakeVolumes {
             .iter()
             .map(|mount| Mount {
                 host_path: pod.join(&mount.volume),
+                image: None,
                 container_path: mount.path.clone(),
                 read_only: mount.read_only,
                 recursive_read_only: false,

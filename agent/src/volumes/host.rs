@@ -25,8 +25,8 @@ use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
 use super::{
-    Error, Mount, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file, mounts, ownership,
-    remains, removal,
+    Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file, mounts,
+    ownership, remains, removal,
 };
 use crate::api::Api;
 use crate::node::NodeInfo;
@@ -88,7 +88,7 @@ impl HostVolumes {
                 claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), place.clone());
                 found = Some(place);
             }
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => {}
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
     }
@@ -139,6 +139,8 @@ impl HostVolumes {
                 None => Err("the claim was not looked up".to_owned()),
             },
             VolumeSource::HostPath { kind, .. } => host_path::check(&path, kind),
+            // The runtime's: nothing of it is a folder of the pod.
+            VolumeSource::Image { .. } => Ok(()),
             VolumeSource::EmptyDir { memory, .. } => {
                 if is_ready(&note, &path, memory)? {
                     return Ok(());
@@ -158,11 +160,11 @@ impl HostVolumes {
     }
 
     fn mounts_of(&self, of: MountsOf<'_>) -> Result<Vec<Mount>, String> {
-        let MountsOf { pod, container, attempt, env, facts } = of;
+        let MountsOf { pod, container, attempt, env, facts, images } = of;
         let folder = self.pod(&pod.uid);
         let mut list = Vec::with_capacity(container.mounts.len() + 2);
         for (index, mount) in container.mounts.iter().enumerate() {
-            list.push(self.mount_of(&folder, pod, container, (index, mount), env)?);
+            list.push(self.mount_of(&folder, pod, container, (index, mount), env, images)?);
         }
         let taken = |path: &str| container.mounts.iter().any(|mount| mount.path == path);
         let has_address = !facts.ips.is_empty() || pod.namespaces.host_network;
@@ -187,16 +189,26 @@ impl HostVolumes {
         container: &Container,
         (index, mount): (usize, &VolumeMount),
         env: &[(String, String)],
+        images: &[(String, String)],
     ) -> Result<Mount, String> {
         let (name, of) = (&mount.volume, &container.name);
         let volume = pod.volumes.iter().find(|volume| volume.name == *name);
         let volume =
             volume.ok_or_else(|| format!("cannot find volume {name:?} to mount into container {of:?}"))?;
-        let place = self.place_of(&pod.uid, name);
-        let whole = path_of(folder, volume, place.as_ref())?;
-        let host_path = match sub_path_of(mount, env)? {
-            None => whole,
-            Some(part) => {
+        let part = sub_path_of(mount, env)?;
+        let (host_path, image) = match &volume.source {
+            VolumeSource::Image { reference, .. } => {
+                let id = images.iter().find(|(volume, _)| volume == name);
+                let (_, id) = id.ok_or_else(|| format!("the image of volume {name:?} was not looked up"))?;
+                let (id, written) = (id.clone(), reference.clone());
+                (PathBuf::new(), Some(MountedImage { id, written, sub_path: part.unwrap_or_default() }))
+            }
+            _ => {
+                let place = self.place_of(&pod.uid, name);
+                let whole = path_of(folder, volume, place.as_ref())?;
+                let Some(part) = part else {
+                    return self.finished(mount, volume, whole, None);
+                };
                 let target = sub_path::target(folder, name, of, index);
                 sub_path::bind(&whole, &part, &target).map_err(|failure| {
                     // The details would tell the pod's owner about the node's files.
@@ -204,9 +216,20 @@ impl HostVolumes {
                     tracing::warn!(pod = pod.full_name(), volume = name, cause, "{failure}");
                     format!("{failure} for volumeMount {name:?} of container {of:?}")
                 })?;
-                target
+                (target, None)
             }
         };
+        self.finished(mount, volume, host_path, image)
+    }
+
+    fn finished(
+        &self,
+        mount: &VolumeMount,
+        volume: &Volume,
+        host_path: PathBuf,
+        image: Option<MountedImage>,
+    ) -> Result<Mount, String> {
+        let name = &mount.volume;
         let recursive = match mount.recursive_read_only {
             RecursiveReadOnly::Disabled => false,
             RecursiveReadOnly::IfPossible => self.recursive_read_only,
@@ -219,11 +242,14 @@ impl HostVolumes {
         };
         Ok(Mount {
             host_path,
+            image,
             container_path: mount.path.clone(),
             read_only: mount.read_only
                 || matches!(
                     volume.source,
-                    VolumeSource::Projected { .. } | VolumeSource::Claim { read_only: true, .. }
+                    VolumeSource::Projected { .. }
+                        | VolumeSource::Claim { read_only: true, .. }
+                        | VolumeSource::Image { .. }
                 ),
             recursive_read_only: recursive,
             propagation: mount.propagation,
@@ -254,6 +280,7 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&Place>) -> Result<
         (VolumeSource::Claim { .. }, None) => {
             return Err(format!("volume {:?} has not been set up", volume.name));
         }
+        (VolumeSource::Image { .. }, _) => return Ok(PathBuf::new()),
         (VolumeSource::EmptyDir { .. }, _) => (EMPTY_DIR, &volume.name),
         (VolumeSource::Projected { plugin, .. }, _) => (*plugin, &volume.name),
     };
@@ -323,7 +350,10 @@ fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
     let of_pod = limited.then(|| qos::peak(pod, |r| r.memory_limit));
     let own = match source {
         VolumeSource::EmptyDir { size_limit, .. } => *size_limit,
-        VolumeSource::HostPath { .. } | VolumeSource::Projected { .. } | VolumeSource::Claim { .. } => None,
+        VolumeSource::HostPath { .. }
+        | VolumeSource::Projected { .. }
+        | VolumeSource::Claim { .. }
+        | VolumeSource::Image { .. } => None,
     };
     [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
 }
@@ -332,6 +362,7 @@ fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
 fn plain(host_path: PathBuf, container_path: &str) -> Mount {
     Mount {
         host_path,
+        image: None,
         container_path: container_path.to_owned(),
         read_only: false,
         recursive_read_only: false,
@@ -461,9 +492,17 @@ impl Volumes for HostVolumes {
     fn mounts<'a>(&'a self, of: MountsOf<'a>) -> BoxFuture<'a, Result<Vec<Mount>, Error>> {
         let (this, pod, container) = (self.clone(), of.pod.clone(), of.container.clone());
         let (attempt, env, facts) = (of.attempt, of.env.to_vec(), of.facts.clone());
+        let images = of.images.to_vec();
         Box::pin(async move {
             let work = move || {
-                let of = MountsOf { pod: &pod, container: &container, attempt, env: &env, facts: &facts };
+                let of = MountsOf {
+                    pod: &pod,
+                    container: &container,
+                    attempt,
+                    env: &env,
+                    facts: &facts,
+                    images: &images,
+                };
                 this.mounts_of(of)
             };
             blocking(work).await.map_err(|message| Error { message })

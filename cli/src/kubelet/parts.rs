@@ -21,6 +21,7 @@ use gantry_agent::healthz::Checks;
 use gantry_agent::housekeeping::images::Collector;
 use gantry_agent::housekeeping::logs;
 use gantry_agent::identity::{Clients, Names, Notice, ca};
+use gantry_agent::logs::links;
 use gantry_agent::manifest::api;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
@@ -207,9 +208,22 @@ impl Parts<'_> {
         let clock = self.deps.clock.clone();
         let rotation = wiring::logs(self.config)?;
         tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
-        let collector = Collector::new(wiring::images(self.config), keeper, clock);
-        let recorder = recorder.clone();
+        let folder = PathBuf::from(links::FOLDER);
+        tokio::spawn(links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
+        let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
+        let (recorder, metrics, pulls) =
+            (recorder.clone(), self.deps.metrics.clone(), self.deps.images.clone());
+        let mut before = clock.wall_nanos();
         tokio::spawn(collector.run(self.stopped.clone(), move |outcome| {
+            let aged = outcome.for_age;
+            for (reason, count) in [("age", aged), ("space", outcome.freed.len().saturating_sub(aged))] {
+                (0..count).for_each(|_| metrics.image_garbage_collected.inc([reason]));
+            }
+            if !outcome.freed.is_empty() {
+                // What was recorded since the look before may be of an image that it did not see.
+                pulls.prune(&outcome.left, before);
+            }
+            before = clock.wall_nanos();
             for warning in outcome.warnings {
                 let kind = Kind::Warning;
                 recorder.node(NodeNote { kind, reason: warning.reason, message: warning.message });

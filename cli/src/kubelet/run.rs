@@ -15,6 +15,9 @@ use gantry_agent::healthz::Checks;
 use gantry_agent::identity::bootstrap::{self, Identity};
 use gantry_agent::identity::serving::{Serving, Source};
 use gantry_agent::identity::{Clients, Names, Notice};
+use gantry_agent::images::Images;
+use gantry_agent::logs::dir::LogDir;
+use gantry_agent::logs::links;
 use gantry_agent::metrics::Metrics;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
@@ -115,8 +118,14 @@ async fn serve(work: Work) -> Result<()> {
     adopt_driver(&mut config, channel.clone()).await?;
     tracing::debug!(configuration = %config::configz(&config), "KubeletConfiguration");
     let clients = identity.as_ref().map(|identity| identity.clients.clone());
-    let (Made { deps, root: _root, runtime, ips }, socket) =
+    let (Made { mut deps, root: _root, runtime, ips }, socket) =
         setup(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
+    let settings = wiring::pulls(&flags, &config)?;
+    let images = Images::start(settings, &runtime, deps.clock.clone(), deps.metrics.clone()).await?;
+    deps.images = Arc::new(images);
+    let links = PathBuf::from(links::FOLDER);
+    std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
+    deps.logs = Arc::new(LogDir::new(PathBuf::from(&config.pod_logs_dir)).linked_in(links));
     let checks = Checks::default();
     let (node, clock) = (deps.node.clone(), deps.clock.clone());
     let parts = Parts {

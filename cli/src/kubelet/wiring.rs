@@ -11,6 +11,9 @@ use gantry_agent::config::{KubeletConfiguration, KubeletFlags};
 use gantry_agent::housekeeping::{images, logs};
 use gantry_agent::identity::bootstrap;
 use gantry_agent::identity::client::{Limits, Pace};
+use gantry_agent::images as pulls;
+use gantry_agent::images::policy::Policy;
+use gantry_agent::images::queue::Settings as Queue;
 use gantry_agent::manifest::api::NodeSettings;
 use gantry_agent::manifest::quantity;
 use gantry_agent::metrics::Metrics;
@@ -38,6 +41,8 @@ pub(super) enum Error {
     Sysctls(String),
     #[error("tlsMinVersion {0:?} is not supported: VersionTLS12 or VersionTLS13")]
     Tls(String),
+    #[error("preloadedImagesVerificationAllowlist: {0}")]
+    Pulls(String),
     #[error("cannot reserve {resource:?} resource in {field}")]
     Reserved { field: &'static str, resource: String },
 }
@@ -208,6 +213,31 @@ pub(super) fn logs(config: &KubeletConfiguration) -> Result<logs::Settings, Erro
         max_files: number(config.container_log_max_files),
         workers: number(config.container_log_max_workers),
         interval: config.container_log_monitor_interval.unwrap_or_default().duration(),
+    })
+}
+
+/// What pods share of images and their pulls.
+pub(super) fn pulls(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<pulls::Settings, Error> {
+    let (file, bin_dir) = (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
+    let given = !file.is_empty() || !bin_dir.is_empty();
+    let policy = Policy::new(
+        &config.image_pull_credentials_verification_policy,
+        &config.preloaded_images_verification_allowlist,
+    );
+    let at_once = match (on(config.serialize_image_pulls), config.max_parallel_image_pulls) {
+        (true, _) => Some(1),
+        (false, pulls) => pulls.and_then(|pulls| u32::try_from(pulls).ok()),
+    };
+    Ok(pulls::Settings {
+        root_dir: PathBuf::from(&flags.root_dir),
+        home: std::env::var_os("HOME").map(PathBuf::from),
+        plugins: given.then(|| (PathBuf::from(file), PathBuf::from(bin_dir))),
+        policy: policy.map_err(Error::Pulls)?,
+        queue: Queue {
+            at_once,
+            per_second: config.registry_pull_qps.filter(|rate| *rate > 0).map(f64::from),
+            burst: whole(config.registry_burst),
+        },
     })
 }
 

@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::core::v1;
 
-use crate::api::{Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServicePort};
+use crate::api::{
+    Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServiceAccount, ServicePort,
+};
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
     let binary = object.binary_data.unwrap_or_default();
@@ -21,6 +23,14 @@ pub(super) fn secret(object: v1::Secret) -> Secret {
     Secret {
         kind: object.type_.unwrap_or_default(),
         data: data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect(),
+        uid: object.metadata.uid.unwrap_or_default(),
+    }
+}
+
+pub(super) fn service_account(object: v1::ServiceAccount) -> ServiceAccount {
+    ServiceAccount {
+        uid: object.metadata.uid.unwrap_or_default(),
+        annotations: object.metadata.annotations.unwrap_or_default(),
     }
 }
 

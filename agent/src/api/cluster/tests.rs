@@ -183,6 +183,23 @@ async fn trap_12_tokens_are_shared_renewed_when_due_and_kept_while_they_are_vali
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_tokens_of_volumes_wake_their_pods_when_they_are_due() {
+    let (_server, cluster, _) = start();
+    let file = TokenFile { path: "token".into(), audience: String::new(), seconds: 3600 };
+    let mut holds = cluster.follow(&with("u", vec![Projection::Token(file)]));
+    let other = cluster.follow(&with("w", vec![]));
+    // One that a pull was asked for with: nothing of the pod has to be set up again for it.
+    let of_pull = TokenOf { audiences: vec!["registry".into()], ..token("w") };
+    for of in [&token("u"), &of_pull] {
+        cluster.token(of).await.unwrap();
+    }
+    holds.mark_unchanged();
+    tokio::time::sleep(Duration::from_secs(3000)).await;
+    assert!(holds.has_changed().unwrap());
+    assert!(!other.has_changed().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn services_and_classes_are_known_as_a_whole() {
     let (server, cluster, _) = start();
     let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP" }]);

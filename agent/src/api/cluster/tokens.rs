@@ -122,15 +122,15 @@ impl Tokens {
         }
     }
 
-    /// Pods that have a token which is due.
-    pub(super) fn due(&self) -> BTreeSet<PodUid> {
+    /// Those that are due.
+    pub(super) fn due(&self) -> BTreeSet<TokenOf> {
         let now = self.clock.wall_nanos();
         let is = |slot: &Slot| match slot.try_lock() {
             Ok(held) => held.as_ref().is_some_and(|held| is_due(held, now, 0.0)),
             // Somebody is asking right now.
             Err(_) => false,
         };
-        self.slots().iter().filter(|(_, slot)| is(slot)).map(|(of, _)| of.uid.clone()).collect()
+        self.slots().iter().filter(|(_, slot)| is(slot)).map(|(of, _)| of.clone()).collect()
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {

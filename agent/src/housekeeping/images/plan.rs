@@ -94,6 +94,10 @@ impl Records {
         }
     }
 
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.0.contains_key(id)
+    }
+
     pub(super) fn forget(&mut self, id: &str) {
         self.0.remove(id);
     }

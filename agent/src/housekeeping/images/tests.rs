@@ -71,6 +71,7 @@ async fn only_as_much_goes_as_is_needed() {
     let full = |_: &str| Ok(Disk { capacity: 1000, available: 150 });
     let outcome = collector.round(full).await;
     assert_eq!(outcome.freed, [("a".to_owned(), 60)]);
+    assert_eq!(outcome.left, ["b", "c"]);
     assert_eq!(ids(&store), ["b", "c"]);
 }
 

@@ -71,7 +71,7 @@ impl History {
                 }
                 self.images.insert(container.clone(), (*attempt, image));
             }
-            (Action::StartContainer { container, id }, _) => self.has_started(container, id, now),
+            (Action::StartContainer { container, id, .. }, _) => self.has_started(container, id, now),
             (Action::PostStart { id, .. }, _) => self.hooks.post_start_ended(id, true, now),
             (Action::PreStop { id, .. }, _) => self.hooks.pre_stop_ended(id),
             (Action::Probe { container, id, kind, .. }, Output::Verdict(verdict)) => {

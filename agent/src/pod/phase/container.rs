@@ -229,7 +229,9 @@ impl View<'_> {
                 reason: "ImagePullBackOff".to_owned(),
                 message: format!(
                     "Back-off pulling image {:?}: {}: {}",
-                    container.image, trouble.reason, trouble.message
+                    trouble.image_or(&container.image),
+                    trouble.reason,
+                    trouble.message
                 ),
             };
         }

@@ -36,6 +36,7 @@ pub enum Action {
     },
     StartContainer {
         container: String,
+        attempt: u32,
         id: String,
     },
     PostStart {

@@ -11,6 +11,7 @@ use crate::runtime::{Instance, InstanceState};
 enum Next {
     Nothing,
     Start {
+        attempt: u32,
         id: String,
     },
     /// `ended`: when the one before was seen to have ended.
@@ -27,8 +28,8 @@ pub(super) fn bring_up(facts: Facts<'_>, draft: &mut Draft, container: &Containe
     }
     let ended = match next(facts, draft, container, place) {
         Next::Nothing => return,
-        Next::Start { id } => {
-            return draft.act(facts, Action::StartContainer { container: name.clone(), id });
+        Next::Start { attempt, id } => {
+            return draft.act(facts, Action::StartContainer { container: name.clone(), attempt, id });
         }
         // Two of one container would write to the same volumes.
         Next::Another { .. } if is_lost(facts, container) => return,
@@ -78,7 +79,7 @@ fn next(facts: Facts<'_>, draft: &mut Draft, container: &Container, place: Optio
         }
         InstanceState::Created if place.is_some_and(|p| p.sandbox == instance.sandbox) => {
             // Made by a call whose answer was lost, or by an agent that is gone.
-            Next::Start { id: instance.id.clone() }
+            Next::Start { attempt: instance.attempt, id: instance.id.clone() }
         }
         InstanceState::Created if container.role == Role::Ephemeral => Next::Nothing,
         InstanceState::Created => Next::Another { ended: None },

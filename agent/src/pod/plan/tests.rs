@@ -95,7 +95,10 @@ fn what_runs_is_left_alone() {
 fn a_container_made_by_a_call_whose_answer_was_lost_is_started_not_made_again() {
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", InstanceState::Created)]);
     let plan = decide(RestartPolicy::Never, &seen, &Orders::default());
-    assert_eq!(plan.actions, [Action::StartContainer { container: "web".into(), id: "c".into() }]);
+    assert_eq!(
+        plan.actions,
+        [Action::StartContainer { container: "web".into(), attempt: 0, id: "c".into() }]
+    );
 }
 
 #[test]
@@ -262,7 +265,8 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
     assert_eq!(next(&seen, &history, NOW).actions, []);
     // It may have worked or not: the removal ends it by force.
     let mut refused = history.clone();
-    let trouble = Trouble { reason: "KillContainerError".into(), message: String::new() };
+    let trouble =
+        Trouble { reason: "KillContainerError".into(), message: String::new(), image: String::new() };
     refused.finish(&pod, &stop, Err(trouble), NOW);
     let later = next(&seen, &refused, NOW);
     assert_eq!((later.actions.len(), later.wake), (0, Some(NOW + Duration::from_secs(1))));
@@ -458,7 +462,11 @@ fn one_image_is_fetched_once_for_all_containers_that_want_it() {
 fn trap_08_the_pull_back_off_hangs_on_pod_and_image_and_outlives_the_sandbox() {
     let pod = Pod { containers: vec![container("a"), container("b")], ..pod() };
     let mut history = memory(&pod, &Observed::default());
-    let trouble = || crate::pod::history::Trouble { reason: "ErrImagePull".into(), message: String::new() };
+    let trouble = || crate::pod::history::Trouble {
+        reason: "ErrImagePull".into(),
+        message: String::new(),
+        image: String::new(),
+    };
     for name in ["a", "b"] {
         let action = Action::EnsureImage { container: name.into(), attempt: 0 };
         history.finish(&pod, &action, Err(trouble()), NOW);

@@ -60,7 +60,8 @@ async fn made(
         false => None,
     };
     let facts = &PodFacts { ips: place.ips.clone() };
-    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts }).await?;
+    let images = &super::image::mounted(task, container).await?;
+    let setup = &configure(Wanted { deps, pod, container, attempt, image, facts, images }).await?;
     let created = deps.runtime.create_container(NewContainer {
         pod,
         container,
@@ -73,13 +74,27 @@ async fn made(
         setup,
         image_id: &image.id,
     });
-    created.await.map_err(|error| trouble("CreateContainerError", error.detail()))
+    let created = created.await.map_err(|error| trouble("CreateContainerError", error.detail()));
+    let is_image = |volume: &String| images.iter().any(|(name, _)| name == volume);
+    let mounts = container.mounts.iter().filter(|mount| is_image(&mount.volume)).count();
+    let failure = created.as_ref().err().map(|trouble| trouble.message.as_str());
+    deps.images.count_volumes(images.len(), mounts, failure);
+    created
 }
 
-pub(super) async fn start(task: Task<'_>, container: &Container, id: &str) -> Result<Output, Trouble> {
+pub(super) async fn start(
+    task: Task<'_>,
+    container: &Container,
+    attempt: u32,
+    id: &str,
+) -> Result<Output, Trouble> {
     match task.deps.runtime.start_container(id).await {
         Ok(()) => {
             task.tell_of(container, id, Normal, "Started", "Container started").await;
+            // The container runs, found by collectors or not.
+            if let Err(error) = task.deps.logs.link(task.pod, container, attempt, id).await {
+                tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log has no link");
+            }
             Ok(Output::Done)
         }
         Err(error) => {
@@ -138,5 +153,9 @@ pub(super) async fn last_words(
 pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, Trouble> {
     let removed = task.deps.runtime.remove_container(id).await;
     removed.map_err(|error| trouble("RemoveContainerError", both(&error)))?;
+    // Later than a container that is gone: the sweep takes what stays.
+    if let Err(error) = task.deps.logs.unlink(task.pod, id).await {
+        tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log's link stays");
+    }
     Ok(Output::Done)
 }

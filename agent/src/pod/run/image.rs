@@ -1,18 +1,26 @@
-//! A container's image, by its pull policy. Owns the events and the wording of what goes wrong.
-//! Called by [`super::effect`].
+//! A container's image and those of its image volumes, by their pull policies. Owns the events and the
+//! wording of what goes wrong. Called by [`super::effect`].
 
 use std::time::Duration;
 
 use super::{Output, Task, Trouble, trouble};
-use crate::events::Kind::{Normal, Warning};
+use crate::events::Kind::{self, Normal, Warning};
+use crate::events::Note;
+use crate::images::{Ask, Offers};
 use crate::manifest::names::parse_image;
-use crate::pod::configure::credentials::{Offers, offers};
-use crate::pod::spec::{Container, PullPolicy};
-use crate::runtime::{Error, Image, PullImage};
+use crate::pod::spec::volume::{Volume, VolumeSource};
+use crate::pod::spec::{Container, Pod, PullPolicy};
+use crate::runtime::Image;
 
-/// The image, after asking the registry when the policy says so.
+/// The image, and those that the container has mounted, after asking the registry when a policy says
+/// so.
 pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Output, Trouble> {
-    let found = find(task, container).await;
+    let own =
+        Wanted { task, container: Some(container), written: &container.image, policy: container.pull_policy };
+    let found = match volumes(task, container).await {
+        Ok(()) => own.find().await,
+        Err(trouble) => Err(trouble),
+    };
     if let Err(trouble) = &found {
         let message = format!("Error: {}", trouble.reason);
         task.tell_of(container, "", Warning, "Failed", &message).await;
@@ -20,60 +28,166 @@ pub(super) async fn ensure(task: Task<'_>, container: &Container) -> Result<Outp
     found.map(Output::Image)
 }
 
-async fn find(task: Task<'_>, container: &Container) -> Result<Image, Trouble> {
-    let written = &container.image;
-    let Some(name) = parse_image(written) else {
-        let message = format!(
-            "Failed to apply default image tag {written:?}: couldn't parse image name {written:?}: invalid reference format"
-        );
-        task.tell_of(container, "", Warning, "InspectFailed", &message).await;
-        return Err(trouble("InvalidImageName", message));
-    };
-    if container.pull_policy == PullPolicy::Always {
-        return pull(task, container, &name.full).await;
+/// Name, reference and policy of the image volumes that the container has mounted, each once.
+fn images_of<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = (&'a str, &'a str, PullPolicy)> {
+    let is_mounted = |volume: &&Volume| container.mounts.iter().any(|mount| mount.volume == volume.name);
+    pod.volumes.iter().filter(is_mounted).filter_map(|volume| match &volume.source {
+        VolumeSource::Image { reference, pull_policy } => {
+            Some((volume.name.as_str(), reference.as_str(), *pull_policy))
+        }
+        _ => None,
+    })
+}
+
+/// All of them are tried: those that can be had need not wait for the others.
+async fn volumes(task: Task<'_>, container: &Container) -> Result<(), Trouble> {
+    let mut last = Ok(());
+    for (_, reference, policy) in images_of(task.pod, container) {
+        let wanted = Wanted { task, container: None, written: reference, policy };
+        if let Err(trouble) = wanted.find().await {
+            last = Err(Trouble { image: reference.to_owned(), ..trouble });
+        }
     }
-    match (task.deps.runtime.image(&name.full).await, container.pull_policy) {
-        (Err(error), _) => {
-            let message = format!("Failed to inspect image {written:?}: {}", error.in_go());
-            task.tell_of(container, "", Warning, "InspectFailed", &message).await;
-            Err(trouble("ImageInspectError", message))
+    last
+}
+
+/// An image that is to be there.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    task: Task<'a>,
+    /// Events are about the pod without one: the image is a volume's.
+    container: Option<&'a Container>,
+    written: &'a str,
+    policy: PullPolicy,
+}
+
+impl Wanted<'_> {
+    async fn tell(self, kind: Kind, reason: &'static str, message: &str) {
+        match self.container {
+            Some(container) => self.task.tell_of(container, "", kind, reason, message).await,
+            None => self.task.teller.tell(Note::pod(kind, reason, message)).await,
         }
-        (Ok(Some(image)), _) => {
+    }
+
+    async fn find(self) -> Result<Image, Trouble> {
+        let (mut present, mut pulled) = (None, None);
+        let found = self.look(&mut present, &mut pulled).await;
+        self.task.deps.images.count_ask(self.policy, present, pulled);
+        found
+    }
+
+    /// `present` and `pulled` become what was found out on the way.
+    async fn look(self, present: &mut Option<bool>, pulled: &mut Option<bool>) -> Result<Image, Trouble> {
+        let Self { task, written, policy, .. } = self;
+        let Some(name) = parse_image(written) else {
             let message = format!(
-                "Container image {written:?} already present on machine and can be accessed by the pod"
+                "Failed to apply default image tag {written:?}: couldn't parse image name {written:?}: invalid reference format"
             );
-            task.tell_of(container, "", Normal, "Pulled", &message).await;
-            Ok(image)
+            self.tell(Warning, "InspectFailed", &message).await;
+            return Err(trouble("InvalidImageName", message));
+        };
+        let ask = Ask { pod: task.pod, written, full: &name.full };
+        if policy != PullPolicy::Always {
+            let found = match task.deps.runtime.image(ask.full).await {
+                Ok(found) => found,
+                Err(error) => {
+                    let message = format!("Failed to inspect image {written:?}: {}", error.in_go());
+                    self.tell(Warning, "InspectFailed", &message).await;
+                    return Err(trouble("ImageInspectError", message));
+                }
+            };
+            *present = Some(found.is_some());
+            if let Some(image) = found
+                && !task.deps.images.must_pull(task.deps.api.as_ref(), ask, &image.id).await
+            {
+                *pulled = Some(false);
+                let message = format!(
+                    "Container image {written:?} already present on machine and can be accessed by the pod"
+                );
+                self.tell(Normal, "Pulled", &message).await;
+                return Ok(image);
+            }
+            if policy == PullPolicy::Never {
+                // Said of one that the pod may not use, too: that it is there is none of its business.
+                let message = format!("Container image {written:?} is not present with pull policy of Never");
+                self.tell(Warning, "ErrImageNeverPull", &message).await;
+                *pulled = present.filter(|present| *present);
+                return Err(trouble("ErrImageNeverPull", message));
+            }
         }
-        (Ok(None), PullPolicy::Never) => {
-            let message = format!("Container image {written:?} is not present with pull policy of Never");
-            task.tell_of(container, "", Warning, "ErrImageNeverPull", &message).await;
-            Err(trouble("ErrImageNeverPull", message))
+        *pulled = Some(true);
+        self.pull(ask).await
+    }
+
+    async fn pull(self, ask: Ask<'_>) -> Result<Image, Trouble> {
+        let Self { task, written, .. } = self;
+        let Offers { offers, missing } =
+            task.deps.images.offers(task.deps.api.as_ref(), task.pod, ask.full).await;
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            task.tell(Warning, "FailedToRetrieveImagePullSecret", message).await;
         }
-        (Ok(None), PullPolicy::Always | PullPolicy::IfNotPresent) => pull(task, container, &name.full).await,
+        self.tell(Normal, "Pulling", &format!("Pulling image {written:?}")).await;
+        let begun = task.deps.clock.mono();
+        let pulled = match task.deps.images.pull(task.deps.runtime.as_ref(), ask, &offers).await {
+            Ok(pulled) => pulled,
+            Err(error) => {
+                let message = format!("Failed to pull image {written:?}: {error}");
+                self.tell(Warning, "Failed", &message).await;
+                return Err(judged(written, &error));
+            }
+        };
+        let all = task.deps.clock.mono().saturating_sub(begun);
+        let image = self.described(ask.full).await?;
+        task.deps.images.count_pull(image.size, all);
+        let message = format!(
+            "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {} bytes.",
+            took(pulled.took),
+            took(all),
+            image.size
+        );
+        self.tell(Normal, "Pulled", &message).await;
+        Ok(Image { id: pulled.id, ..image })
+    }
+
+    /// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may
+    /// not.
+    async fn described(self, full: &str) -> Result<Image, Trouble> {
+        let why = match self.task.deps.runtime.image(full).await {
+            Ok(Some(image)) => return Ok(image),
+            Ok(None) => "the runtime does not know the image that it has just pulled".to_owned(),
+            Err(error) => error.in_go(),
+        };
+        let message = format!("Failed to inspect image {:?}: {why}", self.written);
+        self.tell(Warning, "InspectFailed", &message).await;
+        Err(trouble("ImageInspectError", message))
     }
 }
 
-async fn pull(task: Task<'_>, container: &Container, full: &str) -> Result<Image, Trouble> {
-    let written = &container.image;
-    task.tell_of(container, "", Normal, "Pulling", &format!("Pulling image {written:?}")).await;
-    let begun = task.deps.clock.mono();
-    let pulled = match with_credentials(task, full).await {
-        Ok(id) => id,
-        Err(error) => {
-            let message = format!("Failed to pull image {written:?}: {}", error.of_pull());
-            task.tell_of(container, "", Warning, "Failed", &message).await;
-            return Err(judged(written, &error.of_pull()));
+/// The IDs of the images that the container has mounted, by volume.
+///
+/// # Errors
+/// When one is not there any more: it is to be got anew.
+pub(super) async fn mounted(task: Task<'_>, container: &Container) -> Result<Vec<(String, String)>, Trouble> {
+    let mut found = Vec::new();
+    for (volume, reference, _) in images_of(task.pod, container) {
+        let name = parse_image(reference).map(|name| name.full).unwrap_or_default();
+        match task.deps.runtime.image(&name).await {
+            Ok(Some(image)) => found.push((volume.to_owned(), image.id)),
+            Ok(None) => {
+                let message = format!("image {reference:?} of volume {volume:?} is not present");
+                return Err(trouble("CreateContainerConfigError", message));
+            }
+            Err(error) => return Err(trouble("CreateContainerConfigError", error.detail())),
         }
-    };
-    let took = took(task.deps.clock.mono().saturating_sub(begun));
-    let image = described(task, container, full).await?;
-    let message = format!(
-        "Successfully pulled image {written:?} in {took} ({took} including waiting). Image size: {} bytes.",
-        image.size
-    );
-    task.tell_of(container, "", Normal, "Pulled", &message).await;
-    Ok(Image { id: pulled, ..image })
+    }
+    Ok(found)
 }
 
 /// Two causes that a CRI runtime names at the head of its words, each a reason of its own; all others
@@ -88,40 +202,6 @@ fn judged(image: &str, said: &str) -> Trouble {
         }
     }
     trouble("ErrImagePull", said.to_owned())
-}
-
-/// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may not.
-async fn described(task: Task<'_>, container: &Container, full: &str) -> Result<Image, Trouble> {
-    let why = match task.deps.runtime.image(full).await {
-        Ok(Some(image)) => return Ok(image),
-        Ok(None) => "the runtime does not know the image that it has just pulled".to_owned(),
-        Err(error) => error.in_go(),
-    };
-    let message = format!("Failed to inspect image {:?}: {why}", container.image);
-    task.tell_of(container, "", Warning, "InspectFailed", &message).await;
-    Err(trouble("ImageInspectError", message))
-}
-
-/// One set of credentials after the other; without any when none fits the registry.
-async fn with_credentials(task: Task<'_>, full: &str) -> Result<String, Error> {
-    let Offers { auths, missing } = offers(task.deps.api.as_ref(), task.pod, full).await;
-    if !missing.is_empty() {
-        let message = format!(
-            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-            missing.join(", ")
-        );
-        task.tell(Warning, "FailedToRetrieveImagePullSecret", message).await;
-    }
-    let ask = |auth| PullImage { image: full, pod: task.pod, auth };
-    let (mut auths, runtime) = (auths.iter(), &task.deps.runtime);
-    let mut pulled = runtime.pull_image(ask(auths.next())).await;
-    for auth in auths {
-        if pulled.is_ok() {
-            break;
-        }
-        pulled = runtime.pull_image(ask(Some(auth))).await;
-    }
-    pulled
 }
 
 /// `1.234s`, `56ms`, `1m2.5s`: as Go prints a duration of whole milliseconds.
@@ -152,7 +232,7 @@ mod tests {
     #[test]
     fn two_causes_that_the_runtime_names_are_reasons_of_their_own() {
         let told = |said| {
-            let Trouble { reason, message } = judged("web", said);
+            let Trouble { reason, message, .. } = judged("web", said);
             (reason, message)
         };
         let pair = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());

@@ -1,8 +1,8 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
 //! [`crate::volumes`]).
 
-use super::Pod;
 use super::env::ResourceRef;
+use super::{Pod, PullPolicy};
 use crate::api::TokenOf;
 
 /// One volume of a pod.
@@ -37,6 +37,13 @@ pub enum VolumeSource {
         name: String,
         /// Every mount of it is read-only.
         read_only: bool,
+    },
+    /// What is in an image; read-only.
+    Image {
+        /// As written.
+        reference: String,
+        /// As for a container's.
+        pull_policy: PullPolicy,
     },
     /// Files from one or several sources; ConfigMap, Secret and downwardAPI volumes are
     /// projections of one source.

@@ -27,6 +27,7 @@ use crate::volumes::fake::FakeVolumes;
 mod counted;
 mod described;
 mod hooks;
+mod images;
 mod init;
 mod life;
 mod probes;
@@ -49,6 +50,18 @@ impl PodLogs for NoLogs {
         _: &'a Container,
     ) -> BoxFuture<'a, Result<Option<u32>, logs::Error>> {
         Box::pin(async { Ok(self.highest) })
+    }
+    fn link<'a>(
+        &'a self,
+        _: &'a Pod,
+        _: &'a Container,
+        _: u32,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), logs::Error>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn unlink<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, Result<(), logs::Error>> {
+        Box::pin(async { Ok(()) })
     }
     fn remove<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), logs::Error>> {
         Box::pin(async { Ok(()) })

@@ -53,7 +53,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             .iter()
             .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
             .collect(),
-        mounts: setup.mounts.iter().map(|of| mount(of, users)).collect(),
+        mounts: setup.mounts.iter().map(|of| mount(pod, of, users)).collect(),
         labels,
         annotations: annotations(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
@@ -69,7 +69,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
     }
 }
 
-fn mount(mount: &Mount, users: Option<Users>) -> wire::Mount {
+fn mount(pod: &Pod, mount: &Mount, users: Option<Users>) -> wire::Mount {
     let ids = users.map(id_mappings).unwrap_or_default();
     let propagation = match mount.propagation {
         Propagation::None => wire::MountPropagation::PropagationPrivate,
@@ -84,6 +84,13 @@ fn mount(mount: &Mount, users: Option<Users>) -> wire::Mount {
         propagation: i32::from(propagation),
         uid_mappings: ids.clone(),
         gid_mappings: ids,
+        image: mount.image.as_ref().map(|image| wire::ImageSpec {
+            image: image.id.clone(),
+            user_specified_image: image.written.clone(),
+            annotations: pod.annotations.clone().into_iter().collect(),
+            ..wire::ImageSpec::default()
+        }),
+        image_sub_path: mount.image.as_ref().map(|image| image.sub_path.clone()).unwrap_or_default(),
         ..Default::default()
     }
 }

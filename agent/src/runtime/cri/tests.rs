@@ -28,6 +28,15 @@ pub(super) fn node() -> NodeConfig {
     }
 }
 
+/// containerd takes `127.0.0.1:5000` for a URL that is none, and shows `reg.io` to nobody.
+#[test]
+fn credentials_name_no_server() {
+    let auth = RegistryAuth { username: "u".into(), password: "p".into(), ..RegistryAuth::default() };
+    let wire::AuthConfig { username, password, server_address, auth, .. } = auth_config(auth);
+    assert_eq!((username.as_str(), password.as_str()), ("u", "p"));
+    assert_eq!((server_address.as_str(), auth.as_str()), ("", ""));
+}
+
 #[test]
 fn a_sandbox_has_the_kubelets_labels_and_folder() {
     let annotations = BTreeMap::from([("note".to_owned(), "x".to_owned())]);
@@ -326,6 +335,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     let users = Some(crate::runtime::Users { first: 65_536, length: 65_536 });
     let mount = crate::volumes::Mount {
         host_path: "/a".into(),
+        image: None,
         container_path: "/b".into(),
         read_only: false,
         recursive_read_only: false,

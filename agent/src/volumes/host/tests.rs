@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
+use crate::pod::spec::PullPolicy;
 use crate::pod::spec::Resources;
 use crate::pod::spec::volume::{HostPathType, KeysOf, Projection};
 use crate::pod::tests::{container, pod};
@@ -65,7 +66,7 @@ impl Place {
     async fn mounts(&self, pod: &Pod, env: &[(String, String)]) -> Result<Vec<Mount>, Error> {
         let facts = PodFacts { ips: vec!["10.1.0.2".into()] };
         let container = pod.containers.first().unwrap();
-        self.volumes.mounts(MountsOf { pod, container, attempt: 3, env, facts: &facts }).await
+        self.volumes.mounts(MountsOf { pod, container, attempt: 3, env, facts: &facts, images: &[] }).await
     }
 }
 
@@ -294,4 +295,30 @@ fn memory_volumes_are_limited_by_the_smallest() {
     assert_eq!(tmpfs_size(&limited(None), &memory(Some(10)), 1000), 10);
     assert_eq!(tmpfs_size(&limited(Some(5)), &memory(Some(10)), 1000), 5);
     assert_eq!(tmpfs_size(&limited(Some(5000)), &memory(None), 1000), 1000);
+}
+
+#[tokio::test]
+async fn an_image_volume_is_the_runtimes_and_read_only() {
+    let place = Place::new();
+    let source =
+        VolumeSource::Image { reference: "reg.io/data:v1".into(), pull_policy: PullPolicy::IfNotPresent };
+    let part = VolumeMount { sub_path: SubPath::Plain("models/a".into()), ..mount("i", "/part") };
+    let pod = with(vec![volume("i", source)], vec![mount("i", "/all"), part]);
+    place.volumes.set_up(&pod).await.unwrap();
+    let untold = place.mounts(&pod, &[]).await.unwrap_err();
+    assert_eq!(untold.message, "the image of volume \"i\" was not looked up");
+    let facts = PodFacts::default();
+    let images = [("i".to_owned(), "sha256:1".to_owned())];
+    let container = pod.containers.first().unwrap();
+    let of = MountsOf { pod: &pod, container, attempt: 0, env: &[], facts: &facts, images: &images };
+    let mounts = place.volumes.mounts(of).await.unwrap();
+    let seen: Vec<_> = mounts
+        .iter()
+        .filter_map(|mount| mount.image.as_ref().map(|image| (mount, image)))
+        .map(|(mount, image)| (mount.container_path.as_str(), image.sub_path.as_str(), mount.read_only))
+        .collect();
+    assert_eq!(seen, [("/all", "", true), ("/part", "models/a", true)]);
+    let image = mounts.first().unwrap().image.as_ref().unwrap();
+    assert_eq!((image.id.as_str(), image.written.as_str()), ("sha256:1", "reg.io/data:v1"));
+    place.volumes.tear_down(&pod.uid).await.unwrap();
 }

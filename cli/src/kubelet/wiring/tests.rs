@@ -127,6 +127,32 @@ fn pods_learn_the_address_that_the_kubelet_was_given() {
 }
 
 #[test]
+fn the_wiring_says_how_images_are_pulled() {
+    let pulls_of = |text: &str, flags: &str| {
+        let Loaded { flags, config, .. } = loaded(text, flags);
+        pulls(&flags, &config).unwrap()
+    };
+    let plain = pulls_of("", "--root-dir=/r");
+    assert_eq!((plain.root_dir, plain.plugins), ("/r".into(), None));
+    assert_eq!(plain.queue, Queue { at_once: None, per_second: Some(5.0), burst: 10 });
+    assert_eq!(plain.policy, Policy::NeverVerifyPreloadedImages);
+    let text = "registryPullQPS: 2\nregistryBurst: 3\nmaxParallelImagePulls: 4\n\
+                imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+                preloadedImagesVerificationAllowlist: [reg.io/base]\n";
+    let given =
+        pulls_of(text, "--image-credential-provider-config=/c --image-credential-provider-bin-dir=/b");
+    assert_eq!(given.plugins, Some(("/c".into(), "/b".into())));
+    assert_eq!(given.queue, Queue { at_once: Some(4), per_second: Some(2.0), burst: 3 });
+    let policy = Policy::new("NeverVerifyAllowlistedImages", &["reg.io/base".to_owned()]).unwrap();
+    assert_eq!(given.policy, policy);
+    let at_once = |text: &str| pulls_of(text, "").queue.at_once;
+    assert_eq!(at_once("serializeImagePulls: true\n"), Some(1));
+    assert_eq!(at_once("serializeImagePulls: false\n"), None);
+    assert_eq!(at_once("maxParallelImagePulls: 1\n"), Some(1));
+    assert_eq!(pulls_of("registryPullQPS: 0\n", "").queue.per_second, None);
+}
+
+#[test]
 fn the_wiring_gives_the_server_its_settings() {
     let Loaded { flags, config, .. } = loaded(CONFIG, "--root-dir=/r --runtime-cgroups=/rc");
     let server = server(&config);

@@ -1,0 +1,54 @@
+//! A runtime that has what it is given and loses nothing. Passes for [`Keeper`] in tests.
+
+use std::future::ready;
+
+use super::{Answer, Keeper, StoredImage};
+
+/// Lists as given; nothing can be removed.
+#[derive(Debug, Default)]
+pub(crate) struct FakeKeeper {
+    running: Vec<String>,
+    images: Vec<StoredImage>,
+}
+
+impl FakeKeeper {
+    /// These run.
+    pub(crate) fn running(ids: &[&str]) -> Self {
+        Self { running: ids.iter().map(|id| (*id).to_owned()).collect(), ..Self::default() }
+    }
+
+    /// These are stored.
+    pub(crate) fn storing(images: Vec<StoredImage>) -> Self {
+        Self { images, ..Self::default() }
+    }
+}
+
+impl Keeper for FakeKeeper {
+    fn running(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(ready(Ok(self.running.clone())))
+    }
+
+    fn log_path<'a>(&'a self, container: &'a str) -> Answer<'a, String> {
+        Box::pin(ready(Ok(format!("/logs/{container}"))))
+    }
+
+    fn reopen_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn images(&self) -> Answer<'_, Vec<StoredImage>> {
+        Box::pin(ready(Ok(self.images.clone())))
+    }
+
+    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn remove_image<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn image_folder(&self) -> Answer<'_, String> {
+        Box::pin(ready(Ok("/images".to_owned())))
+    }
+}
