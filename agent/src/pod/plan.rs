@@ -164,11 +164,13 @@ fn bring_up(facts: Facts<'_>, draft: &mut Draft) {
     stop::kill_failed(facts, draft);
     let place = current.zip(parent).map(|(sandbox, parent)| place(sandbox, parent));
     let initialized = init::plan(facts, draft, place.as_ref());
+    let mut held = false;
     for container in &facts.pod.containers {
-        match (&place, initialized) {
+        match (&place, initialized && !held) {
             (Some(place), true) => containers::bring_up(facts, draft, container, Some(place)),
             _ => containers::fetch_ahead(facts, draft, container),
         }
+        held |= containers::holds_the_next(facts, draft, container);
     }
     for container in &facts.pod.ephemeral_containers {
         // Whatever the others are at: people add them to see why.

@@ -206,17 +206,23 @@ fn shown(did: &Did, seen: &Seen) -> bool {
     }
 }
 
-/// Static pods whose workers are not done.
-fn alive(pods: &[PodHandle]) -> BTreeSet<Name> {
-    let own = pods.iter().filter(|handle| handle.pod.origin == Origin::Static && !handle.is_done());
-    own.map(|handle| (handle.pod.namespace.clone(), handle.pod.name.clone())).collect()
+/// Static pods whose workers are not done, and the hashes of their files.
+type Alive = BTreeMap<Name, BTreeSet<String>>;
+
+fn alive(pods: &[PodHandle]) -> Alive {
+    let mut alive = Alive::new();
+    for handle in pods.iter().filter(|handle| handle.pod.origin == Origin::Static && !handle.is_done()) {
+        let name = (handle.pod.namespace.clone(), handle.pod.name.clone());
+        alive.entry(name).or_default().extend(handle.pod.annotations.get(HASH).cloned());
+    }
+    alive
 }
 
 /// What is to be done, given the files, the API's images, the pods that are not over, and the owner.
 fn plan(
     statics: &BTreeMap<spec::PodUid, Arc<Pod>>,
     seen: &Seen,
-    alive: &BTreeSet<Name>,
+    alive: &Alive,
     node: Option<&Node>,
 ) -> Vec<Act> {
     let described: BTreeMap<Name, &Arc<Pod>> = statics.values().map(|pod| (name_of(pod), pod)).collect();
@@ -224,11 +230,13 @@ fn plan(
     for (uid, mirror) in &seen.mirrors {
         let name = name_of(mirror);
         let wrong = match described.get(&name) {
+            // That of an earlier version stays as long as the earlier version does.
             Some(pod) => {
-                mirror.metadata.deletion_timestamp.is_some()
-                    || annotation(mirror, MIRROR) != annotation(pod, HASH)
+                let shown = annotation(mirror, MIRROR);
+                let ends = alive.get(&name).is_some_and(|hashes| hashes.contains(shown.unwrap_or_default()));
+                mirror.metadata.deletion_timestamp.is_some() || (shown != annotation(pod, HASH) && !ends)
             }
-            None => !alive.contains(&name),
+            None => !alive.contains_key(&name),
         };
         // One that is held goes by itself.
         if wrong && !source::is_held(mirror) {

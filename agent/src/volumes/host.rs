@@ -397,24 +397,17 @@ fn set_ready(note: &Path) -> io::Result<()> {
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
     let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
-    let mut mode = match tmpfs {
-        Some(size) if !mounted => {
-            mounts::tmpfs(path, size)
-                .map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
-            // Its own is 1777.
-            0
-        }
-        _ => {
-            let found = fs::symlink_metadata(path);
-            found.map_err(|error| format!("stat {}: {error}", path.display()))?.permissions().mode() & 0o7777
-        }
-    };
-    // Whoever the container runs as looks into it. The set-group-ID bit of an fsGroup stays.
+    if let Some(size) = tmpfs.filter(|_| !mounted) {
+        mounts::tmpfs(path, size).map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
+    }
+    let found = fs::symlink_metadata(path).map_err(|error| format!("stat {}: {error}", path.display()))?;
+    let mode = found.permissions().mode() & 0o7777;
+    // Whoever the container runs as looks into it. The set-group-ID bit of an fsGroup stays, and the
+    // sticky bit that a tmpfs has of its own, as upstream.
     if mode & 0o777 == 0o777 {
         return Ok(());
     }
-    mode |= 0o777;
-    let mode = fs::Permissions::from_mode(mode);
+    let mode = fs::Permissions::from_mode(mode | 0o777);
     fs::set_permissions(path, mode).map_err(|error| format!("chmod {}: {error}", path.display()))
 }
 

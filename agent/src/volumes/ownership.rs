@@ -19,7 +19,9 @@ const MAX_DEPTH: usize = 256;
 
 /// The root of an empty folder that the pod may write to; what is made in it inherits the group.
 pub(super) fn set_empty_dir(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
-    let mode = fs_group.map_or(0o777, |_| 0o777 | READ_WRITE | FOLDER);
+    // The sticky bit that a tmpfs has of its own stays, as upstream.
+    let sticky = folder.symlink_metadata()?.permissions().mode() & 0o1000;
+    let mode = sticky | fs_group.map_or(0o777, |_| 0o777 | READ_WRITE | FOLDER);
     if fs_group.is_some() {
         lchown(folder, None, fs_group)?;
     }

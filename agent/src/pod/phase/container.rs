@@ -184,14 +184,23 @@ impl View<'_> {
         match (trouble, crashed) {
             (Some((trouble, _)), None) => Some(self.trouble(container, trouble, fresh)),
             (Some((trouble, _)), Some(_)) if fresh => Some(self.trouble(container, trouble, fresh)),
+            // Between its end and its next start: the API takes no end back of what is not restarted.
+            (None, None)
+                if matches!(plain, ContainerState::Terminated(_)) && self.is_made_anew(container) =>
+            {
+                Some(self.creating())
+            }
             (_, crashed) => crashed,
         }
     }
 
     /// One that was ended to be made anew is, whatever its code.
     fn starts_again(&self, container: &Container, exit: &Exit) -> bool {
-        let newest = self.observed.newest(&container.name);
-        starts_again(container, exit) || newest.is_some_and(|n| self.history.makes_anew(&n.id))
+        starts_again(container, exit) || self.is_made_anew(container)
+    }
+
+    fn is_made_anew(&self, container: &Container) -> bool {
+        self.observed.newest(&container.name).is_some_and(|newest| self.history.makes_anew(&newest.id))
     }
 
     fn hook_failed(&self, container: &Container) -> bool {

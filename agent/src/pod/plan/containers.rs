@@ -60,6 +60,22 @@ pub(super) fn fetch_ahead(facts: Facts<'_>, draft: &mut Draft, container: &Conta
     }
 }
 
+/// Whether those after it in the list wait for its postStart hook: while it is on its way to it, not
+/// while it waits after a failure.
+pub(super) fn holds_the_next(facts: Facts<'_>, draft: &Draft, container: &Container) -> bool {
+    let name = &container.name;
+    let newest = facts.observed.newest(name).map(|newest| &newest.id);
+    let is_its = |op: &Op| match op {
+        Op::Container(of) | Op::Image(of) => of == name,
+        Op::PostStart(id) => Some(id) == newest,
+        _ => false,
+    };
+    container.lifecycle.post_start.is_some()
+        && (facts.history.flights.keys().any(is_its)
+            || draft.actions.iter().any(|action| is_its(&action.op()))
+            || newest.is_some_and(|id| facts.history.hooks.is_pending(id)))
+}
+
 /// The record that counts: one of another sandbox says nothing about an init container.
 fn record<'a>(facts: Facts<'a>, container: &Container, place: Option<&Place>) -> Option<&'a Instance> {
     match (container.role, place) {

@@ -5,7 +5,7 @@
 //! regular container was made in it none of them ever does (trap 9). Records may be missing, so the
 //! last one that left any tells how far the pod is.
 
-use super::{Draft, Facts, Place, containers, ended, sidecars};
+use super::{Draft, Facts, Place, containers, ended, sidecars, stop};
 use crate::pod::spec::{Container, Role};
 use crate::runtime::InstanceState;
 
@@ -18,7 +18,9 @@ pub(super) fn plan(facts: Facts<'_>, draft: &mut Draft, place: Option<&Place>) -
     };
     let begun = |c: &Container| facts.record_in(c, &place.sandbox).is_some();
     if facts.pod.containers.iter().any(begun) {
-        sidecars(facts.pod).for_each(|sidecar| containers::bring_up(facts, draft, sidecar, Some(place)));
+        if !stop::winds_down(facts) {
+            sidecars(facts.pod).for_each(|sidecar| containers::bring_up(facts, draft, sidecar, Some(place)));
+        }
         return true;
     }
     let mut at = list.iter().rposition(begun).unwrap_or(0);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{Action, Draft, Facts, Op, address, sidecars};
 use crate::pod::probing::ProbeKind;
+use crate::pod::restart::starts_again;
 use crate::pod::spec::{Container, RestartPolicy, Role};
 use crate::runtime::{Instance, InstanceState};
 
@@ -81,7 +82,11 @@ pub(in crate::pod) fn is_turn(facts: Facts<'_>, instance: &Instance) -> bool {
 
 /// Ends the containers that a probe or their own hook has found bad.
 pub(super) fn kill_failed(facts: Facts<'_>, draft: &mut Draft) {
+    let winds_down = winds_down(facts);
     for container in facts.pod.all_containers() {
+        if winds_down && container.role == Role::Sidecar {
+            continue;
+        }
         let Some(instance) = facts.observed.newest(&container.name) else { continue };
         if !matches!(instance.state, InstanceState::Running { .. }) {
             continue;
@@ -90,6 +95,26 @@ pub(super) fn kill_failed(facts: Facts<'_>, draft: &mut Draft) {
             one(facts, draft, instance, Order { deadline: since + grace, why: Some(why), turn: true });
         }
     }
+}
+
+/// Whether no regular container will run again once those that are being ended have: then sidecars
+/// are neither started nor ended for their probes any more, as upstream, which ends the pod from here.
+pub(super) fn winds_down(facts: Facts<'_>) -> bool {
+    let for_good = |container: &Container| {
+        let Some(instance) = facts.observed.newest(&container.name) else { return false };
+        if facts.history.makes_anew(&instance.id) {
+            return false;
+        }
+        match &instance.state {
+            InstanceState::Running { .. } => {
+                container.restart_policy == RestartPolicy::Never
+                    && verdict(facts, container, instance).is_some()
+            }
+            InstanceState::Exited(exit) => !starts_again(container, exit.code),
+            InstanceState::Created | InstanceState::Unknown => false,
+        }
+    };
+    facts.pod.containers.iter().all(for_good)
 }
 
 /// Since when it is to be ended, within which grace, and why.

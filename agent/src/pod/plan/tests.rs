@@ -3,6 +3,7 @@
 use super::*;
 use crate::pod::StopStep;
 use crate::pod::history::{Output, Trouble};
+use crate::pod::probing::ProbeKind;
 use crate::pod::spec::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
 use crate::runtime::{Exit, Image};
@@ -238,6 +239,64 @@ fn what_was_begun_is_awaited_before_a_pod_is_gone() {
         let plan = plan(&pod(), &orders, &Observed::default(), &history, NOW);
         assert!(matches!(plan.life, Life::Stopping { .. }), "{plan:?}");
     }
+}
+
+#[test]
+fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
+    use crate::pod::spec::probe::Handler;
+    let mut first = container("a");
+    first.lifecycle.post_start = Some(Handler::Sleep(Duration::from_secs(1)));
+    let pod = Pod { containers: vec![first, container("b")], ..pod() };
+    let of = |name: &str, state| named(&format!("{name}-0"), name, "s", state);
+    let next = |list: &[Instance], with: &dyn Fn(&mut History)| {
+        let seen = observed(&[sandbox("s", 0, true)], list);
+        let mut history = memory(&pod, &seen);
+        for name in ["a", "b"] {
+            let image = Image { id: "i".into(), ..Image::default() };
+            history.images.insert(name.into(), (0, image));
+        }
+        with(&mut history);
+        ops(&plan(&pod, &Orders::default(), &seen, &history, NOW))
+    };
+    assert_eq!(next(&[], &|_| ()), [Op::Container("a".into())]);
+    let busy = |history: &mut History| {
+        history.flights.insert(Op::Container("a".into()), None);
+    };
+    assert!(next(&[], &busy).is_empty());
+    let hooked = |history: &mut History| {
+        history.flights.insert(Op::PostStart("a-0".into()), None);
+    };
+    assert!(next(&[of("a", running())], &hooked).is_empty());
+    assert_eq!(next(&[of("a", running())], &|_| ()), [Op::Container("b".into())]);
+}
+
+#[test]
+fn sidecars_are_left_as_they_are_while_the_last_container_ends_for_good() {
+    let mut web = container("web");
+    web.probes.liveness = Some(crate::pod::spec::probe::Probe {
+        handler: crate::pod::spec::probe::Handler::Exec { command: vec!["x".into()] },
+        initial_delay: Duration::ZERO,
+        timeout: Duration::from_secs(1),
+        period: Duration::from_secs(1),
+        success_threshold: 1,
+        failure_threshold: 1,
+        termination_grace: None,
+    });
+    let sidecar = in_role("side", Role::Sidecar);
+    let pod = restarted(
+        RestartPolicy::Never,
+        Pod { init_containers: vec![sidecar], containers: vec![web], ..pod() },
+    );
+    let list = [named("s-0", "side", "s", exited(1)), named("w-0", "web", "s", running())];
+    let seen = observed(&[sandbox("s", 0, true)], &list);
+    let mut history = memory(&pod, &seen);
+    let planned = |history: &History| ops(&plan(&pod, &Orders::default(), &seen, history, NOW));
+    assert!(planned(&history).iter().any(|op| *op == Op::Image("side".into())), "{:?}", planned(&history));
+    let web = pod.containers.first().unwrap();
+    history.probing.record(web, ProbeKind::Liveness, "w-0", Some(false), NOW);
+    let ending = planned(&history);
+    assert!(ending.contains(&Op::StopContainer("w-0".into())), "{ending:?}");
+    assert!(!ending.iter().any(|op| *op == Op::Image("side".into())), "{ending:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::runtime::{Image, NewContainer};
 use crate::volumes::{PodFacts, WordsOf};
 
 /// minimumGracePeriodInSeconds: a kill without warning breaks more than two seconds cost.
-const SHORTEST_GRACE: Duration = Duration::from_secs(2);
+pub(super) const SHORTEST_GRACE: Duration = Duration::from_secs(2);
 
 /// The new container's ID.
 pub(super) async fn create(

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::container::SHORTEST_GRACE;
 use super::{Output, Task, Trouble, probe, trouble};
 use crate::events::Kind::Warning;
 use crate::pod::spec::Container;
@@ -32,7 +33,7 @@ pub(super) async fn post_start(
     }
 }
 
-/// Ends at the deadline at the latest: the planner goes on without it then.
+/// Ends at the deadline or with the container: the planner goes on without it then.
 pub(super) async fn pre_stop(
     task: Task<'_>,
     container: &Container,
@@ -62,7 +63,8 @@ async fn run(
 ) -> Result<(), String> {
     let (name, pod) = (&container.name, task.pod.formatted());
     match handler {
-        Handler::Exec { command } => exec(task, id, command, limit).await.map_err(|(error, said)| {
+        // What it runs lives as long as its container, which is not killed before that.
+        Handler::Exec { command } => exec(task, id, command, limit + SHORTEST_GRACE).await.map_err(|(error, said)| {
             let command = command.join(" ");
             format!(
                 "Exec lifecycle hook ([{command}]) for Container {name:?} in Pod {pod:?} failed - error: {error}, message: {said:?}"

@@ -132,13 +132,19 @@ async fn an_image_stays_until_its_pod_is_over() {
         origin: Origin::Static,
         ..pod()
     };
+    let own = Pod { annotations: [("kubernetes.io/config.hash".into(), "hash-1".into())].into(), ..own };
     let (worker, word) = watch::channel(Word::default());
     bed.pods.send_replace(Arc::from([PodHandle::of_test(Arc::new(own), word, Arc::new(FakeClock::new(0)))]));
-    bed.files(&[]);
-    sleep(Duration::from_secs(120)).await;
-    assert!(bed.server.get(ETCD).is_some());
+    // Gone, or changed: what is shown is what runs.
+    for files in [&[][..], &["hash-2"]] {
+        bed.files(files);
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(bed.server.get(ETCD).unwrap().pointer(MIRROR), Some(&json!("hash-1")));
+    }
     drop(worker);
     bed.pods.send_replace(Arc::from([]));
+    bed.mirror("hash-2").await;
+    bed.files(&[]);
     bed.gone().await;
 }
 

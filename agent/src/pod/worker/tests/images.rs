@@ -33,7 +33,9 @@ async fn the_image_of_a_volume_comes_before_the_container() {
     let status = until_reason(&handle, "ImagePullBackOff").await;
     assert_eq!(
         status.message,
-        format!("container web: Back-off pulling image {DATA:?}: ErrImagePull: {DATA}: not found")
+        format!(
+            "container web: Back-off pulling image {DATA:?}: ErrImagePull: rpc error: code = NotFound desc = {DATA}: not found"
+        )
     );
     assert_eq!((world.runtime.count("pull"), world.runtime.count("create")), (1, 0));
     let pair = |reason: &str, message: String| (reason.to_owned(), message);
