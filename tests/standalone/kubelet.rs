@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use gantry_tests::leakcheck::{Scope, Snapshot};
+use gantry_tests::leakcheck::{Scope, Snapshot, tagged_cgroups};
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::place;
 use gantry_tests::poll::poll;
@@ -123,6 +123,35 @@ fn flags(roots: &Roots, more: &str) -> Result<Vec<String>> {
     ])
 }
 
+/// The cgroup of all pods and those of the classes, parents first.
+fn kubepods(roots: &Roots) -> Result<Vec<PathBuf>> {
+    let below = |folder: &PathBuf| folder.components().any(|part| part.as_os_str() == "kubepods");
+    Ok(tagged_cgroups(roots.tag())?.into_iter().filter(below).collect())
+}
+
+/// enforceNodeAllocatable: all pods together get no more memory than there is.
+fn pods_are_held(roots: &Roots) -> Result<()> {
+    let own = |folder: &&PathBuf| folder.ends_with("kubepods");
+    let limits = kubepods(roots)?;
+    let mut limits = limits.iter().filter(own).flat_map(|folder| {
+        ["memory.limit_in_bytes", "memory.max"].map(|file| std::fs::read_to_string(folder.join(file)))
+    });
+    let limit: u64 = limits.find_map(Result::ok).context("no cgroup of all pods")?.trim().parse()?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let total: u64 = total.context("MemTotal")?.parse()?;
+    assert_eq!(limit, total * 1024, "nothing is reserved");
+    Ok(())
+}
+
+/// A kubelet keeps them beyond its own end, as upstream.
+fn remove_kubepods(roots: &Roots) -> Result<()> {
+    for folder in kubepods(roots)?.iter().rev() {
+        std::fs::remove_dir(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn the_command_line_is_upstreams() -> Result<()> {
     let roots = Roots::new()?;
@@ -187,6 +216,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     assert_eq!(own("oom_score_adj")?.trim(), "5");
     assert!(own("limits")?.lines().any(|line| line.starts_with("Max open files") && line.contains("4096")));
     TcpStream::connect(("127.0.0.1", 10250)).context("the API's port")?;
+    pods_are_held(roots)?;
     for folder in ["pods", "plugins", "plugins_registry", "pod-resources", "device-plugins", "checkpoints"] {
         assert!(roots.path("kubelet").join(folder).is_dir(), "{folder}");
     }
@@ -213,6 +243,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     })?;
     drop(kubelet);
     drop(registry);
+    remove_kubepods(roots)?;
     before.await_clean(&Scope { folders: Vec::new(), ..roots.scope() })
 }
 

@@ -8,7 +8,7 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ use tonic::transport::Channel;
 
 use super::log::Verbosity;
 use super::node_pods::View;
-use super::wiring;
+use super::wiring::{self, Listen};
 
 /// What a kubelet is made of.
 pub(super) struct Parts<'a> {
@@ -128,12 +128,8 @@ impl Parts<'_> {
     }
 
     async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::Found>> {
-        let path = &self.config.static_pod_path;
-        if path.is_empty() {
-            return None;
-        }
-        let every = self.config.file_check_frequency.duration();
-        Some(static_pods::follow(PathBuf::from(path), self.name.clone(), every).await.0)
+        let (path, every) = wiring::folder(self.config)?;
+        Some(static_pods::follow(path, self.name.clone(), every).await.0)
     }
 
     /// The Node object, and what admission and the serving certificate learn of it.
@@ -234,7 +230,7 @@ impl Parts<'_> {
 
     /// 10250, and 10255 if it is on.
     async fn serve(&self, view: View, client: Option<kube::Client>, pulse: Check) -> Result<Server> {
-        let client_ca = client_ca(&self.config.authentication.x509.client_ca_file)?;
+        let client_ca = client_ca(wiring::client_ca(self.config).as_deref())?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
         let stats = Stats::new(wiring::stats(self.flags, self.config))?;
         let sources = server::Sources {
@@ -259,21 +255,19 @@ impl Parts<'_> {
         )?;
         let keeping = server.clone();
         tokio::spawn(async move { keeping.keep_stats().await });
-        let address: IpAddr =
-            self.config.address.parse().with_context(|| format!("address {:?}", self.config.address))?;
-        let listen = async |port: i32| -> Result<TcpListener> {
-            let address = SocketAddr::new(address, u16::try_from(port).context("a port")?);
+        let listen = async |address: SocketAddr| -> Result<TcpListener> {
             TcpListener::bind(address)
                 .await
                 .with_context(|| format!("failed to listen and serve on {address}"))
         };
-        if self.config.enable_server == Some(true) {
+        let Listen { api, read_only, healthz: _ } = wiring::listen(self.config)?;
+        if let Some(address) = api {
             let tls = tls_config(self.certificate.clone(), &wiring::tls(self.config)?)?;
-            let (listener, server) = (listen(self.config.port).await?, server.clone());
+            let (listener, server) = (listen(address).await?, server.clone());
             tokio::spawn(async move { server.serve_tls(listener, tls).await });
         }
-        if self.config.read_only_port > 0 {
-            let (listener, server) = (listen(self.config.read_only_port).await?, server.clone());
+        if let Some(address) = read_only {
+            let (listener, server) = (listen(address).await?, server.clone());
             tokio::spawn(async move { server.serve_read_only(listener).await });
         }
         Ok(server)
@@ -321,14 +315,12 @@ fn names_of(node: &Node) -> Names {
 }
 
 /// The client CA's file, as it is from time to time.
-fn client_ca(file: &str) -> Result<ClientCa> {
+fn client_ca(file: Option<&Path>) -> Result<ClientCa> {
     let client_ca = ClientCa::default();
-    if file.is_empty() {
-        return Ok(client_ca);
-    }
-    let mut bundles = ca::follow(std::path::Path::new(file), ca::EVERY)?;
+    let Some(file) = file else { return Ok(client_ca) };
+    let mut bundles = ca::follow(file, ca::EVERY)?;
     let first = bundles.borrow_and_update().clone();
-    client_ca.trust(&first).with_context(|| format!("the client CA {file}"))?;
+    client_ca.trust(&first).with_context(|| format!("the client CA {}", file.display()))?;
     let followed = client_ca.clone();
     tokio::spawn(async move {
         while bundles.changed().await.is_ok() {

@@ -1,6 +1,7 @@
 //! A kubelet at work. Owns the order of start and end, and what each part is told of the
 //! configuration; never decides about a pod. Called by [`super`].
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use tonic::transport::Channel;
 
 use super::log::Verbosity;
 use super::parts::{Parts, Running};
+use super::wiring::Pods;
 use super::{health, host, lock, systemd, wiring};
 use crate::run::signals::Signals;
 use crate::session::{Made, Setup};
@@ -153,7 +155,7 @@ async fn serve(work: Work) -> Result<()> {
         // Stopped, or nobody can stop it any more.
         let _ = stop.wait_for(|stopped| *stopped).await;
     }));
-    announce(&config, checks, watchdog);
+    announce(wiring::listen(&config)?.healthz, checks, watchdog);
     let mut over = identity.as_ref().map(|identity| identity.over.clone());
     loop {
         // All arms are cancel-safe: states are watched.
@@ -172,11 +174,9 @@ async fn serve(work: Work) -> Result<()> {
 }
 
 /// To whoever watches over this process.
-fn announce(config: &KubeletConfiguration, checks: Checks, watchdog: Option<Duration>) {
-    if let (Ok(port @ 1..), Ok(address)) =
-        (u16::try_from(config.healthz_port.unwrap_or_default()), config.healthz_bind_address.parse())
-    {
-        tokio::spawn(health::serve(address, port, checks.clone()));
+fn announce(healthz: Option<SocketAddr>, checks: Checks, watchdog: Option<Duration>) {
+    if let Some(address) = healthz {
+        tokio::spawn(health::serve(address, checks.clone()));
     }
     if let Some(period) = watchdog {
         tokio::spawn(systemd::keep_alive(period, checks));
@@ -269,13 +269,7 @@ async fn adopt_driver(config: &mut KubeletConfiguration, channel: Channel) -> Re
         );
         driver.name().clone_into(&mut config.cgroup_driver);
     }
-    if config.cgroup_driver != driver::Driver::Cgroupfs.name() {
-        bail!(
-            "cgroup driver {:?} is not supported by this kubelet yet: set the runtime to cgroupfs (containerd: \
-             SystemdCgroup = false)",
-            config.cgroup_driver
-        );
-    }
+    wiring::driver(config)?;
     if config.cgroup_root.is_empty() {
         tracing::info!("--cgroups-per-qos enabled, but --cgroup-root was not specified.  Defaulting to /");
         "/".clone_into(&mut config.cgroup_root);
@@ -303,12 +297,13 @@ async fn setup(
     let agent_socket = runtime_dir.join("agent.sock");
     let root = Root::open(root_dir)?;
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
+    let Pods { logs, cgroup_root, seccomp_default } = wiring::pods(flags, config);
     let setup = Setup {
         agent_socket,
-        pod_logs_dir: PathBuf::from(&config.pod_logs_dir),
+        pod_logs_dir: logs,
         root,
-        cgroup_root: config.cgroup_root.clone(),
-        seccomp_default: flags.seccomp_default || config.seccomp_default == Some(true),
+        cgroup_root,
+        seccomp_default,
         given: wiring::given(flags, config, name)?,
     };
     let api: Arc<dyn Api> = match clients {

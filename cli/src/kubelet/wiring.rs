@@ -1,6 +1,7 @@
 //! What each part is told of the flags and the configuration. Pure but for the names of folders:
 //! owns the mapping; never a default of its own. Called by [`super::run`].
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use gantry_agent::manifest::quantity;
 use gantry_agent::metrics::Metrics;
 use gantry_agent::node::Given;
 use gantry_agent::registration::{self, Threshold};
+use gantry_agent::runtime::cri::driver::Driver;
 use gantry_agent::server::authn::Authentication;
 use gantry_agent::server::authz::Mode;
 use gantry_agent::server::client_ca::ClientCa;
@@ -39,6 +41,13 @@ pub(super) enum Error {
     Threshold { signal: &'static str, value: String },
     #[error("allowedUnsafeSysctls: {0}")]
     Sysctls(String),
+    #[error(
+        "cgroup driver {0:?} is not supported by this kubelet yet: set the runtime to cgroupfs (containerd: \
+         SystemdCgroup = false)"
+    )]
+    Driver(String),
+    #[error("{field}: {value} is no address with a port")]
+    Address { field: &'static str, value: String },
     #[error("tlsMinVersion {0:?} is not supported: VersionTLS12 or VersionTLS13")]
     Tls(String),
     #[error("preloadedImagesVerificationAllowlist: {0}")]
@@ -73,6 +82,67 @@ pub(super) fn given(flags: &KubeletFlags, config: &KubeletConfiguration, name: &
         cluster_dns: config.cluster_dns.clone(),
         ips: (!ips.is_empty() || flags.cloud_provider == "external").then_some(ips),
     })
+}
+
+/// Where pods stand, and what they get that say nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pods {
+    pub(super) logs: PathBuf,
+    pub(super) cgroup_root: String,
+    pub(super) seccomp_default: bool,
+}
+
+/// What every pod is run with.
+pub(super) fn pods(flags: &KubeletFlags, config: &KubeletConfiguration) -> Pods {
+    Pods {
+        logs: PathBuf::from(&config.pod_logs_dir),
+        cgroup_root: config.cgroup_root.clone(),
+        seccomp_default: flags.seccomp_default || on(config.seccomp_default),
+    }
+}
+
+/// Pods from files, looked at that often.
+pub(super) fn folder(config: &KubeletConfiguration) -> Option<(PathBuf, Duration)> {
+    Some((path(&config.static_pod_path)?, config.file_check_frequency.duration()))
+}
+
+/// Pods of systemd are made by systemd: that the kubelet asks it to is not there yet. What the runtime
+/// says was taken over before.
+pub(super) fn driver(config: &KubeletConfiguration) -> Result<(), Error> {
+    match config.cgroup_driver.as_str() {
+        driver if driver == Driver::Cgroupfs.name() => Ok(()),
+        other => Err(Error::Driver(other.to_owned())),
+    }
+}
+
+/// Where the kubelet answers; none where it does not.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Listen {
+    pub(super) api: Option<SocketAddr>,
+    pub(super) read_only: Option<SocketAddr>,
+    pub(super) healthz: Option<SocketAddr>,
+}
+
+/// Ports that are 0 are closed.
+pub(super) fn listen(config: &KubeletConfiguration) -> Result<Listen, Error> {
+    let at = |field, address: &str, port: i32| {
+        let wrong = || Error::Address { field, value: format!("{address}:{port}") };
+        let port = u16::try_from(port).map_err(|_| wrong())?;
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        Ok((port > 0).then(|| SocketAddr::new(address, port)))
+    };
+    let api = on(config.enable_server).then(|| at("address", &config.address, config.port)).transpose()?;
+    let healthz = config.healthz_port.unwrap_or_default();
+    Ok(Listen {
+        api: api.flatten(),
+        read_only: at("address", &config.address, config.read_only_port)?,
+        healthz: at("healthzBindAddress", &config.healthz_bind_address, healthz)?,
+    })
+}
+
+/// Whose client certificates are believed.
+pub(super) fn client_ca(config: &KubeletConfiguration) -> Option<PathBuf> {
+    path(&config.authentication.x509.client_ca_file)
 }
 
 /// The way to the API server.

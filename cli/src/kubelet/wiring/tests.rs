@@ -53,12 +53,14 @@ enableProfilingHandler: false
 enableDebugFlagsHandler: false
 streamingConnectionIdleTimeout: 5m
 podLogsDir: /var/log/other
-authentication: {anonymous: {enabled: true}, webhook: {enabled: true, cacheTTL: 7s}}
+authentication: {x509: {clientCAFile: /ca.crt}, anonymous: {enabled: true}, webhook: {enabled: true, cacheTTL: 7s}}
 authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 8s, cacheUnauthorizedTTL: 9s}}
 tlsMinVersion: VersionTLS13
 tlsCipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]
 volumeStatsAggPeriod: 11s
 cgroupRoot: /x
+systemCgroups: /s
+seccompDefault: true
 kubeletCgroups: /k
 kubeAPIQPS: 12
 kubeAPIBurst: 13
@@ -111,6 +113,10 @@ fn the_wiring_gives_each_part_its_settings() {
     assert_eq!(identity.limits.lease, seconds(3));
     let given = given(&flags, &config, "n").unwrap();
     assert_eq!(given.cluster_domain.as_deref(), Some("example.org"));
+    let all = pods(&flags, &config);
+    assert_eq!((all.cgroup_root.as_str(), all.seccomp_default), ("/x", true));
+    assert_eq!(all.logs, PathBuf::from("/var/log/other"));
+    assert!(node.enforce);
     assert_eq!((given.cluster_dns, given.resolv_conf), (vec![own("10.96.0.10")], Some("/etc/other".into())));
 }
 
@@ -163,7 +169,8 @@ fn the_wiring_gives_the_server_its_settings() {
         enable_debug_flags_handler,
     } = server.switches;
     assert!(!enable_debugging_handlers && !enable_system_log_handler);
-    assert!(!enable_profiling_handler && !enable_debug_flags_handler);
+    assert!(!enable_profiling_handler && !enable_debug_flags_handler && !server.system_log_query);
+    assert_eq!(client_ca(&config), Some("/ca.crt".into()));
     assert_eq!((server.stream_idle, server.pod_logs), (seconds(300), "/var/log/other".into()));
     let authentication = authentication(&config, ClientCa::default());
     assert_eq!((authentication.anonymous, authentication.tokens_for), (true, Some(seconds(7))));
@@ -175,6 +182,44 @@ fn the_wiring_gives_the_server_its_settings() {
     assert_eq!((stats.root_dir, stats.pod_logs), ("/r".into(), "/var/log/other".into()));
     assert_eq!((stats.cgroup_root.as_str(), stats.kubelet_cgroups.as_str()), ("/x", "/k"));
     assert_eq!((stats.runtime_cgroups.as_str(), stats.volume_period), ("/rc", seconds(11)));
+    assert_eq!(stats.system_cgroups, "/s");
+}
+
+#[test]
+fn the_wiring_turns_off_what_is_off() {
+    let Loaded { config, .. } = loaded("enableSystemLogQuery: true\n", "");
+    assert!(server(&config).system_log_query, "else it is off");
+    let Loaded { flags, config, .. } = loaded("enforceNodeAllocatable: [none]\n", "");
+    assert!(!registration(&flags, &config, "n").unwrap().enforce);
+    assert_eq!((client_ca(&config), folder(&config)), (None, None));
+    assert!(!pods(&flags, &config).seccomp_default);
+    let Loaded { flags, config, .. } = loaded("", "--seccomp-default");
+    assert!(pods(&flags, &config).seccomp_default, "the flag alone");
+    let text = "evictionHard: {memory.available: 200Mi}\n";
+    let Loaded { flags, config, .. } = loaded(text, "--experimental-allocatable-ignore-eviction");
+    assert_eq!(registration(&flags, &config, "n").unwrap().evict_memory, Threshold::None);
+}
+
+#[test]
+fn the_wiring_says_where_to_listen_and_where_files_are() {
+    let text = "address: 127.0.0.7\nport: 11250\nreadOnlyPort: 11255\nhealthzPort: 11248\n\
+                healthzBindAddress: 127.0.0.8\nstaticPodPath: /m\nfileCheckFrequency: 7s\n";
+    let at = |text: &str| Some(text.parse::<SocketAddr>().unwrap());
+    let Loaded { config, .. } = loaded(text, "");
+    let (api, read_only) = (at("127.0.0.7:11250"), at("127.0.0.7:11255"));
+    assert_eq!(listen(&config).unwrap(), Listen { api, read_only, healthz: at("127.0.0.8:11248") });
+    assert_eq!(folder(&config), Some(("/m".into(), seconds(7))));
+    let Loaded { config, .. } = loaded("enableServer: false\nhealthzPort: 0\n", "");
+    assert_eq!(listen(&config).unwrap(), Listen { api: None, read_only: None, healthz: None });
+}
+
+#[test]
+fn a_cgroup_driver_that_is_not_there_yet_is_refused_by_name() {
+    let Loaded { config, .. } = loaded("cgroupDriver: systemd\n", "");
+    let told = driver(&config).unwrap_err().to_string();
+    assert!(told.contains("cgroup driver \"systemd\" is not supported"), "{told}");
+    let Loaded { config, .. } = loaded("", "");
+    driver(&config).unwrap();
 }
 
 #[test]
