@@ -15,6 +15,7 @@ mod cri;
 mod gate;
 pub mod health;
 pub mod listen;
+mod lobby;
 mod node_logs;
 mod pages;
 mod proxy;

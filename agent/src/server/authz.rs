@@ -54,7 +54,7 @@ impl Authorizer {
             Self::Webhook { reviews, kept, allowed_for, denied_for } => {
                 let ask = reviews.access(user, access);
                 if size(user) > LONGEST {
-                    return ask.await;
+                    return kept.ask(ask).await;
                 }
                 let keep = |allowed: &bool| if *allowed { *allowed_for } else { *denied_for };
                 kept.get((user.clone(), access.clone()), keep, ask).await
