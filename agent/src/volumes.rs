@@ -18,6 +18,8 @@ mod remains;
 mod removal;
 mod sub_path;
 
+pub use mounts::share;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 

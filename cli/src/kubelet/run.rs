@@ -23,6 +23,7 @@ use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, driver};
+use gantry_agent::volumes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::Channel;
 
@@ -109,6 +110,8 @@ async fn serve(work: Work) -> Result<()> {
         host::refuse_swap()?;
     }
     host::lay_out(Path::new(&flags.root_dir), Path::new(&config.pod_logs_dir))?;
+    volumes::share(Path::new(&flags.root_dir))
+        .with_context(|| format!("failed to make {} a shared mount", flags.root_dir))?;
     host::settle(&config);
     // Cancel-safe: nothing was begun.
     let channel = tokio::select! {
