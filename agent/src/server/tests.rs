@@ -82,6 +82,10 @@ impl NodePods for Pods {
     fn translate(&self, uid: &str) -> String {
         uid.to_owned()
     }
+
+    fn claimed(&self, _: &str, _: &str) -> Option<String> {
+        None
+    }
 }
 
 fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {

@@ -543,6 +543,13 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
+    fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String> {
+        match self.place_of(uid, volume)? {
+            Place::Local { volume, .. } => Some(volume),
+            Place::HostPath { .. } => None,
+        }
+    }
+
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let folder = self.pod(uid);
         Box::pin(async move {

@@ -301,6 +301,19 @@ async fn pods_may_be_on_another_disk() {
 }
 
 #[test]
+fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
+    let place = Place::new();
+    let uid = pod().uid;
+    let local = |name: &str| super::Place::Local { path: "/disk".into(), volume: name.into() };
+    let whole = super::Place::HostPath { path: "/disk".into(), kind: HostPathType::Unset };
+    let found = BTreeMap::from([("data".to_owned(), local("pv-1")), ("whole".to_owned(), whole)]);
+    place.volumes.claims.lock().unwrap().insert(uid.clone(), found);
+    let volumes: &dyn Volumes = &place.volumes;
+    assert_eq!(volumes.claimed(&uid, "data").as_deref(), Some("pv-1"));
+    assert_eq!((volumes.claimed(&uid, "whole"), volumes.claimed(&uid, "other")), (None, None));
+}
+
+#[test]
 fn memory_volumes_are_limited_by_the_smallest() {
     let memory = |size_limit| VolumeSource::EmptyDir { memory: true, size_limit };
     let limited = |limit| {
