@@ -23,6 +23,7 @@ use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, driver};
+use gantry_agent::users::Range;
 use gantry_agent::volumes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::Channel;
@@ -313,6 +314,9 @@ async fn setup(
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: flags.seccomp_default || config.seccomp_default == Some(true),
         given: wiring::given(flags, config, name)?,
+        users: Range::of_kubelet(config.max_pods)
+            .await
+            .map_err(|error| anyhow!("user namespaces: {error}"))?,
     };
     let api: Arc<dyn Api> = match clients {
         Some(clients) => Arc::new(Cluster::new(clients.pods.clone(), Arc::new(SystemClock::new()))),
