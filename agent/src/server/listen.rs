@@ -261,7 +261,7 @@ async fn idle(mut streams: watch::Receiver<usize>, long: Duration) {
             () = tokio::time::sleep(long) => return,
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A stream of HTTP/2, open until its answer's end.

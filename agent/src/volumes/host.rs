@@ -69,7 +69,8 @@ impl HostVolumes {
     /// Volumes below `root`, with what `api` knows in them.
     #[must_use]
     pub fn new(root: PathBuf, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
-        let pods = root.join("pods");
+        let mut pods = root;
+        pods.push("pods");
         let pods = pods.canonicalize().unwrap_or(pods);
         Self { pods, api, node, recursive_read_only, claims: Arc::default() }
     }
