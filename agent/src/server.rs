@@ -15,6 +15,7 @@ mod cri;
 mod gate;
 pub mod health;
 pub mod listen;
+mod lobby;
 mod node_logs;
 mod pages;
 mod proxy;
@@ -55,11 +56,8 @@ pub trait NodePods: Send + Sync + fmt::Debug {
     }
     /// The static pod's UID for that of its mirror; any other as it is.
     fn translate(&self, uid: &str) -> String;
-    /// The name of the volume that a pod's claim is bound to, once it is mounted.
-    fn claimed(&self, pod: &str, claim: &str) -> Option<String> {
-        let _ = (pod, claim);
-        None
-    }
+    /// The name of the PersistentVolume behind a pod's volume, once a folder of it is mounted.
+    fn claimed(&self, pod: &str, volume: &str) -> Option<String>;
     /// The pod of that name; of two, the one that is not on its way out.
     fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let named = |pod: &Arc<Pod>| {

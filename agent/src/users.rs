@@ -1,5 +1,5 @@
 //! Ranges of the node's user IDs for pods with a user namespace of their own: each gets one for itself,
-//! and keeps it over a restart of the agent. Owns the ranges and the files in which the kubelet keeps
+//! and keeps it over a restart of the agent. Owns the ranges, where they are taken from, and the files in which the kubelet keeps
 //! them, `ROOT/pods/UID/userns`; never makes a namespace. Called before a sandbox is made.
 
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use crate::runtime::Users;
 
 /// As DefaultKubeletUserNamespacesIDsPerPod.
 const LENGTH: u32 = 65_536;
+/// Whose subordinate ids they are, as upstream.
+const USER: &str = "kubelet";
 
 /// All ranges of this node.
 #[derive(Debug)]
 pub struct UserRanges {
     /// None: nothing outlives the agent.
     root: Option<PathBuf>,
-    /// The first that may be given out, and how many.
-    first: u32,
-    count: u32,
+    range: Range,
     length: u32,
     given: Mutex<BTreeMap<PodUid, u32>>,
 }
@@ -44,16 +44,83 @@ struct Mapping {
 }
 
 impl Default for UserRanges {
+    fn default() -> Self {
+        Self { root: None, range: Range::default(), length: LENGTH, given: Mutex::default() }
+    }
+}
+
+/// What may be given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    first: u32,
+    /// Of pods.
+    count: u32,
+}
+
+impl Default for Range {
     /// All of the node's 32 bits but the first range, which is its own.
     fn default() -> Self {
-        Self {
-            root: None,
-            first: LENGTH,
-            count: u32::MAX / LENGTH - 1,
-            length: LENGTH,
-            given: Mutex::default(),
-        }
+        Self { first: LENGTH, count: u32::MAX / LENGTH }
     }
+}
+
+impl Range {
+    /// The subordinate ids of the user `kubelet`, where there are both that user and `getsubids`, which
+    /// knows of name services as well; else the default.
+    ///
+    /// # Errors
+    /// When its ids are not told, or are none that can be given to pods: others may have them.
+    pub async fn of_kubelet(max_pods: i32) -> Result<Self, String> {
+        let users = match fs::read_to_string("/etc/passwd").await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            users => users.map_err(|error| format!("read /etc/passwd: {error}"))?,
+        };
+        if !users.lines().any(|line| line.split(':').next() == Some(USER)) {
+            return Ok(Self::default());
+        }
+        let Some(uids) = subordinate(&[USER]).await? else { return Ok(Self::default()) };
+        let gids = subordinate(&["-g", USER]).await?;
+        if gids.as_ref() != Some(&uids) {
+            return Err(format!("mismatched subuids and subgids for user {USER:?}"));
+        }
+        Self::told(&uids, max_pods)
+    }
+
+    /// `0: kubelet 65536 2147483648`: the first id, and how many.
+    fn told(text: &str, max_pods: i32) -> Result<Self, String> {
+        let text = text.trim_matches('\n');
+        let bad = |why: String| format!("subordinate ids of user {USER:?} {text:?}: {why}");
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        let ([_, _, first, ids], 1) = (&fields[..], text.lines().count()) else {
+            return Err(bad("there must be one range".to_owned()));
+        };
+        let number = |field: &str| field.parse::<u32>().map_err(|error| bad(format!("{field}: {error}")));
+        let (first, ids) = (number(first)?, number(ids)?);
+        if first < LENGTH || first % LENGTH != 0 || ids % LENGTH != 0 {
+            return Err(bad(format!("both must be multiples of {LENGTH}, and 0 is the node's own")));
+        }
+        let count = ids / LENGTH;
+        if u64::from(first) + u64::from(ids) > 1 << 32 {
+            return Err(bad("it ends after the last id".to_owned()));
+        }
+        if i64::from(count) < i64::from(max_pods) {
+            return Err(bad(format!("it has room for {count} pods, and maxPods is {max_pods}")));
+        }
+        Ok(Self { first, count })
+    }
+}
+
+/// What getsubids says; none without it.
+async fn subordinate(of: &[&str]) -> Result<Option<String>, String> {
+    let output = match tokio::process::Command::new("getsubids").args(of).output().await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        output => output.map_err(|error| format!("run getsubids: {error}"))?,
+    };
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("getsubids {}: {}: {}", of.join(" "), output.status, said.trim()));
+    }
+    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 impl UserRanges {
@@ -61,8 +128,8 @@ impl UserRanges {
     ///
     /// # Errors
     /// When a file of it cannot be read or understood: two pods must not share users.
-    pub async fn load(root: PathBuf) -> Result<Self, String> {
-        let ranges = Self { root: Some(root.clone()), ..Self::default() };
+    pub async fn load(root: PathBuf, range: Range) -> Result<Self, String> {
+        let ranges = Self { root: Some(root.clone()), range, ..Self::default() };
         let mut entries = match fs::read_dir(root.join("pods")).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ranges),
             entries => entries.map_err(|error| format!("read pods from disk: {error}"))?,
@@ -95,7 +162,7 @@ impl UserRanges {
         }
         let first = {
             let mut given = self.given();
-            let mut all = (0..self.count).map(|n| self.first + n * self.length);
+            let mut all = (0..self.range.count).map(|n| self.range.first + n * self.length);
             let free = all.find(|first| given.values().all(|taken| taken != first));
             let first = free.ok_or("could not find an empty slot to allocate a user namespace")?;
             given.insert(uid.clone(), first);
@@ -149,10 +216,11 @@ impl UserRanges {
         if own != groups || own.container_id != 0 {
             return Err(bad("GID and UID mapping should be identical, and 0 must be mapped"));
         }
-        let last = self.first + (self.count - 1) * self.length;
+        let Range { first, count } = self.range;
+        let last = first + count.saturating_sub(1) * self.length;
         if own.length != self.length
             || own.host_id % self.length != 0
-            || !(self.first..=last).contains(&own.host_id)
+            || !(first..=last).contains(&own.host_id)
         {
             return Err(bad("the range is none of this node's"));
         }
@@ -176,16 +244,41 @@ mod tests {
     #[tokio::test]
     async fn each_pod_has_a_range_of_its_own_that_outlives_the_agent() {
         let folder = tempfile::tempdir().unwrap();
-        let ranges = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
         let (a, b) = (ranges.of(&uid("a")).await.unwrap(), ranges.of(&uid("b")).await.unwrap());
         assert_eq!((a.first, a.length, b.first), (65_536, 65_536, 131_072));
         assert_eq!(ranges.of(&uid("a")).await.unwrap(), a);
-        let again = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        let again = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
         assert_eq!(again.of(&uid("b")).await.unwrap(), b);
         assert_eq!(again.of(&uid("c")).await.unwrap().first, 196_608);
         again.release(&uid("a"));
         std::fs::remove_dir_all(folder.path().join("pods/a")).unwrap();
         assert_eq!(again.of(&uid("d")).await.unwrap(), a);
+    }
+
+    #[tokio::test]
+    async fn the_users_of_the_kubelet_bound_what_pods_get() {
+        let range = Range::told("0: kubelet 131072 196608\n", 3).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned(), range).await.unwrap();
+        for (pod, first) in [("a", 131_072), ("b", 196_608), ("c", 262_144)] {
+            assert_eq!(ranges.of(&uid(pod)).await.unwrap().first, first);
+        }
+        assert!(ranges.of(&uid("d")).await.is_err());
+        for (text, why) in [
+            ("0: kubelet 131072 196608", "room for 3 pods, and maxPods is 4"),
+            ("", "one range"),
+            ("0: kubelet 131072 196608\n1: kubelet 1310720 65536", "one range"),
+            ("0: kubelet 100000 655360", "multiples"),
+            ("0: kubelet 0 655360", "multiples"),
+            ("0: kubelet 131072 65535", "multiples"),
+            ("0: kubelet 131072 -1", "invalid digit"),
+            ("0: kubelet 4294901760 655360", "after the last id"),
+        ] {
+            let error = Range::told(text, 4).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert_eq!(Range::told("0: kubelet 65536 4294901760", 110).unwrap(), Range::default());
     }
 
     #[tokio::test]
@@ -196,11 +289,11 @@ mod tests {
         let mapping = |id: u32| format!("{{\"hostId\":{id},\"containerId\":0,\"length\":65536}}");
         for text in ["", &format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(7))] {
             std::fs::write(&file, text).unwrap();
-            assert!(UserRanges::load(folder.path().to_owned()).await.is_err(), "{text}");
+            assert!(UserRanges::load(folder.path().to_owned(), Range::default()).await.is_err(), "{text}");
         }
         let good = format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(131_072));
         std::fs::write(&file, good).unwrap();
-        let ranges = UserRanges::load(folder.path().to_owned()).await.unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
         assert_eq!(ranges.of(&uid("a")).await.unwrap().first, 131_072);
     }
 }

@@ -18,6 +18,8 @@ mod remains;
 mod removal;
 mod sub_path;
 
+pub use mounts::share;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +45,8 @@ pub trait Volumes: Send + Sync + fmt::Debug {
         volume: &'a str,
         path: &'a str,
     ) -> BoxFuture<'a, Result<String, Error>>;
+    /// The PersistentVolume behind a volume of a pod, when a folder of it is mounted.
+    fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String>;
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;

@@ -8,6 +8,7 @@ use gantry_agent::operator::Ending;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
+use gantry_agent::users::Range;
 use gantry_agent::{manifest, node};
 
 use crate::args::{AgentArgs, PodsFlags};
@@ -47,6 +48,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         cgroup_root,
         seccomp_default,
         given: node::Given::default(),
+        users: Range::default(),
     };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;

@@ -16,6 +16,7 @@ use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
+use gantry_agent::users::Range;
 use gantry_agent::{manifest, node};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -71,6 +72,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         cgroup_root,
         seccomp_default: true,
         given: node::Given::default(),
+        users: Range::default(),
     };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;

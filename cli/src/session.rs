@@ -29,7 +29,7 @@ use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
 use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
-use gantry_agent::users::UserRanges;
+use gantry_agent::users::{Range, UserRanges};
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
 use tokio::sync::{oneshot, watch};
@@ -72,6 +72,8 @@ pub(crate) struct Setup {
     pub(crate) seccomp_default: bool,
     /// Read where it says nothing.
     pub(crate) given: node::Given,
+    /// For pods with a user namespace.
+    pub(crate) users: Range,
 }
 
 /// What pods are run with.
@@ -100,7 +102,7 @@ impl Setup {
         api: Arc<dyn Api>,
         metrics: Arc<Metrics>,
     ) -> Result<Made> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given } = self;
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given, users } = self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
@@ -119,7 +121,7 @@ impl Setup {
         let runtime = CriRuntime::new(channel, facts, metrics.clone());
         let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
             runtime.features().await?;
-        let users = UserRanges::load(root_dir.clone()).await.map_err(anyhow::Error::msg)?;
+        let users = UserRanges::load(root_dir.clone(), users).await.map_err(anyhow::Error::msg)?;
         let node = Arc::new(NodeInfo {
             runtime_name,
             recursive_read_only,

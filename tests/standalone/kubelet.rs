@@ -25,6 +25,25 @@ struct Kubelet {
     log: PathBuf,
 }
 
+/// The mount that a kubelet makes of its root, and leaves for the next one.
+struct Shared<'a>(&'a Roots);
+
+impl Shared<'_> {
+    fn is_there(&self) -> Result<bool> {
+        let root = self.0.path("kubelet").canonicalize()?.display().to_string();
+        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let is_root = |line: &&str| line.split(' ').nth(4) == Some(root.as_str());
+        Ok(table.lines().find(is_root).is_some_and(|line| line.contains(" shared:")))
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        // A kubelet that did not get so far made none.
+        let _ = rustix::mount::unmount(self.0.path("kubelet"), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 fn named(roots: &Roots) -> Result<PathBuf> {
     let path = roots.path("kubelet-program");
     std::fs::create_dir_all(&path)?;
@@ -189,6 +208,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     let node = Node::start()?;
     let roots = node.roots();
     let before = Snapshot::take(&Scope { folders: Vec::new(), ..roots.scope() })?;
+    let shared = Shared(roots);
     let flags = flags(roots, "")?;
     let systemd = roots.path("notify");
     let notify = UnixDatagram::bind(&systemd)?;
@@ -201,6 +221,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     let length = notify.recv(&mut state).with_context(|| kubelet.log())?;
     assert_eq!(state.get(..length), Some(&b"READY=1"[..]));
     healthy(&kubelet)?;
+    assert!(shared.is_there()?, "mounts below the root reach nobody");
     assert!(http(10248, "HEAD /healthz").map_err(|e| anyhow!(e))?.starts_with("HTTP/1.1 200"));
     let manifest = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: '{image}'}}\n"
@@ -242,6 +263,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}\n{}", kubelet.log())) }
     })?;
     drop(kubelet);
+    drop(shared);
     drop(registry);
     remove_kubepods(roots)?;
     before.await_clean(&Scope { folders: Vec::new(), ..roots.scope() })
@@ -252,6 +274,7 @@ fn a_second_kubelet_takes_the_lock_file_and_the_first_ends() -> Result<()> {
     place::require_own_namespaces()?;
     let node = Node::start()?;
     let roots = node.roots();
+    let _shared = Shared(roots);
     let mut flags = flags(roots, "")?;
     flags.push(format!("--lock-file={}", roots.path("lock").display()));
     flags.push("--exit-on-lock-contention".to_owned());

@@ -13,7 +13,7 @@ use super::Keeper;
 use crate::clock::Clock;
 use crate::runtime::Failure;
 pub use plan::Disk;
-use plan::{Kept, Plan, Records};
+use plan::{Kept, Plan, Record, Records};
 
 /// How often it is looked, as upstream.
 const EVERY: Duration = Duration::from_secs(5 * 60);
@@ -61,6 +61,8 @@ pub struct Collector {
     clock: Arc<dyn Clock>,
     records: Records,
     began: Duration,
+    /// The last round.
+    failed: bool,
 }
 
 impl Collector {
@@ -68,7 +70,7 @@ impl Collector {
     #[must_use]
     pub fn new(settings: Settings, keeper: Arc<dyn Keeper>, clock: Arc<dyn Clock>) -> Self {
         let began = clock.mono();
-        Self { settings, keeper, clock, records: Records::default(), began }
+        Self { settings, keeper, clock, records: Records::default(), began, failed: false }
     }
 
     /// Collects for ever, until told to stop; `tell` gets what each round did.
@@ -86,9 +88,15 @@ impl Collector {
     /// One look, and what follows. `disk` tells a folder's file system.
     pub async fn round(&mut self, disk: impl FnOnce(&str) -> std::io::Result<Disk>) -> Outcome {
         let mut outcome = Outcome::default();
-        if let Err(message) = self.collect(disk, &mut outcome).await {
-            tracing::error!(message, "image garbage collection failed");
-            if outcome.warnings.is_empty() {
+        let result = self.collect(disk, &mut outcome).await;
+        if !outcome.freed.is_empty() {
+            outcome.left = self.records.ids();
+        }
+        let again = std::mem::replace(&mut self.failed, result.is_err());
+        if let Err(message) = result {
+            tracing::error!(message, again, "image garbage collection failed");
+            // As upstream: a runtime that is only just starting is not worth an event.
+            if again {
                 outcome.warnings.push(Warning { reason: "ImageGCFailed", message });
             }
         }
@@ -105,6 +113,15 @@ impl Collector {
         let used = self.keeper.images_in_use().await.map_err(failed)?;
         let now = self.clock.mono();
         self.records.learn(&images, &used, now);
+        // Before the disk is looked at: age is no matter of room, and what it frees is not wanted twice.
+        let aged = self.records.aged(&self.settings, now, now.saturating_sub(self.began));
+        let mut errors = Vec::new();
+        for image in aged {
+            outcome.for_age += usize::from(self.remove(&image, outcome, &mut errors).await);
+        }
+        if !errors.is_empty() {
+            return Err(format!("errors in image deletion: [{}]", errors.join(", ")));
+        }
         let folder = self.keeper.image_folder().await.map_err(failed)?;
         let disk = disk(&folder).map_err(|error| format!("failed to get image stats: {folder}: {error}"))?;
         if disk.capacity == 0 {
@@ -112,36 +129,35 @@ impl Collector {
             outcome.warnings.push(Warning { reason: "InvalidDiskCapacity", message: message.clone() });
             return Err(message);
         }
-        let plan = self.records.plan(&self.settings, disk, now, now.saturating_sub(self.began));
-        let done = self.free(plan, disk, outcome).await;
-        if !outcome.freed.is_empty() {
-            let stays = |id: &String| self.records.knows(id);
-            outcome.left = images.into_iter().map(|image| image.id).filter(stays).collect();
+        let plan = self.records.plan(&self.settings, disk, now);
+        self.free(plan, disk, outcome).await
+    }
+
+    /// Whether it went.
+    async fn remove(&mut self, image: &Record, outcome: &mut Outcome, errors: &mut Vec<String>) -> bool {
+        match self.keeper.remove_image(&image.id).await {
+            Ok(()) => {
+                tracing::info!(image = image.shown(), bytes = image.size, "removed an unused image");
+                self.records.forget(&image.id);
+                outcome.freed.push((image.shown(), image.size));
+                true
+            }
+            Err(error) => {
+                errors.push(format!("{}: {error}", image.shown()));
+                false
+            }
         }
-        done
     }
 
     async fn free(&mut self, plan: Plan, disk: Disk, outcome: &mut Outcome) -> Result<(), String> {
-        let Plan { by_age, by_space, goal, kept } = plan;
+        let Plan { by_space, goal, kept } = plan;
         let (mut freed, mut errors) = (0_u64, Vec::new());
-        for (image, age) in by_age
-            .into_iter()
-            .map(|image| (image, true))
-            .chain(by_space.into_iter().map(|image| (image, false)))
-        {
-            // What age freed counts towards the goal: the disk was measured before.
-            if !age && freed >= goal {
+        for image in by_space {
+            if freed >= goal {
                 break;
             }
-            match self.keeper.remove_image(&image.id).await {
-                Ok(()) => {
-                    tracing::info!(image = image.shown(), bytes = image.size, age, "removed an unused image");
-                    self.records.forget(&image.id);
-                    freed = freed.saturating_add(image.size);
-                    outcome.for_age += usize::from(age);
-                    outcome.freed.push((image.shown(), image.size));
-                }
-                Err(error) => errors.push(format!("{}: {error}", image.shown())),
+            if self.remove(&image, outcome, &mut errors).await {
+                freed = freed.saturating_add(image.size);
             }
         }
         for Kept { image, why } in &kept {

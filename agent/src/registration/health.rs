@@ -12,6 +12,8 @@ use crate::runtime::about::{About, Condition, Health, Version};
 /// As upstream's updateRuntimeUp; sooner until it is up for the first time.
 const EVERY: Duration = Duration::from_secs(5);
 const AT_FIRST: Duration = Duration::from_millis(100);
+/// As upstream's nodeReadyGracePeriod: a network that is still missing then takes its time.
+const SOON: Duration = Duration::from_secs(120);
 /// A runtime that was not well for so long is down.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -95,13 +97,20 @@ pub fn network(mut pulse: watch::Receiver<Pulse>) -> watch::Receiver<Option<Stri
 pub fn follow(about: Arc<dyn About>) -> watch::Receiver<Pulse> {
     let (sender, receiver) = watch::channel(Pulse::default());
     tokio::spawn(async move {
-        let mut was_well = false;
+        let (begun, mut was_well) = (Instant::now(), false);
+        let mut named = None::<Instant>;
         loop {
             let before = sender.borrow().clone();
-            let pulse = ask(&*about, before).await;
+            let mut pulse = ask(&*about, before).await;
+            // It may be replaced while we run, though not every tenth of a second.
+            if named.is_none_or(|at| at.elapsed() >= EVERY)
+                && let Ok(Ok(version)) = timeout(PATIENCE, about.version()).await
+            {
+                (pulse.version, named) = (Some(version), Some(Instant::now()));
+            }
             was_well |= pulse.well();
             sender.send_replace(pulse);
-            let pause = if was_well { EVERY } else { AT_FIRST };
+            let pause = if was_well || begun.elapsed() >= SOON { EVERY } else { AT_FIRST };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = sender.closed() => return,
@@ -124,15 +133,16 @@ async fn ask(about: &dyn About, mut pulse: Pulse) -> Pulse {
         }
         Err(_) => tracing::warn!("the runtime does not tell how it is: no answer"),
     }
-    if let Ok(Ok(version)) = timeout(PATIENCE, about.version()).await {
-        pulse.version = Some(version);
-    }
     pulse
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+    use crate::runtime::Effect;
+    use crate::runtime::about::StoredImage;
 
     #[tokio::test(start_paused = true)]
     async fn a_network_that_is_not_ready_is_told_in_upstreams_words_and_so_is_the_end_of_it() {
@@ -160,5 +170,47 @@ mod tests {
         // A runtime that does not answer says nothing of its network.
         pulse_in.send_replace(Pulse::default());
         network.wait_for(Option::is_none).await.unwrap();
+    }
+
+    /// Without a network.
+    #[derive(Debug, Default)]
+    struct Waiting {
+        health: AtomicU32,
+        version: AtomicU32,
+    }
+
+    impl About for Waiting {
+        fn version(&self) -> Effect<'_, Version> {
+            self.version.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async { Ok(Version { name: "containerd".into(), version: "v2".into() }) })
+        }
+
+        fn health(&self) -> Effect<'_, Health> {
+            self.health.fetch_add(1, Ordering::SeqCst);
+            let condition = |kind: &str, holds| {
+                Some(Condition { kind: kind.into(), holds, reason: String::new(), message: String::new() })
+            };
+            let (runtime, network) = (condition("RuntimeReady", true), condition("NetworkReady", false));
+            Box::pin(async { Ok(Health { runtime, network, handlers: Vec::new(), features: None }) })
+        }
+
+        fn images(&self) -> Effect<'_, Vec<StoredImage>> {
+            unreachable!()
+        }
+
+        fn set_pod_cidr<'a>(&'a self, _: &'a str) -> Effect<'a, ()> {
+            unreachable!()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_network_that_does_not_come_is_not_asked_for_ten_times_a_second_for_ever() {
+        let about = Arc::new(Waiting::default());
+        let pulse = follow(about.clone());
+        tokio::time::sleep(SOON + Duration::from_secs(3600)).await;
+        let (health, version) = (about.health.load(Ordering::SeqCst), about.version.load(Ordering::SeqCst));
+        assert!((1_900..2_000).contains(&health), "{health}");
+        assert!((700..800).contains(&version), "{version}");
+        assert!(pulse.borrow().version.is_some());
     }
 }

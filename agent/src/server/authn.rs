@@ -46,9 +46,14 @@ struct Tokens {
     for_long: Duration,
 }
 
-/// Nobody, and why: for the log only.
+/// Why somebody is nobody.
 #[derive(Debug)]
-pub(super) struct Unauthorized(pub(super) String);
+pub(super) enum Refusal {
+    /// With the reason, for the log only.
+    Unauthorized(String),
+    /// Too many are asked about already.
+    Crowded,
+}
 
 impl Authenticator {
     /// `None` when tokens are to be asked about and there is nobody to ask.
@@ -65,12 +70,18 @@ impl Authenticator {
         Some(Self { client_ca: how.client_ca, tokens, anonymous: how.anonymous })
     }
 
+    /// How many more tokens may be asked about.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> Option<usize> {
+        self.tokens.as_ref().map(|tokens| tokens.kept.free())
+    }
+
     /// Who asks. What showed it is taken out of the headers, so that it is passed on to nobody.
     pub(super) async fn who(
         &self,
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
-    ) -> Result<User, Unauthorized> {
+    ) -> Result<User, Refusal> {
         let mut complaints = Vec::new();
         match self.client_ca.user(chain) {
             Ok(Some(user)) => return Ok(user.authenticated()),
@@ -86,6 +97,7 @@ impl Authenticator {
                         return Ok(user.authenticated());
                     }
                     Ok(None) => {}
+                    Err(super::review::Error::Crowded) => return Err(Refusal::Crowded),
                     Err(error) => complaints.push(format!("token: {error}")),
                 }
             }
@@ -93,7 +105,7 @@ impl Authenticator {
         // A credential that is no good makes nobody anonymous.
         match complaints.is_empty() && self.anonymous {
             true => Ok(User::anonymous()),
-            false => Err(Unauthorized(complaints.join("; "))),
+            false => Err(Refusal::Unauthorized(complaints.join("; "))),
         }
     }
 }

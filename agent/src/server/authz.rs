@@ -31,7 +31,7 @@ pub(super) enum Authorizer {
     AlwaysAllow,
     Webhook {
         reviews: Reviews,
-        kept: Cache<(User, Access), bool>,
+        kept: Box<Cache<(User, Access), bool>>,
         allowed_for: Duration,
         denied_for: Duration,
     },
@@ -42,7 +42,7 @@ impl Authorizer {
         match (mode, reviews) {
             (Mode::AlwaysAllow, _) => Some(Self::AlwaysAllow),
             (Mode::Webhook { allowed_for, denied_for }, Some(reviews)) => {
-                Some(Self::Webhook { reviews, kept: Cache::default(), allowed_for, denied_for })
+                Some(Self::Webhook { reviews, kept: Box::default(), allowed_for, denied_for })
             }
             (Mode::Webhook { .. }, None) => None,
         }
@@ -54,7 +54,7 @@ impl Authorizer {
             Self::Webhook { reviews, kept, allowed_for, denied_for } => {
                 let ask = reviews.access(user, access);
                 if size(user) > LONGEST {
-                    return ask.await;
+                    return kept.ask(ask).await;
                 }
                 let keep = |allowed: &bool| if *allowed { *allowed_for } else { *denied_for };
                 kept.get((user.clone(), access.clone()), keep, ask).await

@@ -19,8 +19,9 @@ use super::answer::{self, Answer};
 use super::cri::Cri;
 use super::route::Target;
 use super::{Inner, query};
+use backlog::{Backlog, Rest, Step};
 use options::{Bad, Options};
-use writer::Writer;
+use writer::{Flow, Writer};
 
 /// Pieces on their way to a client; a slow one slows the reading, not the memory.
 const AHEAD: usize = 16;
@@ -78,14 +79,35 @@ async fn read(
     sender: mpsc::Sender<Bytes>,
 ) -> Result<(), String> {
     let follow = options.follow;
-    let writer = Writer::new(&options, sender);
-    let at = path.clone();
-    let read = tokio::task::spawn_blocking(move || backlog::read(&at, &options, writer)).await;
-    let (rest, writer) =
-        read.map_err(|error| format!("reading log {} broke off: {error}", path.display()))??;
-    match rest.filter(|_| follow) {
-        Some(rest) => follow::read(&cri, &id, &path, rest, writer).await,
-        None => Ok(()),
+    match so_far(&path, options, sender).await? {
+        Some((rest, writer)) if follow => follow::read(&cri, &id, &path, rest, writer).await,
+        _ => Ok(()),
+    }
+}
+
+/// Sends what is there; where to read on, unless it was enough. Clients may be slow, or not read at
+/// all: they are waited for here, never on one of the few threads that may block.
+async fn so_far(
+    path: &Path,
+    options: Options,
+    sender: mpsc::Sender<Bytes>,
+) -> Result<Option<(Rest, Writer)>, String> {
+    let mut writer = Writer::new(&options, sender);
+    let broke = |error| format!("reading log {} broke off: {error}", path.display());
+    let at = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Backlog::open(&at, &options)).await;
+    let mut backlog = opened.map_err(broke)??;
+    loop {
+        let work = move || (backlog.step(&mut writer), writer);
+        let (step, mut back) = tokio::task::spawn_blocking(work).await.map_err(broke)?;
+        if back.flush().await == Flow::Enough {
+            return Ok(None);
+        }
+        match step? {
+            Step::More(more) => (backlog, writer) = (more, back),
+            Step::End(rest) => return Ok(Some((rest, back))),
+            Step::Enough => return Ok(None),
+        }
     }
 }
 
@@ -195,6 +217,33 @@ mod tests {
             "container \"x\" in pod \"web\" is not available"
         );
         assert!(has_container(&pod(&json!({})), "debug") && !has_container(&pod(&json!({})), "x"));
+    }
+
+    /// More clients that do not read than there are threads: everything else goes on.
+    #[test]
+    fn a_client_that_does_not_read_holds_no_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.log");
+        let line = format!("2026-01-01T00:00:00Z stdout F {}\n", "x".repeat(1000));
+        std::fs::write(&path, line.repeat(1000)).unwrap();
+        let mut one_thread = tokio::runtime::Builder::new_current_thread();
+        let one_thread = one_thread.enable_all().max_blocking_threads(1).build().unwrap();
+        one_thread.block_on(async {
+            let (sender, mut stalled) = mpsc::channel(1);
+            let reads = tokio::spawn(async move { so_far(&path, Options::default(), sender).await });
+            let mut first = stalled.recv().await.unwrap().len();
+            // The next piece fills the channel, the one after waits.
+            while stalled.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let other = tokio::task::spawn_blocking(|| "done");
+            let other = tokio::time::timeout(std::time::Duration::from_secs(20), other).await;
+            assert_eq!(other.expect("the thread waits for the client").unwrap(), "done");
+            while first < 1001 * 1000 {
+                first += stalled.recv().await.unwrap().len();
+            }
+            assert!(reads.await.unwrap().unwrap().is_some());
+        });
     }
 
     #[test]

@@ -3,21 +3,15 @@
 
 use http::{HeaderMap, Method, StatusCode};
 use rustls::pki_types::CertificateDer;
-use tokio::sync::Semaphore;
 
 use super::answer::{self, Answer};
-use super::authn::{Authenticator, Unauthorized};
+use super::authn::{Authenticator, Refusal};
 use super::authz::{self, Authorizer};
-use super::review::Access;
-
-/// Requests that wait at the door at once: for an API server that does not answer, many come and
-/// none goes. Those who are known to it already do not wait.
-const WAITING: usize = 256;
+use super::review::{Access, Error};
 
 /// The door of the read-write port.
 #[derive(Debug)]
 pub(super) struct Gate {
-    room: Semaphore,
     node: String,
     authenticator: Authenticator,
     authorizer: Authorizer,
@@ -25,13 +19,13 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(node: String, authenticator: Authenticator, authorizer: Authorizer) -> Self {
-        Self { room: Semaphore::new(WAITING), node, authenticator, authorizer }
+        Self { node, authenticator, authorizer }
     }
 
-    /// How many more may wait.
+    /// How many more tokens may be asked about.
     #[cfg(test)]
-    pub(super) fn free(&self) -> usize {
-        self.room.available_permits()
+    pub(super) fn free(&self) -> Option<usize> {
+        self.authenticator.free()
     }
 
     /// Nothing, or the refusal.
@@ -42,13 +36,10 @@ impl Gate {
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
     ) -> Result<(), Answer> {
-        let Ok(_waiting) = self.room.try_acquire() else {
-            let text = "Too many requests, please try again later.";
-            return Err(answer::text(StatusCode::TOO_MANY_REQUESTS, text));
-        };
         let user = match self.authenticator.who(chain, headers).await {
             Ok(user) => user,
-            Err(Unauthorized(why)) => {
+            Err(Refusal::Crowded) => return Err(crowded()),
+            Err(Refusal::Unauthorized(why)) => {
                 if !why.is_empty() {
                     tracing::warn!(path, why, "unable to authenticate a request");
                 }
@@ -62,6 +53,7 @@ impl Gate {
             match self.authorizer.may(&user, &access).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
+                Err(Error::Crowded) => return Err(crowded()),
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
                     tracing::warn!(user = user.name, path, %error, cause, "authorization error");
@@ -81,4 +73,8 @@ impl Gate {
         );
         Err(answer::text(StatusCode::FORBIDDEN, text))
     }
+}
+
+fn crowded() -> Answer {
+    answer::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.")
 }

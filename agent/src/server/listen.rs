@@ -4,12 +4,14 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use http::Request;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,20 +20,24 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::ResolvesServerCert;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_ca::{TakeAny, provider};
+use super::lobby::{Guest, Lobby};
 use super::serve::{Door, serve};
 use super::{Inner, Server};
 
-/// Open connections on each port; who comes then waits.
-const CONNECTIONS: usize = 1024;
+/// Open connections on each port on which nobody has been let in yet; who comes then takes the place
+/// of the oldest. A test cannot open as many.
+const CONNECTIONS: usize = if cfg!(test) { 64 } else { 1024 };
 /// From the first byte to the end of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For the headers of a request, and between two on one connection, as upstream's idle timeout.
-const HEADERS: Duration = Duration::from_secs(90);
+const IDLE: Duration = Duration::from_secs(90);
+/// To hear that the connection ends.
+const GOODBYE: Duration = Duration::from_secs(5);
 /// All headers of a request together. A quarter of upstream's: there may be as many of them in
 /// memory as there are connections, before anybody has said who they are.
 const HEADER_BYTES: usize = 256 << 10;
@@ -107,7 +113,7 @@ impl Server {
     /// Serves the whole API until [`Self::end`].
     pub async fn serve_tls(&self, listener: TcpListener, config: Arc<ServerConfig>) {
         let acceptor = TlsAcceptor::from(config);
-        self.accept(listener, move |inner, stream| {
+        self.accept(listener, move |inner, guest, stream| {
             let acceptor = acceptor.clone();
             async move {
                 let shaken = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
@@ -117,9 +123,9 @@ impl Server {
                 let chain = session.peer_certificates().unwrap_or_default();
                 let door = Door::ReadWrite(chain.iter().cloned().map(|c| c.into_owned()).collect());
                 if session.alpn_protocol() == Some(b"h2") {
-                    two(inner, door, stream).await;
+                    two(inner, door, guest, stream).await;
                 } else {
-                    one(inner, door, stream).await;
+                    one(inner, door, guest, stream).await;
                 }
             }
         })
@@ -128,30 +134,28 @@ impl Server {
 
     /// Serves what needs no credential, in the clear, until [`Self::end`].
     pub async fn serve_read_only(&self, listener: TcpListener) {
-        self.accept(listener, |inner, stream| one(inner, Door::ReadOnly, stream)).await;
+        self.accept(listener, |inner, guest, stream| one(inner, Door::ReadOnly, guest, stream)).await;
     }
 
-    async fn accept<F>(&self, listener: TcpListener, connection: impl Fn(Arc<Inner>, TcpStream) -> F)
+    async fn accept<F>(&self, listener: TcpListener, connection: impl Fn(Arc<Inner>, Guest, TcpStream) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut lobby = Lobby::new(CONNECTIONS);
         let mut ending = self.inner.ending.subscribe();
         let mut connections = JoinSet::new();
         loop {
-            // All arms are cancel-safe: a permit not taken stays, a connection not accepted waits.
+            // All arms are cancel-safe: a connection not accepted waits.
             let stream = tokio::select! {
                 _ = ending.wait_for(|ending| *ending) => break,
-                stream = next(&listener, room.clone()) => stream,
+                stream = next(&listener) => stream,
             };
             while connections.try_join_next().is_some() {}
             match stream {
-                Ok((stream, permit)) => {
-                    let served = connection(self.inner.clone(), stream);
-                    connections.spawn(async move {
-                        served.await;
-                        drop(permit);
-                    });
+                Ok(stream) => {
+                    let guest = Guest::default();
+                    let served = connection(self.inner.clone(), guest.clone(), stream);
+                    lobby.enter(guest, connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -166,32 +170,28 @@ impl Server {
     }
 }
 
-async fn next(
-    listener: &TcpListener,
-    room: Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = room.acquire_owned().await.map_err(io::Error::other)?;
+async fn next(listener: &TcpListener) -> io::Result<TcpStream> {
     let (stream, _): (_, SocketAddr) = listener.accept().await?;
     stream.set_nodelay(true)?;
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE)?;
     sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE)?;
-    Ok((stream, permit))
+    Ok(stream)
 }
 
 /// HTTP/1.1, with upgrades; a stream that was upgraded lives on in a task of its own.
-async fn one<S>(inner: Arc<Inner>, door: Door, stream: S)
+async fn one<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let ending = inner.ending.subscribe();
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = serve(inner.clone(), door.clone(), request.map(Body::new));
+        let answer = serve(inner.clone(), door.clone(), of(request, &guest));
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(HEADER_BYTES);
+    builder.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEADER_BYTES);
     let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
     // Both arms are cancel-safe: the connection is polled on below.
@@ -207,14 +207,17 @@ where
     }
 }
 
-async fn two<S>(inner: Arc<Inner>, door: Door, stream: S)
+pub(super) async fn two<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let ending = inner.ending.subscribe();
+    let (open, streams) = watch::channel(0);
+    let open = Arc::new(open);
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = serve(inner.clone(), door.clone(), request.map(Body::new));
-        async move { Ok::<_, Infallible>(answer.await) }
+        let stream = Stream::new(open.clone());
+        let answer = serve(inner.clone(), door.clone(), of(request, &guest));
+        async move { Ok::<_, Infallible>(answer.await.map(|body| Answered { body, _stream: stream })) }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -225,17 +228,89 @@ where
         .keep_alive_timeout(PING);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // Both arms are cancel-safe: the connection is polled on below.
+    let over = async {
+        tokio::select! {
+            () = ended(ending) => {}
+            () = idle(streams.clone(), IDLE) => {}
+        }
+    };
+    // All arms are cancel-safe: the connection is polled on below.
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = ended(ending) => {
+        () = over => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            // Who does not hear the goodbye is not waited for, only what is being answered.
+            tokio::select! {
+                result = connection.as_mut() => result,
+                () = idle(streams.clone(), GOODBYE) => Ok(()),
+            }
         }
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended");
     }
+}
+
+/// Until no stream was open for so long.
+async fn idle(mut streams: watch::Receiver<usize>, long: Duration) {
+    // The sender lives as long as the connection, and so does who waits here.
+    while streams.wait_for(|open| *open == 0).await.is_ok() {
+        // Both arms are cancel-safe: the number is looked at again.
+        tokio::select! {
+            _ = streams.changed() => {}
+            () = tokio::time::sleep(long) => return,
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A stream of HTTP/2, open until its answer's end.
+struct Stream(Arc<watch::Sender<usize>>);
+
+impl Stream {
+    fn new(open: Arc<watch::Sender<usize>>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(open)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
+}
+
+/// What is answered on a stream.
+struct Answered {
+    body: Body,
+    _stream: Stream,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request, and through whom its connection is let in.
+fn of(request: Request<Incoming>, guest: &Guest) -> Request<Body> {
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(guest.clone());
+    request
 }
 
 async fn ended(mut ending: watch::Receiver<bool>) {

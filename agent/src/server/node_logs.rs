@@ -5,16 +5,17 @@ use std::fmt::Write;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::header::{CONTENT_LENGTH, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::io::AsyncReadExt;
 
 use super::answer::{self, Answer};
 use super::{Inner, query};
+
+/// Read at once.
+const PIECE: usize = 64 << 10;
 
 /// What is there.
 enum Found {
@@ -117,29 +118,16 @@ fn redirect(path: &str) -> Answer {
 }
 
 fn content(file: File, size: u64) -> Answer {
-    let (sender, receiver) = mpsc::channel(4);
-    tokio::task::spawn_blocking(move || {
-        use std::io::Read;
-        // No more than was there: the length has been said.
-        let mut file = file.take(size);
-        loop {
-            let mut piece = vec![0; 64 << 10];
-            let read = file.read(&mut piece).map(|count| {
-                piece.truncate(count);
-                axum::body::Bytes::from(piece)
-            });
-            let failed = read.is_err();
-            if read.as_ref().is_ok_and(axum::body::Bytes::is_empty) {
-                return;
-            }
-            // An error breaks the answer off; nobody may be there to hear it.
-            if sender.blocking_send(read).is_err() || failed {
-                return;
-            }
-        }
+    // No more than was there: the length has been said. A piece is read when the client has room for
+    // it: no thread waits for one.
+    let file = tokio::fs::File::from_std(file).take(size);
+    let pieces = futures_util::stream::try_unfold(file, async |mut file| {
+        let mut piece = vec![0; PIECE];
+        let count = file.read(&mut piece).await?;
+        piece.truncate(count);
+        Ok::<_, std::io::Error>((count > 0).then(|| (Bytes::from(piece), file)))
     });
-    let mut answer =
-        answer::text(StatusCode::OK, Body::from_stream(ReceiverStream::new(receiver).map(|p| p)));
+    let mut answer = answer::text(StatusCode::OK, Body::from_stream(pieces));
     answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(size));
     answer
 }
@@ -179,6 +167,24 @@ mod tests {
         {
             assert_eq!(names(&root, bad), None, "{bad}");
         }
+    }
+
+    /// More clients that do not read than there are threads: everything else goes on.
+    #[test]
+    fn a_client_that_does_not_read_holds_no_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("big.log");
+        std::fs::write(&path, "x".repeat(1 << 20)).unwrap();
+        let mut one_thread = tokio::runtime::Builder::new_current_thread();
+        let one_thread = one_thread.enable_all().max_blocking_threads(1).build().unwrap();
+        one_thread.block_on(async {
+            let stalled = content(File::open(&path).unwrap(), 1 << 20);
+            let other = tokio::task::spawn_blocking(|| "done");
+            let other = tokio::time::timeout(std::time::Duration::from_secs(20), other).await;
+            assert_eq!(other.expect("the thread waits for the client").unwrap(), "done");
+            let all = axum::body::to_bytes(stalled.into_body(), 1 << 21).await.unwrap();
+            assert_eq!(all.len(), 1 << 20);
+        });
     }
 
     #[test]

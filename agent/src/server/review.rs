@@ -1,8 +1,9 @@
 //! What the API server is asked about a request: whose token is this, may this user do that. Owns
-//! the two calls, how often each is tried again and how many run at once; never keeps an answer.
+//! the two calls, how often each is tried again and how many of each run at once; never keeps an answer.
 //! Called by [`super::authn`] and [`super::authz`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -14,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
+use super::cache::Crowded;
 use super::user::User;
 
 const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -39,13 +41,23 @@ pub(super) enum Error {
     TimedOut,
     #[error("{0}")]
     Refused(String),
+    #[error("too many requests wait for the API server")]
+    Crowded,
+}
+
+impl From<Crowded> for Error {
+    fn from(_: Crowded) -> Self {
+        Self::Crowded
+    }
 }
 
 /// Asks the API server.
 #[derive(Clone)]
 pub(super) struct Reviews {
     client: Client,
-    room: std::sync::Arc<Semaphore>,
+    tokens: Arc<Semaphore>,
+    /// Another one: who shows a certificate shall not wait behind made-up tokens.
+    access: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Reviews {
@@ -64,7 +76,8 @@ pub(super) struct Access {
 
 impl Reviews {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, room: std::sync::Arc::new(Semaphore::new(AT_ONCE)) }
+        let room = || Arc::new(Semaphore::new(AT_ONCE));
+        Self { client, tokens: room(), access: room() }
     }
 
     /// Whose token it is; `None` when it is nobody's.
@@ -73,7 +86,7 @@ impl Reviews {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
             ..TokenReview::default()
         };
-        let status = self.post(TOKENS, &review).await?.status.unwrap_or_default();
+        let status = self.post(TOKENS, &self.tokens, &review).await?.status.unwrap_or_default();
         if status.authenticated != Some(true) {
             let error = status.error.filter(|error| !error.is_empty());
             return error.map_or(Ok(None), |error| Err(Error::Refused(error)));
@@ -109,13 +122,19 @@ impl Reviews {
             },
             ..SubjectAccessReview::default()
         };
-        let status: Option<SubjectAccessReviewStatus> = self.post(ACCESS, &review).await?.status;
+        let status: Option<SubjectAccessReviewStatus> =
+            self.post(ACCESS, &self.access, &review).await?.status;
         Ok(status.is_some_and(|status| status.allowed && status.denied != Some(true)))
     }
 
-    async fn post<T: Serialize + DeserializeOwned>(&self, path: &str, review: &T) -> Result<T, Error> {
+    async fn post<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        room: &Semaphore,
+        review: &T,
+    ) -> Result<T, Error> {
         // Never closed.
-        let _room = self.room.acquire().await;
+        let _room = room.acquire().await;
         let body = serde_json::to_vec(review).map_err(Error::Form)?;
         let mut wait = FIRST_WAIT;
         for tried in 1.. {

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use rustls::pki_types::CertificateDer;
 
 use super::answer::{self, Answer};
+use super::lobby::Guest;
 use super::route::{Route, Switches, bucket, decode, route};
 use super::{Inner, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams};
 
@@ -65,6 +66,9 @@ pub(super) async fn serve(inner: Arc<Inner>, door: Door, mut request: Request<Bo
         Door::ReadWrite(chain) => {
             if let Err(refusal) = inner.gate.check(&method, &path, chain, request.headers_mut()).await {
                 return refusal;
+            }
+            if let Some(guest) = request.extensions().get::<Guest>() {
+                guest.let_in();
             }
             inner.settings.switches
         }

@@ -115,6 +115,10 @@ impl Volumes for FakeVolumes {
         Box::pin(ready(found.ok_or_else(missing)))
     }
 
+    fn claimed(&self, _: &PodUid, _: &str) -> Option<String> {
+        None
+    }
+
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let mut state = self.state();
         state.set_up.remove(uid);

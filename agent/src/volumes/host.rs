@@ -43,7 +43,8 @@ const MAX_WORDS: u64 = 4096;
 /// Volumes below a root folder.
 #[derive(Debug, Clone)]
 pub struct HostVolumes {
-    root: PathBuf,
+    /// `ROOT/pods`, as the table of mounts names it: it may be a link to another disk.
+    pods: PathBuf,
     api: Arc<dyn Api>,
     node: Arc<NodeInfo>,
     /// Whether the runtime can make mounts read-only with all that is below them.
@@ -68,11 +69,14 @@ impl HostVolumes {
     /// Volumes below `root`, with what `api` knows in them.
     #[must_use]
     pub fn new(root: PathBuf, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
-        Self { root, api, node, recursive_read_only, claims: Arc::default() }
+        let mut pods = root;
+        pods.push("pods");
+        let pods = pods.canonicalize().unwrap_or(pods);
+        Self { pods, api, node, recursive_read_only, claims: Arc::default() }
     }
 
     fn pod(&self, uid: &PodUid) -> PathBuf {
-        self.root.join("pods").join(uid.as_str())
+        self.pods.join(uid.as_str())
     }
 
     /// Looks up first, so that nothing is half made because an object is missing.
@@ -533,6 +537,13 @@ impl Volumes for HostVolumes {
         Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
+    fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String> {
+        match self.place_of(uid, volume)? {
+            Place::Local { volume, .. } => Some(volume),
+            Place::HostPath { .. } => None,
+        }
+    }
+
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let folder = self.pod(uid);
         Box::pin(async move {
@@ -544,7 +555,7 @@ impl Volumes for HostVolumes {
     }
 
     fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
-        let folder = self.root.join("pods");
+        let folder = self.pods.clone();
         Box::pin(async move {
             blocking(move || remains::pods(&folder)).await.map_err(|message| Error { message })
         })

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+    mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
 };
 
 /// Every mount point at or below `folder`, the deepest first.
@@ -54,6 +55,44 @@ fn unescape(text: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
+/// Lets mounts below a kubelet's root reach others and theirs reach it: mounts of Bidirectional and
+/// HostToContainer need that. A root that is no mount becomes one, with all that is mounted below it.
+///
+/// # Errors
+/// The kernel's.
+pub fn share(root: &Path) -> io::Result<()> {
+    let root = root.canonicalize()?;
+    let Some(cover) = cover(&std::fs::read("/proc/self/mountinfo")?, &root) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    if cover.shared {
+        return Ok(());
+    }
+    if cover.point != root {
+        mount_bind_recursive(&root, &root)?;
+    }
+    Ok(mount_change(&root, MountPropagationFlags::SHARED | MountPropagationFlags::REC)?)
+}
+
+/// The mount that a folder is in.
+#[derive(Debug, PartialEq, Eq)]
+struct Cover {
+    point: PathBuf,
+    shared: bool,
+}
+
+/// The deepest, and of those the last: it lies on top. `shared:N` stands between the options and `-`.
+fn cover(mountinfo: &[u8], folder: &Path) -> Option<Cover> {
+    let mounts = mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(4);
+        let point = PathBuf::from(unescape(fields.next()?));
+        let mut optional = fields.skip(1).take_while(|field| *field != b"-");
+        Some(Cover { point, shared: optional.any(|field| field.starts_with(b"shared:")) })
+    });
+    let over = mounts.filter(|mount| folder.starts_with(&mount.point));
+    over.max_by_key(|mount| mount.point.components().count())
+}
+
 /// Whether something is mounted exactly there.
 pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(below(path)?.iter().any(|point| point == path))
@@ -90,6 +129,20 @@ pub(super) fn detach(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_shared_as_the_topmost_mount_over_it_is() {
+        let table = b"22 1 0:1 / / rw shared:1 - ext4 a rw\n\
+            23 22 0:2 / /var rw - tmpfs shared:9 rw\n\
+            24 22 0:2 / /srv rw - ext4 b rw\n\
+            25 22 0:3 / /srv rw master:3 shared:2 - ext4 b rw\n";
+        let of = |path| cover(table, Path::new(path)).unwrap();
+        let is = |point: &str, shared| Cover { point: point.into(), shared };
+        assert_eq!(of("/opt/kubelet"), is("/", true));
+        assert_eq!(of("/var/lib/kubelet"), is("/var", false));
+        assert_eq!(of("/variable"), is("/", true));
+        assert_eq!(of("/srv"), is("/srv", true));
+    }
 
     #[test]
     fn mount_points_below_a_folder_come_deepest_and_newest_first() {

@@ -1,5 +1,5 @@
 //! The node's pods as the kubelet's own API shows them. Owns nothing: it looks at what the status
-//! loop last told. Called by the server.
+//! loop last told, and at the volumes. Called by the server.
 
 use std::sync::Arc;
 
@@ -10,12 +10,14 @@ use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::server::NodePods;
 use gantry_agent::source::Seen;
 use gantry_agent::status::Told;
+use gantry_agent::volumes::Volumes;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 /// See the module. A mirror pod has its static pod's name.
 #[derive(Debug)]
 pub(super) struct View {
+    pub(super) volumes: Arc<dyn Volumes>,
     pub(super) told: watch::Receiver<Told>,
     pub(super) seen: watch::Receiver<Seen>,
     pub(super) workers: watch::Receiver<Arc<[PodHandle]>>,
@@ -28,6 +30,10 @@ impl NodePods for View {
 
     fn count(&self, metrics: &Metrics) {
         count::census(metrics, &self.workers.borrow(), self.seen.borrow().mirrors.len());
+    }
+
+    fn claimed(&self, pod: &str, volume: &str) -> Option<String> {
+        PodUid::parse(pod).and_then(|pod| self.volumes.claimed(&pod, volume))
     }
 
     fn translate(&self, uid: &str) -> String {

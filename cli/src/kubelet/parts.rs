@@ -122,7 +122,7 @@ impl Parts<'_> {
         tokio::spawn(async move { seen_in.closed().await });
         self.housekeeping(&recorder)?;
         forward(&mut self.notices, recorder);
-        let view = View { told, seen: shown, workers: pods.clone() };
+        let view = View { volumes: self.deps.volumes.clone(), told, seen: shown, workers: pods.clone() };
         let server = self.serve(view, client, self.pulse(pulse)).await?;
         Ok(Running { pods, server })
     }

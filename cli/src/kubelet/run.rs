@@ -24,6 +24,8 @@ use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, driver};
+use gantry_agent::users::Range;
+use gantry_agent::volumes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::Channel;
 
@@ -111,6 +113,8 @@ async fn serve(work: Work) -> Result<()> {
         host::refuse_swap()?;
     }
     host::lay_out(Path::new(&flags.root_dir), Path::new(&config.pod_logs_dir))?;
+    volumes::share(Path::new(&flags.root_dir))
+        .with_context(|| format!("failed to make {} a shared mount", flags.root_dir))?;
     host::settle(&config);
     // Cancel-safe: nothing was begun.
     let channel = tokio::select! {
@@ -305,6 +309,9 @@ async fn setup(
         cgroup_root,
         seccomp_default,
         given: wiring::given(flags, config, name)?,
+        users: Range::of_kubelet(config.max_pods)
+            .await
+            .map_err(|error| anyhow!("user namespaces: {error}"))?,
     };
     let api: Arc<dyn Api> = match clients {
         Some(clients) => Arc::new(Cluster::new(clients.pods.clone(), Arc::new(SystemClock::new()))),

@@ -56,8 +56,6 @@ pub(super) struct Kept {
 /// What is to be done.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Unused for too long: all of them.
-    pub(super) by_age: Vec<Record>,
     /// In this order, until enough is free.
     pub(super) by_space: Vec<Record>,
     /// Bytes; zero when the disk has room.
@@ -94,16 +92,31 @@ impl Records {
         }
     }
 
-    pub(super) fn knows(&self, id: &str) -> bool {
-        self.0.contains_key(id)
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
     }
 
     pub(super) fn forget(&mut self, id: &str) {
         self.0.remove(id);
     }
 
-    /// `running` is for how long the collector has been at work: it cannot know of use before that.
-    pub(super) fn plan(&self, settings: &Settings, disk: Disk, now: Duration, running: Duration) -> Plan {
+    /// Unused for too long, whatever the disk. `running` is for how long the collector has been at
+    /// work: it cannot know of use before that.
+    pub(super) fn aged(&self, settings: &Settings, now: Duration, running: Duration) -> Vec<Record> {
+        if settings.max_age == Duration::ZERO || running <= settings.max_age {
+            return Vec::new();
+        }
+        let old = |record: &&Record| {
+            let idle = now.saturating_sub(record.used.unwrap_or_default());
+            !record.in_use && !record.pinned && idle > settings.max_age
+        };
+        let mut aged: Vec<Record> = self.0.values().filter(old).cloned().collect();
+        aged.sort_by_key(|record| (record.used, record.seen));
+        aged
+    }
+
+    /// What goes for want of room.
+    pub(super) fn plan(&self, settings: &Settings, disk: Disk, now: Duration) -> Plan {
         let mut plan = Plan::default();
         let full = disk.used_percent() >= u64::from(settings.high_percent);
         if full && settings.high_percent < 100 {
@@ -119,12 +132,8 @@ impl Records {
             }
         }
         unused.sort_by_key(|record| (record.used, record.seen));
-        let ages = settings.max_age > Duration::ZERO && running > settings.max_age;
         for record in unused {
-            let idle = now.saturating_sub(record.used.unwrap_or_default());
-            if ages && idle > settings.max_age {
-                plan.by_age.push(record.clone());
-            } else if now.saturating_sub(record.seen) < settings.min_age {
+            if now.saturating_sub(record.seen) < settings.min_age {
                 plan.keep(record, "it was pulled too recently");
             } else if plan.goal > 0 {
                 plan.by_space.push(record.clone());
@@ -204,7 +213,7 @@ mod tests {
         let mut more = all.to_vec();
         more.push(image("new", 50, false));
         records.learn(&more, &["c".into()], 4 * MINUTE);
-        let plan = records.plan(&SETTINGS, FULL, 5 * MINUTE, 5 * MINUTE);
+        let plan = records.plan(&SETTINGS, FULL, 5 * MINUTE);
         assert_eq!(plan.goal, 100);
         assert_eq!(ids(&plan.by_space), ["a", "b"]);
         let kept: Vec<_> = plan.kept.iter().map(|kept| (kept.image.as_str(), kept.why)).collect();
@@ -218,9 +227,9 @@ mod tests {
         );
         // With room on the disk nothing goes.
         let roomy = Disk { capacity: 1000, available: 160 };
-        assert_eq!(ids(&records.plan(&SETTINGS, roomy, 5 * MINUTE, 5 * MINUTE).by_space), [""; 0]);
+        assert_eq!(ids(&records.plan(&SETTINGS, roomy, 5 * MINUTE).by_space), [""; 0]);
         let off = Settings { high_percent: 100, low_percent: 99, ..SETTINGS };
-        assert_eq!(records.plan(&off, Disk { capacity: 1000, available: 0 }, 5 * MINUTE, MINUTE).goal, 0);
+        assert_eq!(records.plan(&off, Disk { capacity: 1000, available: 0 }, 5 * MINUTE).goal, 0);
     }
 
     #[test]
@@ -228,12 +237,11 @@ mod tests {
         let settings = Settings { max_age: 10 * MINUTE, ..SETTINGS };
         let mut records = Records::default();
         records.learn(&[image("a", 1, false), image("b", 1, true)], &[], 100 * MINUTE);
-        let roomy = Disk { capacity: 1000, available: 900 };
-        assert!(records.plan(&settings, roomy, 105 * MINUTE, 5 * MINUTE).by_age.is_empty());
-        assert_eq!(ids(&records.plan(&settings, roomy, 111 * MINUTE, 11 * MINUTE).by_age), ["a"]);
+        assert!(records.aged(&settings, 105 * MINUTE, 5 * MINUTE).is_empty());
+        assert_eq!(ids(&records.aged(&settings, 111 * MINUTE, 11 * MINUTE)), ["a"]);
         records.learn(&[image("a", 1, false)], &["a".into()], 111 * MINUTE);
         records.learn(&[image("a", 1, false)], &[], 112 * MINUTE);
-        assert!(records.plan(&settings, roomy, 120 * MINUTE, 20 * MINUTE).by_age.is_empty());
+        assert!(records.aged(&settings, 120 * MINUTE, 20 * MINUTE).is_empty());
     }
 
     #[test]

@@ -86,14 +86,32 @@ async fn what_cannot_be_freed_is_told() {
     assert!(message.contains("(100% of 1000 B used)") && message.contains("freed 120 bytes"), "{message}");
     assert_eq!(ids(&store), ["c"]);
     let outcome = collector.round(|_| Ok(Disk { capacity: 0, available: 0 })).await;
-    assert_eq!(outcome.warnings[0].reason, "InvalidDiskCapacity");
-    let outcome = collector.round(|_| Err(std::io::ErrorKind::NotFound.into())).await;
-    assert_eq!(outcome.warnings[0].reason, "ImageGCFailed");
+    let reasons = |outcome: Outcome| -> Vec<_> { outcome.warnings.iter().map(|told| told.reason).collect() };
+    assert_eq!(reasons(outcome), ["InvalidDiskCapacity", "ImageGCFailed"]);
+    // Once is nothing, twice in a row is told.
+    assert_eq!(reasons(collector.round(|_| Ok(Disk { capacity: 1000, available: 900 })).await), [""; 0]);
+    let gone = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    assert_eq!(reasons(collector.round(gone).await), [""; 0]);
+    assert_eq!(reasons(collector.round(gone).await), ["ImageGCFailed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn age_counts_although_the_disk_cannot_be_seen() {
+    let (mut collector, store) = collector(false);
+    collector.settings.max_age = Duration::from_secs(60);
+    let gone = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    collector.round(gone).await;
+    assert_eq!(ids(&store), ["a", "b", "c"]);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let outcome = collector.round(gone).await;
+    assert_eq!((outcome.for_age, ids(&store)), (2, vec!["c".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_that_cannot_be_removed_keeps_no_other_from_going() {
     let (mut collector, store) = collector(true);
+    let first = collector.round(|_| Ok(Disk { capacity: 1000, available: 0 })).await;
+    assert_eq!(first.warnings, []);
     let outcome = collector.round(|_| Ok(Disk { capacity: 1000, available: 0 })).await;
     assert_eq!((outcome.freed.len(), ids(&store).len()), (0, 3));
     let [Warning { reason: "ImageGCFailed", message }] = outcome.warnings.as_slice() else {

@@ -65,7 +65,7 @@ impl Keeper for CriRuntime {
             let mut used = Vec::new();
             for container in self.containers().await? {
                 // The list names what the container was made of; its mounts only the status has.
-                used.push(container.image_id);
+                used.push(image_of(&container));
                 match self.status_of(&container.id).await {
                     Ok(status) => used
                         .extend(status.mounts.into_iter().filter_map(|mount| mount.image).map(|i| i.image)),
@@ -98,4 +98,10 @@ impl Keeper for CriRuntime {
             })
         })
     }
+}
+
+/// The ID of a container's image; runtimes older than that field have it as the reference.
+pub(super) fn image_of(container: &wire::Container) -> String {
+    let id = &container.image_id;
+    if id.is_empty() { container.image_ref.clone() } else { id.clone() }
 }

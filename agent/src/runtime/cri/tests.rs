@@ -228,6 +228,16 @@ fn seccomp_that_is_not_asked_for_is_the_nodes_choice() {
 }
 
 #[test]
+fn an_older_runtimes_images_are_in_use_too() {
+    let made_of = |image_ref: &str, image_id: &str| {
+        let (image_ref, image_id) = (image_ref.to_owned(), image_id.to_owned());
+        keeper::image_of(&wire::Container { image_ref, image_id, ..Default::default() })
+    };
+    assert_eq!(made_of("sha256:a", ""), "sha256:a");
+    assert_eq!(made_of("registry/web@sha256:b", "sha256:a"), "sha256:a");
+}
+
+#[test]
 fn what_the_runtime_says_is_checked() {
     let status = |state: wire::ContainerState, log_path: &str| wire::ContainerStatus {
         id: "c".into(),

@@ -1,5 +1,6 @@
 //! What a container has written so far, its rotated files first. Owns the files' order and finding
-//! where the last lines begin; never waits for more. Blocks: called by [`super`] on a thread that may.
+//! where the last lines begin; never waits for more, nor for who reads. Blocks on files: called by
+//! [`super`] on a thread that may.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -23,53 +24,101 @@ pub(super) struct Rest {
     pub(super) begun: Vec<u8>,
 }
 
-/// Writes everything wanted that is there. Returns where to read on, or nothing when it is enough.
-pub(super) fn read(
-    path: &Path,
-    options: &Options,
-    mut writer: Writer,
-) -> Result<(Option<Rest>, Writer), String> {
-    let newest = File::open(path).map_err(|error| format!("failed to open log file {path:?}: {error}"))?;
-    let older = rotated(path).map_err(|error| format!("failed to list logs beside {path:?}: {error}"))?;
-    let (older, mut want) = (since(older, options.since), options.tail);
-    let mut newest = BufReader::new(newest);
-    let begin = match want {
-        Some(lines) => tail(newest.get_mut(), lines).map_err(|error| unreadable(path, &error))?,
-        None => Begin { at: 0, missing: u64::MAX },
-    };
-    want = want.map(|_| begin.missing);
-    // From the newest back, as long as lines are missing; then read forwards.
-    let mut plans = Vec::new();
-    for file in older.iter().rev() {
-        if want == Some(0) {
-            break;
-        }
-        let skip = match want {
-            None => 0,
-            Some(lines) => {
-                let has = count(file).map_err(|error| unreadable(file, &error))?;
-                want = Some(lines.saturating_sub(has));
-                has.saturating_sub(lines)
-            }
+/// Where the reading has come to. It stops whenever enough is gathered to be sent, so that no thread
+/// waits for a client.
+pub(super) struct Backlog {
+    /// Older files whose lines are wanted, the oldest last, and how many of each are left out.
+    older: Vec<(PathBuf, u64)>,
+    /// The one of them that is being read.
+    open: Option<Older>,
+    newest: BufReader<File>,
+    path: PathBuf,
+    follow: bool,
+}
+
+struct Older {
+    reader: Box<dyn BufRead + Send>,
+    path: PathBuf,
+    skip: u64,
+}
+
+/// What comes next; the writer is to be flushed before.
+pub(super) enum Step {
+    /// There is more to read.
+    More(Backlog),
+    /// Everything that is there was read.
+    End(Rest),
+    /// Nothing more is wanted.
+    Enough,
+}
+
+/// What stopped the reading of a file.
+enum Stop {
+    Full,
+    Enough,
+    /// With the beginning of an entry that is not complete.
+    End(Vec<u8>),
+}
+
+impl Backlog {
+    /// Finds where to begin.
+    pub(super) fn open(path: &Path, options: &Options) -> Result<Self, String> {
+        let newest =
+            File::open(path).map_err(|error| format!("failed to open log file {path:?}: {error}"))?;
+        let older = rotated(path).map_err(|error| format!("failed to list logs beside {path:?}: {error}"))?;
+        let (older, mut want) = (since(older, options.since), options.tail);
+        let mut newest = BufReader::new(newest);
+        let begin = match want {
+            Some(lines) => tail(newest.get_mut(), lines).map_err(|error| unreadable(path, &error))?,
+            None => Begin { at: 0, missing: u64::MAX },
         };
-        plans.push((file, skip));
+        want = want.map(|_| begin.missing);
+        // From the newest back, as long as lines are missing; they are read forwards.
+        let mut plans = Vec::new();
+        for file in older.into_iter().rev() {
+            if want == Some(0) {
+                break;
+            }
+            let skip = match want {
+                None => 0,
+                Some(lines) => {
+                    let has = count(&file).map_err(|error| unreadable(&file, &error))?;
+                    want = Some(lines.saturating_sub(has));
+                    has.saturating_sub(lines)
+                }
+            };
+            plans.push((file, skip));
+        }
+        newest.seek(SeekFrom::Start(begin.at)).map_err(|error| unreadable(path, &error))?;
+        let (path, follow) = (path.to_owned(), options.follow);
+        Ok(Self { older: plans, open: None, newest, path, follow })
     }
-    for (file, skip) in plans.into_iter().rev() {
-        let mut reader = open(file).map_err(|error| unreadable(file, &error))?;
-        if entries(&mut reader, file, skip, &mut writer)?.is_none() {
-            return Ok((None, writer));
+
+    /// Reads until enough is gathered, or to the end.
+    pub(super) fn step(mut self, writer: &mut Writer) -> Result<Step, String> {
+        loop {
+            if let Some(Older { reader, path, skip }) = &mut self.open {
+                match entries(reader, path, skip, writer)? {
+                    Stop::Full => return Ok(Step::More(self)),
+                    Stop::Enough => return Ok(Step::Enough),
+                    Stop::End(_) => self.open = None,
+                }
+            }
+            let Some((path, skip)) = self.older.pop() else { break };
+            let reader = open(&path).map_err(|error| unreadable(&path, &error))?;
+            self.open = Some(Older { reader, path, skip });
+        }
+        match entries(&mut self.newest, &self.path, &mut 0, writer)? {
+            Stop::Full => Ok(Step::More(self)),
+            Stop::Enough => Ok(Step::Enough),
+            Stop::End(begun) => {
+                if !self.follow && !begun.is_empty() && writer.entry(&begun) == Flow::Enough {
+                    return Ok(Step::Enough);
+                }
+                Ok(Step::End(Rest { file: self.newest.into_inner(), begun }))
+            }
         }
     }
-    newest.seek(SeekFrom::Start(begin.at)).map_err(|error| unreadable(path, &error))?;
-    let Some(begun) = entries(&mut newest, path, 0, &mut writer)? else { return Ok((None, writer)) };
-    if !options.follow && !begun.is_empty() && writer.entry(&begun) == Flow::Enough {
-        writer.flush_blocking();
-        return Ok((None, writer));
-    }
-    if writer.flush_blocking() == Flow::Enough {
-        return Ok((None, writer));
-    }
-    Ok((Some(Rest { file: newest.into_inner(), begun }), writer))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
@@ -112,7 +161,7 @@ fn since(files: Vec<PathBuf>, since: Option<i64>) -> Vec<PathBuf> {
     files.into_iter().filter(late).collect()
 }
 
-fn open(path: &Path) -> std::io::Result<Box<dyn BufRead>> {
+fn open(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
     let file = File::open(path)?;
     Ok(match path.extension().is_some_and(|end| end == "gz") {
         true => Box::new(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
@@ -133,31 +182,30 @@ fn count(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// Writes entries until the end. The beginning of one that is not complete is given back; nothing
-/// when it is enough.
+/// Writes entries until enough is gathered, or to the end.
 fn entries(
     reader: &mut dyn BufRead,
     path: &Path,
-    skip: u64,
+    skip: &mut u64,
     writer: &mut Writer,
-) -> Result<Option<Vec<u8>>, String> {
-    let mut skip = skip;
+) -> Result<Stop, String> {
     loop {
         let mut entry = Vec::new();
         let read = reader.take(LONGEST).read_until(b'\n', &mut entry);
         read.map_err(|error| unreadable(path, &error))?;
         if entry.last() != Some(&b'\n') && u64::try_from(entry.len()).unwrap_or(0) < LONGEST {
-            return Ok(Some(entry));
+            return Ok(Stop::End(entry));
         }
         entry.pop();
-        if skip > 0 {
-            skip -= 1;
+        if *skip > 0 {
+            *skip -= 1;
             continue;
         }
-        let flow = writer.entry(&entry);
-        if flow == Flow::Enough || (writer.is_full() && writer.flush_blocking() == Flow::Enough) {
-            writer.flush_blocking();
-            return Ok(None);
+        if writer.entry(&entry) == Flow::Enough {
+            return Ok(Stop::Enough);
+        }
+        if writer.is_full() {
+            return Ok(Stop::Full);
         }
     }
 }
@@ -202,6 +250,7 @@ fn tail(file: &mut File, lines: u64) -> std::io::Result<Begin> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use std::io::Write;
     use tokio::sync::mpsc;
 
@@ -211,13 +260,22 @@ mod tests {
 
     fn text_of(path: &Path, options: &Options) -> (String, bool) {
         let (sender, mut receiver) = mpsc::channel(64);
-        let (rest, writer) = read(path, options, Writer::new(options, sender)).unwrap();
-        drop(writer);
+        let mut writer = Writer::new(options, sender);
+        let mut backlog = Backlog::open(path, options).unwrap();
+        let ended = loop {
+            let step = backlog.step(&mut writer).unwrap();
+            assert_eq!(writer.flush().now_or_never(), Some(Flow::On));
+            match step {
+                Step::More(more) => backlog = more,
+                Step::End(_) => break true,
+                Step::Enough => break false,
+            }
+        };
         let mut all = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
             all.extend_from_slice(&piece);
         }
-        (String::from_utf8(all).unwrap().replace('\n', " "), rest.is_some())
+        (String::from_utf8(all).unwrap().replace('\n', " "), ended)
     }
 
     /// 0..3 compressed, 3..6 plain, 6..9 in the newest.
@@ -262,12 +320,7 @@ mod tests {
         assert_eq!(text_of(&path, &Options::default()).0, "0 ha ");
         assert_eq!(text_of(&path, &Options { follow: true, ..Options::default() }).0, "0 ");
         assert_eq!(text_of(&path, &Options { tail: Some(1), ..Options::default() }).0, "ha ");
-        assert!(
-            read(&folder.path().join("1.log"), &Options::default(), {
-                Writer::new(&Options::default(), mpsc::channel(1).0)
-            })
-            .is_err()
-        );
+        assert!(Backlog::open(&folder.path().join("1.log"), &Options::default()).is_err());
     }
 
     #[test]

@@ -81,14 +81,6 @@ impl Writer {
         (!self.piece.is_empty()).then(|| Bytes::from(std::mem::take(&mut self.piece)))
     }
 
-    /// Sends what has gathered, from a thread that may wait.
-    pub(super) fn flush_blocking(&mut self) -> Flow {
-        match self.take().map(|piece| self.sender.blocking_send(piece)) {
-            Some(Err(_)) => Flow::Enough,
-            _ => Flow::On,
-        }
-    }
-
     /// Sends what has gathered.
     pub(super) async fn flush(&mut self) -> Flow {
         let Some(piece) = self.take() else { return Flow::On };
@@ -115,6 +107,7 @@ fn fixed_width(time: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn written(options: &Options, entries: &[&str]) -> String {
         let (sender, mut receiver) = mpsc::channel(8);
@@ -124,7 +117,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(writer.flush_blocking(), Flow::On);
+        assert_eq!(writer.flush().now_or_never(), Some(Flow::On));
         drop(writer);
         let mut all = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
@@ -158,12 +151,12 @@ mod tests {
         assert_eq!(written(&since, &ENTRIES), "bc\n");
     }
 
-    #[test]
-    fn nobody_reads() {
+    #[tokio::test]
+    async fn nobody_reads() {
         let (sender, receiver) = mpsc::channel(1);
         let mut writer = Writer::new(&Options::default(), sender);
         drop(receiver);
         assert_eq!(writer.entry(ENTRIES[0].as_bytes()), Flow::On);
-        assert_eq!(writer.flush_blocking(), Flow::Enough);
+        assert_eq!(writer.flush().await, Flow::Enough);
     }
 }

@@ -42,8 +42,8 @@ pub(super) fn places(root: &Path, pod: &Pod, pods: &dyn NodePods) -> Vec<Place> 
             v if v.projected.is_some() => ("projected", volume.name.clone(), How::Weigh),
             v if v.downward_api.is_some() => ("downward-api", volume.name.clone(), How::Weigh),
             v => {
-                let claim = v.persistent_volume_claim.as_ref()?;
-                ("local-volume", pods.claimed(uid, &claim.claim_name)?, How::Ask)
+                v.persistent_volume_claim.as_ref()?;
+                ("local-volume", pods.claimed(uid, &volume.name)?, How::Ask)
             }
         };
         let claim = volume.persistent_volume_claim.as_ref().map(|claim| PvcReference {
@@ -90,8 +90,8 @@ mod tests {
             uid.to_owned()
         }
 
-        fn claimed(&self, _: &str, claim: &str) -> Option<String> {
-            (claim == "data").then(|| "pv-1".to_owned())
+        fn claimed(&self, pod: &str, volume: &str) -> Option<String> {
+            (pod == "u" && volume == "data").then(|| "pv-1".to_owned())
         }
     }
 
@@ -103,7 +103,7 @@ mod tests {
             "spec": { "containers": [], "volumes": [
                 { "name": "scratch", "emptyDir": {} },
                 { "name": "host", "hostPath": { "path": "/" } },
-                { "name": "data", "persistentVolumeClaim": { "claimName": "data" } },
+                { "name": "data", "persistentVolumeClaim": { "claimName": "data-web-0" } },
                 { "name": "unbound", "persistentVolumeClaim": { "claimName": "other" } },
             ] },
         }))

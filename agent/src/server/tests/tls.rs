@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use reqwest::{Certificate, Identity, StatusCode, Version};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -10,7 +11,8 @@ use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::listen::{TlsSettings, tls_config};
+use super::super::listen::{self, TlsSettings, tls_config};
+use super::super::lobby::Guest;
 use super::*;
 
 #[derive(Debug)]
@@ -106,6 +108,45 @@ async fn bad_clients_keep_nobody_out() {
         refused = TcpStream::connect(address).await;
     }
     assert!(refused.is_err(), "somebody still listens");
+}
+
+#[tokio::test]
+async fn connections_of_strangers_make_room_for_those_who_come() {
+    let house = house(false, WEBHOOK).await;
+    let address = listening(&house, &TlsSettings::default()).await;
+    let mut strangers = Vec::new();
+    for _ in 0..200 {
+        strangers.push(TcpStream::connect(address).await.unwrap());
+    }
+    let client = client(&house, Some(&house.ca)).build().unwrap();
+    let answer = client.get(format!("https://{address}/pods")).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    drop(strangers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_stream_is_closed_and_none_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than a client takes unread.
+    std::fs::write(folder.path().join("big.log"), "x".repeat(8 << 20)).unwrap();
+    let how = Authentication { anonymous: true, ..Authentication::default() };
+    let (settings, sources) = (settings(folder.path()), sources(folder.path(), no_runtime()));
+    let server = Server::new(settings, sources, how, Mode::AlwaysAllow, None).unwrap();
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let door = Door::ReadWrite(Vec::new().into());
+    let mut served = tokio::spawn(listen::two(server.inner.clone(), door, Guest::default(), ours));
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(theirs));
+    let (mut sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("http://node/logs/big.log").body(Body::empty()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let hour = Duration::from_secs(3600);
+    assert!(tokio::time::timeout(hour, &mut served).await.is_err(), "a stream was open");
+    drop(answer);
+    // The client is still there, and answers pings.
+    tokio::time::timeout(hour, served).await.expect("no stream is open").unwrap();
+    drop(sender);
 }
 
 #[test]

@@ -284,6 +284,35 @@ async fn last_words_are_where_the_runtime_says_but_of_that_pod_only() {
     }
 }
 
+#[tokio::test]
+async fn pods_may_be_on_another_disk() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("disk")).unwrap();
+    std::os::unix::fs::symlink("disk", root.path().join("pods")).unwrap();
+    let api = Arc::new(FakeApi::default());
+    let volumes = HostVolumes::new(root.path().to_owned(), api.clone(), node(), false);
+    let place = Place { volumes, root, api };
+    let pod = with(vec![volume("e", DISK)], vec![mount("e", "/e")]);
+    place.volumes.set_up(&pod).await.unwrap();
+    // As the kernel's table of mounts would name it.
+    let real = place.root.path().canonicalize().unwrap().join("disk/uid-1");
+    let mounts = place.mounts(&pod, &[]).await.unwrap();
+    assert!(mounts.iter().all(|mount| mount.host_path.starts_with(&real)), "{mounts:?}");
+}
+
+#[test]
+fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
+    let place = Place::new();
+    let uid = pod().uid;
+    let local = |name: &str| super::Place::Local { path: "/disk".into(), volume: name.into() };
+    let whole = super::Place::HostPath { path: "/disk".into(), kind: HostPathType::Unset };
+    let found = BTreeMap::from([("data".to_owned(), local("pv-1")), ("whole".to_owned(), whole)]);
+    place.volumes.claims.lock().unwrap().insert(uid.clone(), found);
+    let volumes: &dyn Volumes = &place.volumes;
+    assert_eq!(volumes.claimed(&uid, "data").as_deref(), Some("pv-1"));
+    assert_eq!((volumes.claimed(&uid, "whole"), volumes.claimed(&uid, "other")), (None, None));
+}
+
 #[test]
 fn memory_volumes_are_limited_by_the_smallest() {
     let memory = |size_limit| VolumeSource::EmptyDir { memory: true, size_limit };
