@@ -123,7 +123,7 @@ fn a_sandbox_that_is_not_ready_is_stopped_before_the_next_is_made() {
 #[test]
 fn a_sandbox_that_has_lost_its_address_is_replaced() {
     let mute = Sandbox { ips: vec![], ..sandbox("s", 3, true) };
-    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", running())]);
+    let seen = observed(std::slice::from_ref(&mute), &[instance("c", 0, "s", running())]);
     let deadline = NOW + pod().grace;
     // What runs in it gets its grace, from when it was first seen.
     let before = decide(RestartPolicy::Always, &seen, &Orders::default());
@@ -133,10 +133,10 @@ fn a_sandbox_that_has_lost_its_address_is_replaced() {
     let later = plan(&pod(), &Orders::default(), &seen, &history, NOW + Duration::from_secs(2));
     assert_eq!(later.actions.first(), Some(&stop("c", "web", deadline)), "{later:?}");
     // Then it is stopped as any other that does not serve, and another one made.
-    let seen = observed(&[mute.clone()], &[instance("c", 0, "s", exited(137))]);
+    let seen = observed(std::slice::from_ref(&mute), &[instance("c", 0, "s", exited(137))]);
     let stopped = decide(RestartPolicy::Always, &seen, &Orders::default());
     assert!(ops(&stopped).contains(&Op::StopSandbox("s".into())), "{stopped:?}");
-    let none = decide(RestartPolicy::Always, &observed(&[mute.clone()], &[]), &Orders::default());
+    let none = decide(RestartPolicy::Always, &observed(std::slice::from_ref(&mute), &[]), &Orders::default());
     assert!(!ops(&none).contains(&Op::Sandbox), "{none:?}");
     // A pod that is never restarted ends with it, as with one that is not ready.
     assert_eq!(decide(RestartPolicy::Never, &seen, &Orders::default()).ended, Some(Ended::Finished));
@@ -260,7 +260,7 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
     let stop = Action::StopContainer { container: "web".into(), id: "c".into(), deadline, why };
     let remove = Action::RemoveContainer { id: "c".into() };
     let next = |seen: &Observed, history: &History, now| plan(&pod, &Orders::default(), seen, history, now);
-    assert_eq!(next(&seen, &history, NOW).actions, [stop.clone()]);
+    assert_eq!(next(&seen, &history, NOW).actions, std::slice::from_ref(&stop));
     history.begin(&pod, &stop, NOW);
     assert_eq!(next(&seen, &history, NOW).actions, []);
     // It may have worked or not: the removal ends it by force.
@@ -270,9 +270,9 @@ fn a_container_of_which_the_runtime_lost_track_is_stopped_then_removed_and_only_
     refused.finish(&pod, &stop, Err(trouble), NOW);
     let later = next(&seen, &refused, NOW);
     assert_eq!((later.actions.len(), later.wake), (0, Some(NOW + Duration::from_secs(1))));
-    assert_eq!(next(&seen, &refused, NOW + Duration::from_secs(1)).actions, [remove.clone()]);
+    assert_eq!(next(&seen, &refused, NOW + Duration::from_secs(1)).actions, std::slice::from_ref(&remove));
     history.finish(&pod, &stop, Ok(Output::Done), NOW);
-    assert_eq!(next(&seen, &history, NOW).actions, [remove.clone()]);
+    assert_eq!(next(&seen, &history, NOW).actions, std::slice::from_ref(&remove));
     history.begin(&pod, &remove, NOW);
     assert_eq!(next(&seen, &history, NOW).actions, []);
     history.finish(&pod, &remove, Ok(Output::Done), NOW);
