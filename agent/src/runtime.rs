@@ -155,8 +155,8 @@ pub struct Setup {
     pub command: Vec<String>,
     /// Expanded.
     pub args: Vec<String>,
-    /// Names unique.
-    pub env: Vec<(String, String)>,
+    /// Names unique. A value is whatever bytes a Secret holds.
+    pub env: Vec<(String, Vec<u8>)>,
     /// In order.
     pub mounts: Vec<Mount>,
 }
@@ -166,7 +166,7 @@ impl Setup {
     #[must_use]
     pub fn as_written(container: &Container) -> Self {
         let env = container.env.iter().filter_map(|variable| match &variable.value {
-            EnvValue::Literal(value) => Some((variable.name.clone(), value.clone())),
+            EnvValue::Literal(value) => Some((variable.name.clone(), value.clone().into_bytes())),
             _ => None,
         });
         Self {

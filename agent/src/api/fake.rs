@@ -47,8 +47,8 @@ impl FakeApi {
     }
 
     /// Adds or replaces a Secret of namespace `default`.
-    pub fn put_secret(&self, name: &str, kind: &str, data: &[(&str, &str)]) {
-        let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect();
+    pub fn put_secret(&self, name: &str, kind: &str, data: &[(&str, impl AsRef<[u8]>)]) {
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.as_ref().to_vec())).collect();
         self.state().objects.add_secret(
             "default",
             name,

@@ -7,17 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// name, and any other `$`, stays as written.
 #[must_use]
 pub fn expand(text: &str, known: &BTreeMap<&str, &str>) -> String {
-    let mut out = String::with_capacity(text.len());
+    let known = known.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    // Text put together from text.
+    String::from_utf8_lossy(&expand_bytes(text, &known)).into_owned()
+}
+
+/// The same with values that need not be text.
+#[must_use]
+pub fn expand_bytes(text: &str, known: &BTreeMap<&str, &[u8]>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
     for piece in pieces(text) {
         match piece {
-            Piece::Text(text) => out.push_str(text),
+            Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
             Piece::Reference(name) => match known.get(name) {
-                Some(value) => out.push_str(value),
-                None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
+                Some(value) => out.extend_from_slice(value),
+                None => out.extend_from_slice(format!("$({name})").as_bytes()),
             },
         }
     }

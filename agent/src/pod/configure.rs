@@ -14,7 +14,7 @@ use super::run::Deps;
 use super::spec::{Container, Pod};
 use crate::runtime::{Image, Setup};
 use crate::volumes::{MountsOf, PodFacts};
-use environment::{EnvOf, environment, expand_all};
+use environment::{EnvOf, environment, expand_all, texts};
 
 /// A container about to be created.
 #[derive(Debug, Clone, Copy)]
@@ -46,11 +46,12 @@ pub(super) async fn configure(of: Wanted<'_>) -> Result<Setup, Trouble> {
     );
     let env = env.await.map_err(trouble)?;
     user::check(pod, container, image.uid, &image.username).map_err(trouble)?;
-    let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &env, facts, images });
+    let texts = texts(&env);
+    let mounts = deps.volumes.mounts(MountsOf { pod, container, attempt, env: &texts, facts, images });
     let mounts = mounts.await.map_err(|error| trouble(error.message))?;
     Ok(Setup {
-        command: expand_all(&container.command, &env),
-        args: expand_all(&container.args, &env),
+        command: expand_all(&container.command, &env).map_err(trouble)?,
+        args: expand_all(&container.args, &env).map_err(trouble)?,
         env,
         mounts,
     })

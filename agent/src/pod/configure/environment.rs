@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{env_file, services};
 use crate::api::{Api, ConfigMap, Secret};
-use crate::manifest::expand::expand;
+use crate::manifest::expand::expand_bytes;
 use crate::node::NodeInfo;
 use crate::pod::downward;
 use crate::pod::spec::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
@@ -18,8 +18,9 @@ use crate::volumes::{PodFacts, Volumes};
 const MASTER: &str = "kubernetes";
 const MASTER_NAMESPACE: &str = "default";
 
-/// Names and values in the order of their first mention.
-type Env = Vec<(String, String)>;
+/// Names and values in the order of their first mention. A Secret may hold any bytes, and the container
+/// gets them as they are.
+type Env = Vec<(String, Vec<u8>)>;
 
 /// Whose environment.
 #[derive(Clone, Copy)]
@@ -47,13 +48,13 @@ pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<
     let services = of_services(api, of.pod).await?;
     let mut env = Env::new();
     for from in &of.container.env_from {
-        let pairs: Vec<(String, String)> = match &from.source {
+        let pairs: Env = match &from.source {
             EnvFromSource::ConfigMap(name) => match objects.config_map(name, from.optional).await? {
-                Some(map) => map.data.clone().into_iter().collect(),
+                Some(map) => map.data.clone().into_iter().map(bytes).collect(),
                 None => continue,
             },
             EnvFromSource::Secret(name) => match objects.secret(name, from.optional).await? {
-                Some(secret) => secret.data.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
+                Some(secret) => secret.data.clone().into_iter().collect(),
                 None => continue,
             },
         };
@@ -63,14 +64,14 @@ pub(in crate::pod) async fn environment(api: &dyn Api, of: EnvOf<'_>) -> Result<
     }
     for variable in &of.container.env {
         let value = match &variable.value {
-            EnvValue::Literal(text) => Some(expand(text, &known(&services, &env))),
-            EnvValue::Field(path) => Some(downward::field(of.pod, path, of.facts, of.node)?),
+            EnvValue::Literal(text) => Some(expand_bytes(text, &known(&services, &env))),
+            EnvValue::Field(path) => Some(downward::field(of.pod, path, of.facts, of.node)?.into_bytes()),
             EnvValue::Resource(resource) => {
-                Some(downward::resource(of.pod, Some(of.container), resource, of.node)?)
+                Some(downward::resource(of.pod, Some(of.container), resource, of.node)?.into_bytes())
             }
-            EnvValue::ConfigMapKey(key) => objects.config_map_key(key).await?,
+            EnvValue::ConfigMapKey(key) => objects.config_map_key(key).await?.map(String::into_bytes),
             EnvValue::SecretKey(key) => objects.secret_key(key).await?,
-            EnvValue::FileKey(key) => file_key(of, key).await?,
+            EnvValue::FileKey(key) => file_key(of, key).await?.map(String::into_bytes),
         };
         if let Some(value) = value {
             set(&mut env, variable.name.clone(), value)?;
@@ -96,7 +97,7 @@ async fn of_services(api: &dyn Api, pod: &Pod) -> Result<Env, String> {
             all.retain(|master| own.iter().all(|service| service.name != master.name));
             all.extend(own);
         }
-        Ok::<_, crate::api::Error>(services::variables(&all))
+        Ok::<_, crate::api::Error>(services::variables(&all).into_iter().map(bytes).collect())
     };
     match all.await {
         Ok(all) => Ok(all),
@@ -126,20 +127,38 @@ async fn file_key(of: EnvOf<'_>, key: &FileKeyRef) -> Result<Option<String>, Str
     }
 }
 
-/// `$(NAME)` in command and arguments.
-pub(in crate::pod) fn expand_all(texts: &[String], env: &[(String, String)]) -> Vec<String> {
+/// `$(NAME)` in command and arguments, which CRI takes as text only.
+///
+/// # Errors
+/// When a value is none: it is not passed on as something else.
+pub(in crate::pod) fn expand_all(words: &[String], env: &[(String, Vec<u8>)]) -> Result<Vec<String>, String> {
     let known = known(&[], env);
-    texts.iter().map(|text| expand(text, &known)).collect()
+    let expanded = |word: &String| {
+        String::from_utf8(expand_bytes(word, &known))
+            .map_err(|_| format!("cannot expand {word:?}: the value of a variable is not UTF-8"))
+    };
+    words.iter().map(expanded).collect()
+}
+
+/// Those whose values are text: no other can stand in a path.
+pub(in crate::pod) fn texts(env: &[(String, Vec<u8>)]) -> Vec<(String, String)> {
+    let text =
+        |(name, value): &(String, Vec<u8>)| Some((name.clone(), std::str::from_utf8(value).ok()?.to_owned()));
+    env.iter().filter_map(text).collect()
+}
+
+fn bytes((name, value): (String, String)) -> (String, Vec<u8>) {
+    (name, value.into_bytes())
 }
 
 /// The container's own over those of services.
-fn known<'a>(services: &'a [(String, String)], env: &'a [(String, String)]) -> BTreeMap<&'a str, &'a str> {
-    services.iter().chain(env).map(|(name, value)| (name.as_str(), value.as_str())).collect()
+fn known<'a>(services: &'a [(String, Vec<u8>)], env: &'a [(String, Vec<u8>)]) -> BTreeMap<&'a str, &'a [u8]> {
+    services.iter().chain(env).map(|(name, value)| (name.as_str(), value.as_slice())).collect()
 }
 
 /// The later wins and keeps the earlier one's place.
-fn set(env: &mut Env, name: String, value: String) -> Result<(), String> {
-    if value.contains('\0') {
+fn set(env: &mut Env, name: String, value: Vec<u8>) -> Result<(), String> {
+    if value.contains(&0) {
         return Err(format!("the value of environment variable {name:?} holds a NUL character"));
     }
     match env.iter_mut().find(|(known, _)| *known == name) {
@@ -147,12 +166,6 @@ fn set(env: &mut Env, name: String, value: String) -> Result<(), String> {
         None => env.push((name, value)),
     }
     Ok(())
-}
-
-/// CRI carries bytes, but everything between is text; Kubernetes itself would turn wrong bytes into
-/// marks as well when it shows them.
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 impl Objects<'_> {
@@ -190,13 +203,13 @@ impl Objects<'_> {
         self.present(value, "ConfigMap", of)
     }
 
-    async fn secret_key(&mut self, of: &KeyRef) -> Result<Option<String>, String> {
+    async fn secret_key(&mut self, of: &KeyRef) -> Result<Option<Vec<u8>>, String> {
         let Some(secret) = self.secret(&of.name, of.optional).await? else { return Ok(None) };
-        let value = secret.data.get(&of.key).map(|bytes| text(bytes));
+        let value = secret.data.get(&of.key).cloned();
         self.present(value, "Secret", of)
     }
 
-    fn present(&self, value: Option<String>, kind: &str, of: &KeyRef) -> Result<Option<String>, String> {
+    fn present<T>(&self, value: Option<T>, kind: &str, of: &KeyRef) -> Result<Option<T>, String> {
         if value.is_none() && !of.optional {
             let KeyRef { name, key, .. } = of;
             return Err(format!("couldn't find key {key} in {kind} {}/{name}", self.namespace));

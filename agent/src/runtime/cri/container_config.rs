@@ -51,7 +51,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         envs: setup
             .env
             .iter()
-            .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
+            .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone() })
             .collect(),
         mounts: setup.mounts.iter().map(|of| mount(pod, of, users)).collect(),
         labels,

@@ -40,7 +40,17 @@ fn key(name: &str, key: &str, optional: bool) -> KeyRef {
     KeyRef { name: name.into(), key: key.into(), optional }
 }
 
-async fn run(api: &FakeApi, env_from: Vec<EnvFrom>, env: Vec<EnvVar>) -> Result<Env, String> {
+async fn run(
+    api: &FakeApi,
+    env_from: Vec<EnvFrom>,
+    env: Vec<EnvVar>,
+) -> Result<Vec<(String, String)>, String> {
+    let env = bytes_of(api, env_from, env).await?;
+    assert_eq!(texts(&env).len(), env.len(), "{env:?}");
+    Ok(texts(&env))
+}
+
+async fn bytes_of(api: &FakeApi, env_from: Vec<EnvFrom>, env: Vec<EnvVar>) -> Result<Env, String> {
     let container = Container { env_from, env, ..container("web") };
     let facts = PodFacts { ips: vec!["10.1.0.2".into()] };
     let volumes = crate::volumes::fake::FakeVolumes::default();
@@ -124,6 +134,31 @@ async fn what_is_missing_is_told_in_the_kubelets_words() {
     api.put_secret("x", "Opaque", &[("A", "now")]);
     let late = vec![from(EnvFromSource::Secret("x".into()), "", false)];
     assert_eq!(run(&api, late, vec![]).await, Ok(vec![("A".into(), "now".into())]));
+}
+
+#[tokio::test]
+async fn a_secrets_bytes_arrive_as_they_are() {
+    const KEY: &[u8] = &[0xff, 0x80, b'k'];
+    let api = FakeApi::default();
+    api.put_secret("s", "Opaque", &[("KEY", KEY)]);
+    let all = from(EnvFromSource::Secret("s".into()), "", false);
+    let own = vec![
+        variable("OWN", EnvValue::SecretKey(key("s", "KEY", false))),
+        literal("BOTH", "a $(KEY)"),
+        literal("TEXT", "t"),
+    ];
+    let env = bytes_of(&api, vec![all], own).await.unwrap();
+    let value = |name: &str| env.iter().find(|(known, _)| known == name).unwrap().1.as_slice();
+    assert_eq!((value("KEY"), value("OWN")), (KEY, KEY));
+    assert_eq!(value("BOTH"), [b"a ", KEY].concat());
+    // Words and paths are text: they are refused, not mended.
+    let words = |word: &str| expand_all(&[word.to_owned()], &env);
+    assert_eq!(words("-$(TEXT)"), Ok(vec!["-t".to_owned()]));
+    assert_eq!(
+        words("$(OWN)").unwrap_err(),
+        "cannot expand \"$(OWN)\": the value of a variable is not UTF-8"
+    );
+    assert_eq!(texts(&env), [("TEXT".to_owned(), "t".to_owned())]);
 }
 
 #[tokio::test]

@@ -58,9 +58,10 @@ async fn a_pod_that_has_ended_costs_nothing_until_it_is_removed() {
     until(&handle, "stopped", |s| s.life == Life::Stopped).await;
     assert_eq!(world.api.followers().len(), 0);
     tokio::time::sleep(secs(2)).await;
-    world.runtime.fail(Call::Observe, 1, FailureKind::Failed, "was looked at");
+    world.runtime.fail(Call::Observe, 1000, FailureKind::Failed, "was looked at");
     tokio::time::sleep(secs(250)).await;
     assert_eq!(handle.status.borrow().message, "");
+    world.runtime.fail(Call::Observe, 0, FailureKind::Failed, "");
     handle.remove();
     until(&handle, "gone", |s| s.life == Life::Gone).await;
     assert_eq!(world.runtime.residue(), 0);
