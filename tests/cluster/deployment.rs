@@ -43,8 +43,7 @@ pub(crate) fn exec_and_logs(spec: &Spec<'_>) -> Result<()> {
         },
     }))?;
     spec.kubectl(&["wait", "--for=condition=Ready", "pod/talks", "--timeout=120s"])?;
-    let logs = spec.kubectl(&["logs", "talks"])?;
-    ensure!(logs.contains("to stdout") && logs.contains("to stderr"), "{logs:?}");
+    spec.await_log(&["talks"], |log| log.contains("to stdout") && log.contains("to stderr"))?;
     let stamped = spec.kubectl(&["logs", "talks", "--timestamps", "--tail=1"])?;
     ensure!(stamped.lines().count() == 1 && stamped.starts_with("20"), "{stamped:?}");
     let said = spec.kubectl(&["exec", "talks", "--", "sh", "-c", "echo out; hostname; cat /etc/hosts"])?;
