@@ -15,9 +15,13 @@ pub(crate) fn nginx(spec: &Spec<'_>) -> Result<()> {
     spec.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
     // A pod asks by the Service's name: DNS, kube-proxy and the pods' network are all in the way.
     let image = "--image=registry.k8s.io/e2e-test-images/agnhost:2.63.0";
-    let run = ["run", "asks", image, "--restart=Never", "--attach", "--rm", "--quiet", "--command", "--"];
-    let page = spec.kubectl(&[&run[..], &["curl", "--silent", "--max-time", "20", "http://web"]].concat())?;
+    let run = ["run", "asks", image, "--restart=Never", "--command", "--"];
+    spec.kubectl(&[&run[..], &["curl", "--silent", "--max-time", "20", "http://web"]].concat())?;
+    // Not with --attach: what is said before kubectl is attached is lost.
+    spec.await_value(&["pod/asks"], "{.status.phase}", "Succeeded")?;
+    let page = spec.kubectl(&["logs", "asks"])?;
     ensure!(page.contains(debian::nginx_page().trim()), "{page:?}");
+    spec.kubectl(&["delete", "pod", "asks", "--timeout=60s"])?;
     let ready = "{.status.readyReplicas}";
     spec.kubectl(&["scale", "deployment/web", "--replicas=1"])?;
     spec.await_value(&["deployment/web"], ready, "1")?;
@@ -39,8 +43,7 @@ pub(crate) fn exec_and_logs(spec: &Spec<'_>) -> Result<()> {
         },
     }))?;
     spec.kubectl(&["wait", "--for=condition=Ready", "pod/talks", "--timeout=120s"])?;
-    let logs = spec.kubectl(&["logs", "talks"])?;
-    ensure!(logs.contains("to stdout") && logs.contains("to stderr"), "{logs:?}");
+    spec.await_log(&["talks"], |log| log.contains("to stdout") && log.contains("to stderr"))?;
     let stamped = spec.kubectl(&["logs", "talks", "--timestamps", "--tail=1"])?;
     ensure!(stamped.lines().count() == 1 && stamped.starts_with("20"), "{stamped:?}");
     let said = spec.kubectl(&["exec", "talks", "--", "sh", "-c", "echo out; hostname; cat /etc/hosts"])?;

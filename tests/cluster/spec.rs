@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use gantry_tests::cluster::Cluster;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::leakcheck::mounts;
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{poll, poll_every};
 use serde_json::{Value, json};
 
 use crate::going::Going;
@@ -51,9 +51,12 @@ impl Spec<'_> {
         let spec = Spec { cluster, namespace: namespace.trim_end_matches('-').to_owned() };
         let kubectl = cluster.kubectl();
         kubectl.run(&["create", "namespace", &spec.namespace])?;
-        // The controllers give a new namespace its account a moment later.
-        let account = ["get", "serviceaccount", "default", "-n", &spec.namespace];
-        kubectl.await_value(&account, "{.metadata.name}", PATIENCE, |name| name == "default")?;
+        // The controllers give a new namespace its account and its authority a moment later; a pod before that would
+        // have to wait for its volume, and say so.
+        for (kind, given) in [("serviceaccount", "default"), ("configmap", "kube-root-ca.crt")] {
+            let get = ["get", kind, given, "-n", &spec.namespace];
+            kubectl.await_value(&get, "{.metadata.name}", PATIENCE, |name| name == given)?;
+        }
         let outcome = body(&spec);
         let told = match outcome {
             Err(_) => kubectl.run(&["describe", "pods", "-n", &spec.namespace]).unwrap_or_default(),
@@ -143,6 +146,14 @@ impl Spec<'_> {
         let selector = format!("--field-selector=involvedObject.name={object},reason={reason}");
         let path = r#"{range .items[*]}{.message}{"\n"}{end}"#;
         self.await_that(&["events", &selector], path, |messages| messages.contains(words)).map(drop)
+    }
+
+    /// Waits until a pod's log is as wanted: its lines come a moment after the container runs.
+    pub(crate) fn await_log(&self, args: &[&str], wanted: impl Fn(&str) -> bool) -> Result<()> {
+        poll_every(Duration::from_millis(250), "the log", PATIENCE, || {
+            let log = self.kubectl(&[&["logs"], args].concat()).map_err(|error| format!("{error:#}"))?;
+            if wanted(&log) { Ok(()) } else { Err(format!("{log:?}")) }
+        })
     }
 
     /// Waits for a value by JSONPath.

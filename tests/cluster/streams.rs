@@ -82,9 +82,7 @@ pub(crate) fn attach(spec: &Spec<'_>) -> Result<()> {
         let heard = format!("heard {word}\n");
         attached.await_said(&heard, |said| said.contains(&heard).then_some(()))?;
     }
-    let logs = spec.kubectl(&["logs", "echo"])?;
-    ensure!(logs == "heard first\nheard second\n", "{logs:?}");
-    Ok(())
+    spec.await_log(&["echo"], |log| log == "heard first\nheard second\n")
 }
 
 pub(crate) fn copy(spec: &Spec<'_>) -> Result<()> {

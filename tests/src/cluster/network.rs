@@ -78,8 +78,6 @@ impl Network {
         let conflists = folder.join("cni/net.d");
         std::fs::create_dir_all(&conflists)?;
         std::fs::write(conflists.join("10-gantry.conflist"), serde_json::to_vec_pretty(&conflist())?)?;
-        // Nobody answers there, and at once: a name that is not the cluster's is not resolved.
-        std::fs::write(folder.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
         Ok(network)
     }
 

@@ -30,6 +30,10 @@ const BOUND: [(&str, &str); 6] = [
     ("containers", "/var/log/containers"),
 ];
 
+/// The node's own resolver. The host's servers are out of reach, and a runtime that looks for the registry behind a mirror
+/// would wait a minute for them: nobody answers there, and at once.
+const RESOLVER: &str = "/etc/resolv.conf";
+
 /// Kernel settings of the whole machine that an upstream kubelet changes.
 const SYSCTLS: [&str; 6] = [
     "vm/overcommit_memory",
@@ -73,6 +77,14 @@ impl Place {
             mount_bind(&source, &target).with_context(|| format!("bind {}", target.display()))?;
             place.bound.push(target);
         }
+        let resolver = folder.join("resolv.conf");
+        std::fs::write(&resolver, "nameserver 127.0.0.1\n")
+            .with_context(|| format!("write {}", resolver.display()))?;
+        // Without one, as where it was a link into /run, the same server is asked.
+        if Path::new(RESOLVER).exists() {
+            mount_bind(&resolver, RESOLVER).context("bind /etc/resolv.conf")?;
+            place.bound.push(RESOLVER.into());
+        }
         // A pod of any user reads what is mounted below.
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))?;
         for name in SYSCTLS {
@@ -86,7 +98,9 @@ impl Place {
     /// Unmounts all of it and what is mounted below, and puts the kernel's settings back.
     pub(super) fn leave(&mut self) -> Result<()> {
         let mut errors = Vec::new();
-        let below = |path: &Path| BOUND.iter().any(|(_, target)| path.starts_with(target));
+        let below = |path: &Path| {
+            BOUND.iter().map(|(_, target)| *target).chain([RESOLVER]).any(|target| path.starts_with(target))
+        };
         let run = |path: &Path| path.starts_with("/run/") && path != Path::new("/run/");
         let mounted = mounts()?;
         for mount in mounted.iter().rev().filter(|mount| below(&mount.point) || run(&mount.point)) {
