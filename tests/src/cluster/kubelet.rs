@@ -108,9 +108,10 @@ fn configuration(facts: &Facts<'_>, pki: &Pki) -> serde_json::Value {
         "containerRuntimeEndpoint": format!("unix://{}", facts.runtime.socket().display()),
         "evictionHard": {
             "memory.available": "100Mi",
-            "nodefs.available": "1%",
+            // No share of a large disk: on one with little left, no pod would be scheduled.
+            "nodefs.available": "200Mi",
             "nodefs.inodesFree": "1%",
-            "imagefs.available": "1%",
+            "imagefs.available": "200Mi",
             "imagefs.inodesFree": "1%",
         },
         "failCgroupV1": false,
