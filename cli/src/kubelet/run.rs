@@ -22,8 +22,9 @@ use gantry_agent::logs::links;
 use gantry_agent::metrics::Metrics;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
+use gantry_agent::pod::run::Deps;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{self, driver};
+use gantry_agent::runtime::cri::{self, CriRuntime, driver};
 use gantry_agent::users::Range;
 use gantry_agent::volumes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -126,12 +127,7 @@ async fn serve(work: Work) -> Result<()> {
     let clients = identity.as_ref().map(|identity| identity.clients.clone());
     let (Made { mut deps, root: _root, runtime, ips }, socket) =
         setup(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
-    let settings = wiring::pulls(&flags, &config)?;
-    let images = Images::start(settings, &runtime, deps.clock.clone(), deps.metrics.clone()).await?;
-    deps.images = Arc::new(images);
-    let links = PathBuf::from(links::FOLDER);
-    std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
-    deps.logs = Arc::new(LogDir::new(PathBuf::from(&config.pod_logs_dir)).linked_in(links));
+    look_after_images(&mut deps, &runtime, &flags, &config).await?;
     let checks = Checks::default();
     let (node, clock) = (deps.node.clone(), deps.clock.clone());
     let parts = Parts {
@@ -262,6 +258,23 @@ async fn runtime(endpoint: &str) -> Channel {
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
+}
+
+/// What a kubelet does about images and `gantry run` does not: credentials of the node, records of who
+/// may use what, waiting for a turn, and links for collectors of logs.
+async fn look_after_images(
+    deps: &mut Deps,
+    runtime: &CriRuntime,
+    flags: &KubeletFlags,
+    config: &KubeletConfiguration,
+) -> Result<()> {
+    let settings = wiring::pulls(flags, config)?;
+    let images = Images::start(settings, runtime, deps.clock.clone(), deps.metrics.clone()).await?;
+    deps.images = Arc::new(images);
+    let links = PathBuf::from(links::FOLDER);
+    std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
+    deps.logs = Arc::new(LogDir::new(PathBuf::from(&config.pod_logs_dir)).linked_in(links));
+    Ok(())
 }
 
 /// The runtime's cgroup driver wins over the configuration's.
