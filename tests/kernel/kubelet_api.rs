@@ -108,7 +108,6 @@ impl Api {
             root_dir: folder.clone(),
             pod_logs: node.logs(),
             cgroup_root: "/".to_owned(),
-            kubelet_cgroups: String::new(),
             runtime_cgroups: String::new(),
             system_cgroups: String::new(),
             volume_period: Duration::ZERO,

@@ -3,10 +3,13 @@
 //! measured now and then; pods' and containers' numbers are the runtime's. Called by [`super::serve`]
 //! and [`super::scrape`].
 
+pub mod blkio;
 pub mod disk;
+pub mod filesystems;
 pub mod group;
 pub mod machine;
 mod pods;
+pub mod processes;
 mod rates;
 pub mod summary;
 mod volumes;
@@ -45,8 +48,6 @@ pub struct Settings {
     pub pod_logs: PathBuf,
     /// cgroupRoot, `/` by default.
     pub cgroup_root: String,
-    /// kubeletCgroups; empty: the one this process is in.
-    pub kubelet_cgroups: String,
     /// `--runtime-cgroups`; may be empty.
     pub runtime_cgroups: String,
     /// systemCgroups; may be empty.
@@ -161,14 +162,14 @@ impl Stats {
             let root = machine.root()?;
             let pods = format!("{}/kubepods", settings.cgroup_root.trim_end_matches('/'));
             let named = [
-                ("kubelet", settings.kubelet_cgroups.clone()),
+                // It stays where it was started, whatever kubeletCgroups says.
+                ("kubelet", machine.own()),
                 ("runtime", settings.runtime_cgroups.clone()),
                 ("misc", settings.system_cgroups.clone()),
                 ("pods", pods),
             ];
             let mut system = Vec::new();
             for (name, path) in named {
-                let path = if path.is_empty() && name == "kubelet" { machine.own() } else { path };
                 if !path.is_empty() {
                     // One that is not there is left out, as upstream.
                     system.extend(machine.group(name, &path));
@@ -213,6 +214,7 @@ impl Stats {
         let cri = Cri::new(&sources.runtime, &sources.metrics);
         let mut pods = cri.usage().await.map_err(|status| Error::Pods(super::cri::said(&status)))?;
         self.fill_rates(&mut pods);
+        told(&mut node, &mut pods);
         if depth == Depth::CpuAndMemory {
             for pod in &mut pods {
                 pod.only_cpu_and_memory();
@@ -265,6 +267,23 @@ impl Stats {
     pub(super) fn claims(&self) -> Vec<VolumeStats> {
         let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
         volumes.values().flatten().filter(|volume| volume.pvc_ref.is_some()).cloned().collect()
+    }
+}
+
+/// Pressure is 0 where the kernel does not tell it, as upstream says it of cgroup v1.
+fn told(node: &mut NodeStats, pods: &mut [PodStats]) {
+    let containers = pods.iter_mut().flat_map(|PodStats { cpu, memory, containers, .. }| {
+        let own = containers.iter_mut().map(|ContainerStats { cpu, memory, .. }| (cpu, memory));
+        own.chain([(cpu, memory)])
+    });
+    let system = node.system_containers.iter_mut().map(|ContainerStats { cpu, memory, .. }| (cpu, memory));
+    for (cpu, memory) in containers.chain(system).chain([(&mut node.cpu, &mut node.memory)]) {
+        if let Some(cpu) = cpu {
+            cpu.psi.get_or_insert_default();
+        }
+        if let Some(memory) = memory {
+            memory.psi.get_or_insert_default();
+        }
     }
 }
 

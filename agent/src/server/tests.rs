@@ -93,7 +93,6 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
         root_dir: folder.to_owned(),
         pod_logs: folder.to_owned(),
         cgroup_root: "/".to_owned(),
-        kubelet_cgroups: String::new(),
         runtime_cgroups: String::new(),
         system_cgroups: String::new(),
         volume_period: Duration::ZERO,

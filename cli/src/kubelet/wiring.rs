@@ -375,7 +375,6 @@ pub(super) fn stats(flags: &KubeletFlags, config: &KubeletConfiguration) -> stat
         root_dir: PathBuf::from(&flags.root_dir),
         pod_logs: PathBuf::from(&config.pod_logs_dir),
         cgroup_root: config.cgroup_root.clone(),
-        kubelet_cgroups: config.kubelet_cgroups.clone(),
         runtime_cgroups: flags.runtime_cgroups.clone(),
         system_cgroups: config.system_cgroups.clone(),
         // A negative number turns it off.

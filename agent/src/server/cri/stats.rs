@@ -203,6 +203,7 @@ fn interface(usage: wire::NetworkInterfaceUsage) -> InterfaceStats {
         rx_errors: value(usage.rx_errors),
         tx_bytes: value(usage.tx_bytes),
         tx_errors: value(usage.tx_errors),
+        ..InterfaceStats::default()
     }
 }
 

@@ -1,5 +1,9 @@
 //! `/metrics/cadvisor`: pods and containers by the names that cAdvisor made usual, from the runtime's
-//! statistics. Owns the names and labels; never measures. Called by [`super::cadvisor`].
+//! statistics and one look at each cgroup. Owns the names and labels; never measures. Called by
+//! [`super::cadvisor`]. Blocks.
+
+mod disks;
+mod processes;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,8 +11,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
+use crate::server::stats::blkio::Entry;
+use crate::server::stats::filesystems;
 use crate::server::stats::group::Detail;
 use crate::server::stats::machine::Machine;
+use crate::server::stats::processes::Processes;
 use crate::server::stats::summary::{ContainerStats, CpuStats, IoStats, MemoryStats, PodStats, PsiStats};
 
 /// What this is.
@@ -33,6 +40,8 @@ pub(super) fn machine(machine: &Machine, text: &mut Text) {
 
 /// A pod, a container, or the whole machine, with cAdvisor's labels.
 struct Row<'a> {
+    /// Which row, and which look.
+    at: usize,
     id: String,
     container: &'a str,
     image: String,
@@ -52,7 +61,17 @@ enum Of<'a> {
     Container(&'a ContainerStats),
 }
 
+/// What the cgroup of a row says beyond the runtime's statistics.
+struct Look {
+    members: Option<Processes>,
+    io: Vec<Entry>,
+}
+
 impl Row<'_> {
+    fn time(&self) -> i64 {
+        self.cpu.map_or(0, |cpu| cpu.time)
+    }
+
     fn labels(&self) -> Vec<(&str, &str)> {
         vec![
             ("container", self.container),
@@ -93,6 +112,7 @@ fn image(pod: Option<&Pod>, container: &str) -> String {
 fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
     let node = &summary.node;
     let mut rows = vec![Row {
+        at: 0,
         id: "/".to_owned(),
         container: "",
         image: String::new(),
@@ -110,6 +130,7 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
         let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
         let group = cgroup(api, uid);
         rows.push(Row {
+            at: rows.len(),
             id: group.clone(),
             container: "",
             image: String::new(),
@@ -122,7 +143,9 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
             io: stats.io.as_ref(),
             of: Of::Pod(stats),
         });
-        rows.extend(stats.containers.iter().map(|container| Row {
+        let next = rows.len();
+        rows.extend(stats.containers.iter().enumerate().map(|(index, container)| Row {
+            at: next + index,
             id: format!("{group}/{}", container.id),
             container: &container.name,
             image: image(api, &container.name),
@@ -175,9 +198,17 @@ pub(super) fn containers(summary: Option<&Summary>, pods: &[Arc<Pod>], machine: 
     processor(&rows, machine, text);
     memory(&rows, text);
     details(&rows, machine, text);
-    network(&rows, text);
+    let looks: Vec<Look> = rows
+        .iter()
+        .map(|row| Look { members: machine.members(&row.id), io: machine.disk_io(&row.id) })
+        .collect();
+    processes::write(&rows, &looks, text);
+    processes::network(&rows, &looks, summary.node.network.as_ref(), text);
+    disks::write(&rows, &looks, &filesystems::all(), text);
     rest(&rows, text);
-    pressure(&rows, text);
+    if machine.tells_pressure() {
+        pressure(&rows, text);
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
@@ -286,30 +317,6 @@ fn details(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
     }
 }
 
-fn network(rows: &[Row<'_>], text: &mut Text) {
-    use crate::server::stats::summary::InterfaceStats;
-    type Pick = fn(&InterfaceStats) -> Option<u64>;
-    let families: [(&str, &str, Pick); 4] = [
-        ("container_network_receive_bytes_total", "Bytes received.", |i| i.rx_bytes),
-        ("container_network_receive_errors_total", "Errors of receiving.", |i| i.rx_errors),
-        ("container_network_transmit_bytes_total", "Bytes sent.", |i| i.tx_bytes),
-        ("container_network_transmit_errors_total", "Errors of sending.", |i| i.tx_errors),
-    ];
-    for (name, help, pick) in families {
-        family(text, rows, (name, help, Kind::Counter), |row| {
-            // The network is the pod's, not its containers'.
-            let Of::Pod(pod) = &row.of else { return Vec::new() };
-            let Some(network) = &pod.network else { return Vec::new() };
-            let sample = |interface| {
-                let interface: &InterfaceStats = interface;
-                let value = one(pick(interface), network.time).into_iter().next()?;
-                Some((vec![("interface", interface.name.as_str())], value.1, value.2))
-            };
-            network.interfaces.iter().filter_map(sample).collect()
-        });
-    }
-}
-
 #[expect(clippy::cast_precision_loss, reason = "times, as upstream")]
 fn rest(rows: &[Row<'_>], text: &mut Text) {
     family(text, rows, ("container_start_time_seconds", "Start in Unix time.", Kind::Gauge), |row| {
@@ -317,20 +324,6 @@ fn rest(rows: &[Row<'_>], text: &mut Text) {
     });
     family(text, rows, ("container_last_seen", "When it was last looked at.", Kind::Gauge), |row| {
         row.cpu.map(|cpu| (Vec::new(), (cpu.time / 1_000_000_000) as f64, cpu.time)).into_iter().collect()
-    });
-    family(
-        text,
-        rows,
-        ("container_fs_usage_bytes", "Bytes that it has written to its image.", Kind::Gauge),
-        |row| {
-            let Of::Container(ContainerStats { rootfs: Some(fs), .. }) = &row.of else { return Vec::new() };
-            let samples = one(fs.used_bytes, fs.time).into_iter();
-            samples.map(|(_, value, time)| (vec![("device", "")], value, time)).collect()
-        },
-    );
-    family(text, rows, ("container_processes", "Processes.", Kind::Gauge), |row| {
-        let Of::Pod(PodStats { process_stats: Some(stats), cpu, .. }) = &row.of else { return Vec::new() };
-        one(stats.process_count, cpu.as_ref().map_or(0, |cpu| cpu.time))
     });
 }
 
@@ -398,9 +391,13 @@ mod tests {
         let summary = Summary { pods: vec![stats], ..Summary::default() };
         let mut text = Text::new();
         let machine = Machine::new().unwrap();
-        containers(Some(&summary), &[Arc::new(pod)], &machine, &mut text);
+        let pods = [Arc::new(pod)];
+        containers(Some(&summary), &pods, &machine, &mut text);
         let text = text.finish();
         let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
+        let mut told = Text::new();
+        pressure(&rows(&summary, &pods), &mut told);
+        let text = text + &told.finish();
         for line in [
             format!("container_cpu_usage_seconds_total{{{of},cpu=\"total\"}} 2 1700000000000"),
             format!("container_pressure_cpu_stalled_seconds_total{{{of}}} 2 1700000000000"),
@@ -410,5 +407,58 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
         }
+    }
+    #[test]
+    fn processes_and_disks_of_a_container() {
+        use crate::server::stats::blkio::Table;
+        use crate::server::stats::filesystems::{Done, FileSystem};
+        use crate::server::stats::processes::Open;
+        use crate::server::stats::summary::FsStats;
+
+        let container = ContainerStats { name: "c".into(), id: "abc".into(), ..ContainerStats::default() };
+        let stats = PodStats { containers: vec![container], ..PodStats::default() };
+        let summary = Summary { pods: vec![stats], ..Summary::default() };
+        let rows = rows(&summary, &[]);
+        let entry = |table, operation: &str, value| Entry {
+            table,
+            device: (4095, 7),
+            operation: operation.into(),
+            value,
+        };
+        let members = Processes { count: 2, open: Some(Open { files: 9, sockets: 3 }), first: None };
+        let none = || Look { members: None, io: Vec::new() };
+        let io = vec![entry(Table::Bytes, "Read", 4096), entry(Table::Serviced, "Write", 1)];
+        let looks = [none(), none(), Look { members: Some(members), io }];
+        let space = FsStats { inodes: Some(50), ..FsStats::default() };
+        let done = Done { busy: 1500, ..Done::default() };
+        let disk = FileSystem { device: "/dev/vda".into(), space, done };
+        let mut text = Text::new();
+        processes::write(&rows, &looks, &mut text);
+        disks::write(&rows, &looks, &[disk], &mut text);
+        let text = text.finish();
+        let of = "container=\"c\",id=\"/kubepods/besteffort/pod/abc\",image=\"\",name=\"abc\",namespace=\"\",pod=\"\"";
+        let root = "container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\",device=\"/dev/vda\"";
+        for line in [
+            format!("container_processes{{{of}}} 2"),
+            format!("container_file_descriptors{{{of}}} 9"),
+            format!("container_sockets{{{of}}} 3"),
+            format!("container_fs_reads_bytes_total{{{of},device=\"\"}} 4096"),
+            // What the device's table does not say is 0, as cAdvisor.
+            format!("container_fs_writes_bytes_total{{{of},device=\"\"}} 0"),
+            format!("container_fs_writes_total{{{of},device=\"\"}} 1"),
+            format!(
+                "container_blkio_device_usage_total{{{of},device=\"\",major=\"4095\",minor=\"7\",operation=\"Read\"}} 4096"
+            ),
+            format!("container_fs_inodes_total{{{root}}} 50"),
+            format!("container_fs_io_time_seconds_total{{{root}}} 1.5"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
+        }
+        let ulimits = text.lines().filter(|line| line.starts_with("container_ulimits_soft{"));
+        // The machine's alone: this container has no process any more.
+        assert!(
+            ulimits.clone().count() == 1 && ulimits.clone().all(|line| line.contains("id=\"/\"")),
+            "{text}"
+        );
     }
 }

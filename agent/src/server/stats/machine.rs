@@ -18,6 +18,9 @@ pub(super) const NO_LIMIT: u64 = 1 << 62;
 /// Ticks in a second as the kernel tells them to programs.
 pub(super) const USER_HZ: f64 = 100.0;
 
+/// The name that upstream looks for, whatever the routes say.
+const DEFAULT_INTERFACE: &str = "eth0";
+
 /// What could not be read.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is one file and its cause")]
@@ -100,6 +103,11 @@ impl Machine {
         matches!(self.hierarchies, Hierarchies::Unified(_))
     }
 
+    /// Whether cgroups tell pressure.
+    pub(in crate::server) fn tells_pressure(&self) -> bool {
+        self.is_unified() && self.file("cpu", "/", "cpu.pressure").is_some()
+    }
+
     /// The whole machine.
     pub(super) fn root(&self) -> Result<Group, Error> {
         let mut group = self.usage("/");
@@ -171,7 +179,15 @@ impl Machine {
             used.map(|used| CpuStats { time, usage_core_nano_seconds: Some(used), ..CpuStats::default() });
         let memory = self.file("memory", path, "memory.stat").map(|stat| self.memory_of(path, &stat, time));
         let swap = self.swap_of(path, time);
-        Group { cpu, memory, io: None, swap }
+        let mut group = Group { cpu, memory, io: None, swap };
+        if self.is_unified() {
+            let pressure =
+                |what: &str| self.file(what, path, &format!("{what}.pressure")).as_deref().and_then(psi);
+            group.cpu.iter_mut().for_each(|cpu| cpu.psi = pressure("cpu"));
+            group.memory.iter_mut().for_each(|memory| memory.psi = pressure("memory"));
+            group.io = pressure("io").map(|psi| IoStats { time, psi: Some(psi) });
+        }
+        group
     }
 
     fn memory_of(&self, path: &str, stat: &str, time: i64) -> MemoryStats {
@@ -185,8 +201,9 @@ impl Machine {
                 limit,
                 "total_inactive_file",
                 "total_rss",
-                "total_pgfault",
-                "total_pgmajfault",
+                // Its own, without those below it, as cAdvisor.
+                "pgfault",
+                "pgmajfault",
             ]
         };
         let [usage, limit, idle, rss, faults, major] = names;
@@ -228,12 +245,11 @@ impl Machine {
         found.unwrap_or_default()
     }
 
-    /// The host's interfaces, the one of the default route first.
+    /// The host's interfaces; `eth0` is the default one, and there is none when it has another name.
     pub(super) fn network(&self) -> Option<NetworkStats> {
         let interfaces = interfaces(&fs::read_to_string("/proc/net/dev").ok()?);
-        let route = fs::read_to_string("/proc/net/route").unwrap_or_default();
-        let name = default_interface(&route).unwrap_or_default();
-        let default = interfaces.iter().find(|interface| interface.name == name).cloned().unwrap_or_default();
+        let default = interfaces.iter().find(|found| found.name == DEFAULT_INTERFACE).cloned();
+        let default = default.unwrap_or_default();
         Some(NetworkStats { time: now(), default, interfaces })
     }
 
@@ -286,7 +302,7 @@ impl Machine {
     }
 }
 
-fn interfaces(dev: &str) -> Vec<InterfaceStats> {
+pub(super) fn interfaces(dev: &str) -> Vec<InterfaceStats> {
     let line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
         let numbers: Vec<u64> = numbers.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
@@ -296,19 +312,16 @@ fn interfaces(dev: &str) -> Vec<InterfaceStats> {
             rx_errors: numbers.get(2).copied(),
             tx_bytes: numbers.get(8).copied(),
             tx_errors: numbers.get(10).copied(),
+            rx_packets: numbers.get(1).copied(),
+            rx_dropped: numbers.get(3).copied(),
+            tx_packets: numbers.get(9).copied(),
+            tx_dropped: numbers.get(11).copied(),
         })
     };
     // As cAdvisor: loopback, bridges' ends and the like are not the machine's network.
-    let ignored = |name: &str| name == "lo" || name.starts_with("veth") || name.starts_with("docker");
+    let ignored =
+        |name: &str| ["lo", "veth", "docker", "nerdctl"].iter().any(|known| name.starts_with(known));
     dev.lines().filter_map(line).filter(|interface| !ignored(&interface.name)).collect()
-}
-
-fn default_interface(route: &str) -> Option<&str> {
-    route.lines().skip(1).find_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (name, destination) = (words.next()?, words.next()?);
-        (destination == "00000000").then_some(name)
-    })
 }
 
 fn psi(text: &str) -> Option<PsiStats> {
@@ -353,8 +366,8 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].rx_bytes, found[0].rx_errors), (Some(10), Some(2)));
         assert_eq!((found[0].tx_bytes, found[0].tx_errors), (Some(20), Some(4)));
-        let route = "Iface\tDestination\tGateway\neth1\t0000A8C0\t0\neth0\t00000000\t0100A8C0\n";
-        assert_eq!(default_interface(route), Some("eth0"));
+        assert_eq!((found[0].rx_packets, found[0].rx_dropped), (Some(1), Some(0)));
+        assert_eq!((found[0].tx_packets, found[0].tx_dropped), (Some(3), Some(0)));
         let pressure = psi(
             "some avg10=0.50 avg60=0.25 avg300=0.00 total=123\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=7\n",
         );

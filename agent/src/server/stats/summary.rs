@@ -138,6 +138,14 @@ stats! {
         tx_bytes: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         tx_errors: Option<u64>,
+        #[serde(skip)]
+        rx_packets: Option<u64>,
+        #[serde(skip)]
+        rx_dropped: Option<u64>,
+        #[serde(skip)]
+        tx_packets: Option<u64>,
+        #[serde(skip)]
+        tx_dropped: Option<u64>,
     }
     /// The default interface, and all.
     NetworkStats {

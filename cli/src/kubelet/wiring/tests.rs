@@ -180,7 +180,7 @@ fn the_wiring_gives_the_server_its_settings() {
     assert!(tls.only_13 && tls.cipher_suites.len() == 1);
     let stats = stats(&flags, &config);
     assert_eq!((stats.root_dir, stats.pod_logs), ("/r".into(), "/var/log/other".into()));
-    assert_eq!((stats.cgroup_root.as_str(), stats.kubelet_cgroups.as_str()), ("/x", "/k"));
+    assert_eq!(stats.cgroup_root, "/x");
     assert_eq!((stats.runtime_cgroups.as_str(), stats.volume_period), ("/rc", seconds(11)));
     assert_eq!(stats.system_cgroups, "/s");
 }
