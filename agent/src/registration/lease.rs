@@ -109,11 +109,10 @@ impl Renewal {
         if let Some(lease) = self.leases().get_opt(&self.node).await? {
             return Ok((lease, false));
         }
-        let new = self.fresh(None).await;
+        let mut new = self.fresh(None).await;
         if new.metadata.owner_references.is_none() {
-            // Without its node it would outlive it: the node is to be registered first.
-            let nodes: Api<Node> = Api::all(self.client.clone());
-            nodes.get(&self.node).await?;
+            // Without its node it would outlive it: the node is to be registered first, and may be by now.
+            new.metadata.owner_references = self.ask_owner().await?.map(|owner| vec![owner]);
         }
         Ok((self.leases().create(&PostParams::default(), &new).await?, true))
     }
@@ -139,15 +138,19 @@ impl Renewal {
 
     /// Asked each time until it is known: the node may be registered later than the lease is made.
     async fn owner(&self) -> Option<OwnerReference> {
+        self.ask_owner().await.ok().flatten()
+    }
+
+    async fn ask_owner(&self) -> Result<Option<OwnerReference>, kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let node = nodes.get(&self.node).await.ok()?;
-        Some(OwnerReference {
+        let node = nodes.get(&self.node).await?;
+        Ok(node.metadata.uid.map(|uid| OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
             name: self.node.clone(),
-            uid: node.metadata.uid?,
+            uid,
             controller: None,
             block_owner_deletion: None,
-        })
+        }))
     }
 }
