@@ -55,6 +55,10 @@ impl NodePods for Known {
     fn translate(&self, uid: &str) -> String {
         uid.to_owned()
     }
+
+    fn claimed(&self, _: &str, _: &str) -> Option<String> {
+        None
+    }
 }
 
 type Issuer = CertifiedIssuer<'static, KeyPair>;

@@ -64,7 +64,7 @@ impl Place {
         let pod = self.pod()?;
         let container = pod.containers.first().context("a container")?;
         let facts = PodFacts { ips: vec!["10.0.0.2".into()] };
-        let of = MountsOf { pod, container, attempt: 0, env: &[], facts: &facts };
+        let of = MountsOf { pod, container, attempt: 0, env: &[], facts: &facts, images: &[] };
         Ok(self.runtime.block_on(self.volumes.mounts(of))?)
     }
 
