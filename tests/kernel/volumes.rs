@@ -122,7 +122,7 @@ fn memory_is_mounted_with_its_limit_and_belongs_to_the_group() -> Result<()> {
     let stat = rustix::fs::stat(&key)?;
     assert_eq!((stat.st_mode & 0o777, stat.st_gid), (0o440, 4242));
     let stat = rustix::fs::stat(&memory)?;
-    assert_eq!((stat.st_mode & 0o7777, stat.st_gid), (0o2777, 4242));
+    assert_eq!((stat.st_mode & 0o7777, stat.st_gid), (0o3777, 4242));
     // The host's own folder is nobody's to change.
     assert_eq!(rustix::fs::stat(place.root.path().join("data"))?.st_gid, 0);
     place.tear_down()?;
