@@ -7,7 +7,6 @@ mod correlate;
 mod post;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::Client;
@@ -16,7 +15,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use super::{COMBINED, Event, Kind, NodeNote, Note};
 use crate::clock::Clock;
-use crate::pod::spec::{Pod, PodUid};
+use crate::pod::spec::Pod;
 use crate::pod::worker::PodHandle;
 use correlate::{About, Happening};
 
@@ -111,15 +110,15 @@ pub fn run(
 
 /// One ear for each pod.
 async fn listen(mut pods: watch::Receiver<Arc<[PodHandle]>>, to: mpsc::Sender<Happening>) {
-    let mut ears: BTreeMap<PodUid, (PodHandle, AbortHandle)> = BTreeMap::new();
+    // By worker and not by pod: while one ends and comes back, two of one UID are there.
+    let mut ears: Vec<(PodHandle, AbortHandle)> = Vec::new();
     loop {
         let now = pods.borrow_and_update().clone();
-        ears.retain(|_, (_, task)| !task.is_finished());
+        ears.retain(|(_, task)| !task.is_finished());
         for handle in now.iter() {
-            let same = |(old, _): &(PodHandle, AbortHandle)| old.status.same_channel(&handle.status);
-            if !ears.get(&handle.pod.uid).is_some_and(same) {
+            if !ears.iter().any(|(heard, _)| heard.status.same_channel(&handle.status)) {
                 let task = tokio::spawn(hear(handle.clone(), to.clone())).abort_handle();
-                ears.insert(handle.pod.uid.clone(), (handle.clone(), task));
+                ears.push((handle.clone(), task));
             }
         }
         if pods.changed().await.is_err() {

@@ -119,7 +119,8 @@ async fn look(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock, id: &s
     let (log, most) = (path.clone(), settings.max_files);
     let tidied = tokio::task::spawn_blocking(move || tidy(&log, most)).await;
     tidied.map_err(Error::Died)??;
-    let stamp = plan::stamp(clock.wall_nanos());
+    // In local time as upstream: names of both are sorted as one list.
+    let stamp = plan::stamp(clock.wall_nanos(), jiff::tz::TimeZone::system());
     let rotated = with_suffix(&path, &stamp);
     let moved = |what, from: &Path, to: &Path| {
         fs::rename(from, to).map_err(|source| Error::File { what, path: from.to_owned(), source })

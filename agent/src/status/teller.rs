@@ -73,11 +73,14 @@ struct Looked {
     until: Option<Instant>,
 }
 
+/// The watch has caught up with an answer by then.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+
 pub(super) struct Teller {
     shared: Shared,
     handles: watch::Receiver<PodHandle>,
     /// The answer to the last patch.
-    answered: Option<Arc<Pod>>,
+    answered: Option<(Arc<Pod>, Instant)>,
     /// UID of an API pod that turned out not to be there any more, and when: the watch will say so, too.
     lost: Option<(Option<String>, Instant)>,
     backoff: Backoff,
@@ -184,8 +187,12 @@ impl Teller {
             Origin::Static => seen.mirrors.values().find(|pod| mirror::is_of(pod, &handle.pod)).cloned(),
             _ => seen.pods.get(&handle.pod.uid).cloned(),
         }?;
-        let same = self.answered.as_ref().filter(|answered| answered.metadata.uid == found.metadata.uid);
-        Some(same.filter(|answered| version(answered) > version(&found)).cloned().unwrap_or(found))
+        // After a restore of the API server's store the watch's versions stay behind for good.
+        let same = self.answered.as_ref().filter(|(answered, at)| {
+            answered.metadata.uid == found.metadata.uid && at.elapsed() < SHOWN_WITHIN
+        });
+        let newer = same.filter(|(answered, _)| version(answered) > version(&found));
+        Some(newer.map_or(found, |(answered, _)| answered.clone()))
     }
 
     fn step(&mut self, handle: &PodHandle, word: &Word) -> Step {
@@ -294,7 +301,7 @@ impl Teller {
         let asked = api.patch_status(&name, &parameters, &patch);
         match timeout(PATIENCE, asked).await {
             Ok(Ok(answer)) => {
-                self.answered = Some(Arc::new(answer));
+                self.answered = Some((Arc::new(answer), Instant::now()));
                 if let Some(since) = self.changed.take() {
                     self.shared.sources.metrics.pod_status_sync_duration.took([], since.elapsed());
                 }
@@ -316,7 +323,7 @@ impl Teller {
     async fn conflict(&mut self, pod: &Pod, api: &Api<Pod>, name: &str) {
         match timeout(PATIENCE, api.get(name)).await {
             Ok(Ok(fresh)) if fresh.metadata.uid == pod.metadata.uid => {
-                self.answered = Some(Arc::new(fresh));
+                self.answered = Some((Arc::new(fresh), Instant::now()));
                 // At once the first time; a conflict that stays is none.
                 self.not_before = Some(Instant::now() + self.pause());
             }

@@ -256,7 +256,7 @@ impl Parts<'_> {
         let keeping = server.clone();
         tokio::spawn(async move { keeping.keep_stats().await });
         let listen = async |address: SocketAddr| -> Result<TcpListener> {
-            TcpListener::bind(address)
+            super::health::listen(address)
                 .await
                 .with_context(|| format!("failed to listen and serve on {address}"))
         };

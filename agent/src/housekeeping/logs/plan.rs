@@ -32,10 +32,10 @@ pub(super) fn tidy(mut suffixes: Vec<String>, most: usize) -> Tidy {
     Tidy { remove, compress }
 }
 
-/// `20261121-101112`, in UTC as upstream's are in the node's time zone, which is UTC on servers.
-pub(super) fn stamp(wall_nanos: i64) -> String {
+/// `20261121-101112`, in the node's time zone.
+pub(super) fn stamp(wall_nanos: i64, zone: jiff::tz::TimeZone) -> String {
     let now = jiff::Timestamp::from_nanosecond(wall_nanos.into()).unwrap_or_default();
-    now.strftime("%Y%m%d-%H%M%S").to_string()
+    now.to_zoned(zone).strftime("%Y%m%d-%H%M%S").to_string()
 }
 
 #[cfg(test)]
@@ -73,6 +73,7 @@ mod tests {
         for other in ["0.log", "0.log.", "10.log.x", "0.logs.x", "1.log.x"] {
             assert_eq!(suffix(other, "0.log"), None, "{other}");
         }
-        assert_eq!(stamp(1_800_000_000_000_000_000), "20270115-080000");
+        let at = |hours| stamp(1_800_000_000_000_000_000, jiff::tz::TimeZone::fixed(jiff::tz::offset(hours)));
+        assert_eq!((at(0), at(9)), ("20270115-080000".to_owned(), "20270115-170000".to_owned()));
     }
 }
