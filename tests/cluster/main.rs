@@ -7,7 +7,6 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
 
 mod deployment;
-mod going;
 mod health;
 mod jobs;
 mod scaling;
@@ -25,7 +24,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Options, kubelet, runtime};
+use gantry_tests::cluster::{Cluster, Join, Options, kubelet, runtime};
 use gantry_tests::node::tail;
 
 use self::spec::Spec;
@@ -174,5 +173,6 @@ fn cluster(folder: &Path) -> Result<Cluster> {
         addons: true,
         number: 0,
         outside: Outside::Closed,
+        join: Join::Given,
     })
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_tests::cluster::Cluster;
+use gantry_tests::cluster::going::Going;
 use gantry_tests::cluster::kubectl::Kubectl;
 use gantry_tests::leakcheck::mounts;
 use gantry_tests::poll::{poll, poll_every};
 use serde_json::{Value, json};
-
-use crate::going::Going;
 
 /// How long a pod may take to where a spec wants it: an image is pulled, a machine is shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

@@ -2,12 +2,12 @@
 //! ports.
 
 use anyhow::{Context, Result, ensure};
+use gantry_tests::cluster::going::Going;
 use gantry_tests::poll::poll;
 use gantry_tests::pty::Pty;
 use gantry_tests::{debian, http, image};
 use serde_json::json;
 
-use crate::going::Going;
 use crate::spec::{IDLE, PATIENCE, Spec, pod};
 
 /// Two lives: the first one speaks when it is told to and fails, the second one goes on.

@@ -3,16 +3,20 @@
 //! beside. Never runs in the host's own namespaces. Called by `cargo xtask cluster` and the tier cluster.
 
 mod addons;
+pub mod audit;
 mod control_plane;
+pub mod going;
 pub mod images;
 pub mod kubectl;
 pub mod kubelet;
+pub mod lives;
 pub mod network;
 mod pki;
 pub mod place;
 pub mod process;
 pub mod programs;
 pub mod runtime;
+pub mod watched;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,6 +52,16 @@ pub struct Options {
     /// Chooses the node's address among clusters on one machine.
     pub number: u8,
     pub outside: Outside,
+    pub join: Join,
+}
+
+/// How the node comes to its certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// It has them, and they are good for years
+    Given,
+    /// With nothing but a token it asks for them; what is signed in this cluster lives so long
+    Asked(Duration),
 }
 
 /// What stands below any kubelet: folders, network, images and a runtime. Upstream's node suite brings the rest itself.
@@ -152,7 +166,8 @@ impl Cluster {
         let kubectl = Kubectl::new(pki.kubeconfig("admin"))?;
         let logs = folder.join("log");
         let folders = Folders { root: folder, logs: &logs };
-        let control_plane = ControlPlane::start(&folders, &pki, &node_ip.to_string(), &kubectl)?;
+        let control_plane =
+            ControlPlane::start(&folders, &pki, &node_ip.to_string(), options.join, &kubectl)?;
         kubectl.apply(&addons::rights()).context("give rights")?;
         let mut cluster = Self { kubelet: None, control_plane, ground, kubectl, pki, options };
         if cluster.options.addons {
@@ -204,6 +219,15 @@ impl Cluster {
     /// The runtime.
     pub fn runtime(&mut self) -> &mut Runtime {
         &mut self.ground.runtime
+    }
+
+    /// The node's name: one that asks for its certificates is told no other than its host's.
+    #[must_use]
+    pub fn node(&self) -> String {
+        match self.options.join {
+            Join::Given => NODE.to_owned(),
+            Join::Asked(_) => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
+        }
     }
 
     /// Which runtime it has.
@@ -260,6 +284,7 @@ impl Cluster {
             node: NODE,
             node_ip: &node_ip(&self.options).to_string(),
             runtime: self.options.runtime,
+            join: self.options.join,
         };
         self.kubelet = Some(Kubelet::start(kind, &facts, &self.pki)?);
         Ok(())
@@ -271,7 +296,8 @@ impl Cluster {
     /// After two minutes, or when something has ended by itself.
     pub fn await_ready(&mut self) -> Result<()> {
         let path = r#"{.status.conditions[?(@.type=="Ready")].status}"#;
-        let ready = self.kubectl.await_value(&["get", "node", NODE], path, WAIT, |value| value == "True");
+        let node = ["get", "node", &self.node()];
+        let ready = self.kubectl.await_value(&node, path, WAIT, |value| value == "True");
         self.check()?;
         ready.with_context(|| self.kubelet_log())?;
         if self.options.addons {

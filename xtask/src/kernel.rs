@@ -22,6 +22,7 @@ pub(crate) const MODULES_IN: &str = "kernel";
 pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
+pub(crate) const ENDURE: [Target; 1] = [("gantry-tests", "endure")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 
 /// A built test binary.
@@ -69,7 +70,7 @@ pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsStri
             ["unshare", "--mount", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
         words.extend(own_network.map(OsString::from));
     }
-    if name == "cluster" {
+    if name == "cluster" || name == "endure" {
         words.extend(gantry_tests::cluster::place::INIT.map(OsString::from));
     }
     words.push(path.into());

@@ -31,6 +31,8 @@ pub(crate) enum Tier {
     Demo,
     /// kubectl's everyday work on a real control plane; not among those that CI runs until Gantry's kubelet joins one
     Cluster,
+    /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only by name
+    Endure,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
 }
@@ -48,6 +50,7 @@ impl Tier {
             Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
             Tier::Cluster => 420,
+            Tier::Endure => 1800,
             Tier::Peer => 600,
         }
     }
@@ -79,6 +82,7 @@ impl Tier {
             }
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
+            Tier::Endure => kernel::on_host(&kernel::ENDURE, &crate::cluster::prepare(false)?, filter),
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
@@ -111,7 +115,7 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test reboot -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::Join;
 use super::kubectl::{Kubectl, RHYTHM};
 use super::network::{PODS, SERVICES};
 use super::pki::Pki;
@@ -43,13 +44,19 @@ pub(super) struct Folders<'a> {
 
 impl ControlPlane {
     /// Starts them and waits until the API server is ready.
-    pub(super) fn start(folders: &Folders<'_>, pki: &Pki, node_ip: &str, kubectl: &Kubectl) -> Result<Self> {
+    pub(super) fn start(
+        folders: &Folders<'_>,
+        pki: &Pki,
+        node_ip: &str,
+        join: Join,
+        kubectl: &Kubectl,
+    ) -> Result<Self> {
         std::fs::write(folders.root.join("audit-policy.yaml"), AUDIT)?;
         let mut own = Self { processes: Vec::new() };
         let recipes = [
             etcd(folders.root)?,
             api_server(folders.root, pki, node_ip)?,
-            controller_manager(pki)?,
+            controller_manager(pki, join)?,
             scheduler(pki)?,
         ];
         for recipe in recipes {
@@ -158,7 +165,7 @@ fn own_kubeconfig(path: &Path) -> [std::ffi::OsString; 3] {
     ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"].map(|name| flag(name, path))
 }
 
-fn controller_manager(pki: &Pki) -> Result<Recipe> {
+fn controller_manager(pki: &Pki, join: Join) -> Result<Recipe> {
     let file = |name: &str, value: &str| flag(name, pki.pki(value));
     let mut args = vec![
         flag("controllers", "*,bootstrapsigner,tokencleaner"),
@@ -177,6 +184,9 @@ fn controller_manager(pki: &Pki) -> Result<Recipe> {
         flag("cluster-cidr", PODS),
         flag("service-cluster-ip-range", SERVICES),
     ];
+    if let Join::Asked(life) = join {
+        args.push(flag("cluster-signing-duration", format!("{}s", life.as_secs())));
+    }
     args.extend(own_kubeconfig(&pki.kubeconfig("controller-manager")));
     Ok(Recipe::new("kube-controller-manager", programs::path("kube-controller-manager")?, args))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::json;
 
+use super::Join;
 use super::network::DNS;
 use super::pki::Pki;
 use super::process::{Process, Recipe};
@@ -28,6 +29,7 @@ pub(super) struct Facts<'a> {
     pub(super) node: &'a str,
     pub(super) node_ip: &'a str,
     pub(super) runtime: runtime::Kind,
+    pub(super) join: Join,
 }
 
 /// A started one.
@@ -48,13 +50,19 @@ impl Kubelet {
             flag.push(value);
             flag
         };
-        let args = [
-            flag("config", &path),
-            flag("kubeconfig", &pki.kubeconfig("node")),
-            flag("hostname-override", Path::new(facts.node)),
-            flag("node-ip", Path::new(facts.node_ip)),
-            "--v=2".into(),
-        ];
+        let mut args = vec![flag("config", &path), "--v=2".into()];
+        match facts.join {
+            Join::Given => args.extend([
+                flag("kubeconfig", &pki.kubeconfig("node")),
+                flag("hostname-override", Path::new(facts.node)),
+                flag("node-ip", Path::new(facts.node_ip)),
+            ]),
+            // The kubeconfig is where it writes its own: without this flag a kubelet has no API server.
+            Join::Asked(_) => args.extend([
+                flag("bootstrap-kubeconfig", &pki.kubeconfig("bootstrap")),
+                flag("kubeconfig", &facts.folder.join("kubeconfig/joined.conf")),
+            ]),
+        }
         let process = Process::start(Recipe::new("kubelet", program(kind, facts.folder)?, args), facts.logs)?;
         Ok(Self { kind, process })
     }
@@ -96,12 +104,10 @@ pub fn folder_with(kind: Kind, folder: &Path) -> Result<PathBuf> {
 /// Upstream's defaults but for what this machine needs: cgroup v1, swap or not, no CAP_SYS_RESOURCE, a disk that is
 /// shared with builds.
 fn configuration(facts: &Facts<'_>, pki: &Pki) -> serde_json::Value {
-    json!({
+    let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": { "x509": { "clientCAFile": pki.pki("ca.crt") } },
-        "tlsCertFile": pki.pki("kubelet.crt"),
-        "tlsPrivateKeyFile": pki.pki("kubelet.key"),
         "cgroupDriver": "cgroupfs",
         "clusterDNS": [DNS],
         "clusterDomain": "cluster.local",
@@ -121,5 +127,16 @@ fn configuration(facts: &Facts<'_>, pki: &Pki) -> serde_json::Value {
         "oomScoreAdj": 0,
         "resolvConf": facts.folder.join("resolv.conf"),
         "staticPodPath": facts.folder.join("manifests"),
-    })
+    });
+    match facts.join {
+        Join::Given => {
+            config["tlsCertFile"] = json!(pki.pki("kubelet.crt"));
+            config["tlsPrivateKeyFile"] = json!(pki.pki("kubelet.key"));
+        }
+        Join::Asked(_) => {
+            config["rotateCertificates"] = json!(true);
+            config["serverTLSBootstrap"] = json!(true);
+        }
+    }
+    config
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use gantry_tests::cluster::network::{self, Outside};
-use gantry_tests::cluster::{Cluster, Options, place};
+use gantry_tests::cluster::{Cluster, Join, Options, place};
 use gantry_tests::leakcheck;
 use gantry_tests::proc;
 
@@ -145,6 +145,7 @@ pub(crate) fn inside(asked: &Inside) -> Result<()> {
             namespace: format!("/proc/self/fd/{}", asked.outer),
             link: link_of(asked.number),
         },
+        join: Join::Given,
     };
     let mut cluster = Cluster::start(options)?;
     std::fs::write(kept.dir.join("inside"), "")?;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use clap::Args;
 use gantry_tests::cluster::network::Outside;
-use gantry_tests::cluster::{Cluster, Ground, Options, kubelet, programs, runtime};
+use gantry_tests::cluster::{Cluster, Ground, Join, Options, kubelet, programs, runtime};
 use gantry_tests::place::bin_dir;
 use serde_json::json;
 
@@ -127,6 +127,7 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
         addons: true,
         number: 0,
         outside: Outside::Closed,
+        join: Join::Given,
     })?;
     let own = [
         format!("--kubeconfig={}", cluster.kubeconfig("admin").display()),

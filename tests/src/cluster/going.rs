@@ -1,18 +1,20 @@
 //! A kubectl that goes on while the spec does something else: a watch, a log that is followed, a forwarded port. Owns the
-//! process and what it said; killed when dropped. Called by the specs.
+//! process and what it said; killed when dropped. Called by the tiers' specs.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::poll::poll;
 use anyhow::{Context, Result};
-use gantry_tests::poll::poll;
 
-use crate::spec::PATIENCE;
+/// How long it may take to say what is waited for: an image is pulled, a machine is shared.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A started one.
 #[derive(Debug)]
-pub(crate) struct Going {
+pub struct Going {
     child: Child,
     stdin: Option<ChildStdin>,
     said: Arc<Mutex<Vec<u8>>>,
@@ -20,7 +22,10 @@ pub(crate) struct Going {
 
 impl Going {
     /// Starts it; what it says on stdout and stderr is kept.
-    pub(crate) fn start(mut command: Command) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("start kubectl")?;
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -31,23 +36,30 @@ impl Going {
     }
 
     /// All it said so far.
-    pub(crate) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.said.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
     /// Writes to its stdin.
-    pub(crate) fn say(&mut self, text: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When its stdin is closed.
+    pub fn say(&mut self, text: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("its stdin is closed")?;
         stdin.write_all(text.as_bytes()).context("write to kubectl")
     }
 
     /// Ends its stdin.
-    pub(crate) fn hush(&mut self) {
+    pub fn hush(&mut self) {
         self.stdin = None;
     }
 
     /// Waits until what it said is as wanted. An end of kubectl before that is told at once.
-    pub(crate) fn await_said<T>(&mut self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T> {
+    ///
+    /// # Errors
+    /// After two minutes, or when it ends before: with what it said.
+    pub fn await_said<T>(&mut self, what: &str, wanted: impl Fn(&str) -> Option<T>) -> Result<T> {
         poll(what, PATIENCE, || {
             // Before the text: what it says at its end is in.
             let ended = self.child.try_wait().ok().flatten();
@@ -56,7 +68,7 @@ impl Going {
                 (None, None) => Err(self.text()),
                 // Its readers have a moment to come to the end, too.
                 (None, Some(status)) => {
-                    let last = poll(what, std::time::Duration::from_secs(1), || {
+                    let last = poll(what, Duration::from_secs(1), || {
                         wanted(&self.text()).ok_or_else(|| self.text())
                     });
                     Ok(last.with_context(|| format!("kubectl ended with {status}")))
@@ -66,7 +78,10 @@ impl Going {
     }
 
     /// Waits for its end.
-    pub(crate) fn await_end(&mut self) -> Result<ExitStatus> {
+    ///
+    /// # Errors
+    /// After two minutes.
+    pub fn await_end(&mut self) -> Result<ExitStatus> {
         self.hush();
         poll("kubectl to end", PATIENCE, || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status),

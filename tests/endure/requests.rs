@@ -1,0 +1,47 @@
+//! What twenty pods cost the API server, from their creation to their end, with either kubelet on the same node.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use gantry_tests::cluster::audit::{self, Request};
+use gantry_tests::cluster::kubelet::Kind;
+
+use crate::bed::Bed;
+use crate::pods::{LABEL, TWENTY, twenty};
+
+/// How long all run, and how long nothing does at last: what comes late counts as well.
+const REST: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(bed: &mut Bed) -> Result<()> {
+    // Images and namespaces' accounts are there for both.
+    let _ = round(bed)?;
+    let upstream = round(bed)?;
+    bed.swap_to(bed.chosen)?;
+    // What it asks at its start is no pod's.
+    bed.hold(REST, |_| Ok(()))?;
+    let chosen = round(bed)?;
+    let name = format!("{:?}", bed.chosen).to_lowercase();
+    let is_ours = bed.chosen == Kind::Gantry;
+    print!("{}", audit::table(("upstream", &upstream), (if is_ours { "gantry" } else { &name }, &chosen)));
+    let of_pods = |requests: &[Request]| requests.iter().filter(|one| one.is_of_a_pod()).count();
+    let (theirs, ours) = (of_pods(&upstream), of_pods(&chosen));
+    println!("of {TWENTY} pods: {theirs} with upstream, {ours} with {name}");
+    for (who, requests) in [("upstream", &upstream), (name.as_str(), &chosen)] {
+        let wrongs = audit::wrongs(requests);
+        ensure!(wrongs.is_empty(), "{who}: {}", wrongs.join("\n"));
+    }
+    // The same kubelet twice differs by what happens to fall together.
+    ensure!(!is_ours || ours <= theirs, "{ours} requests for {TWENTY} pods, upstream makes {theirs}");
+    Ok(())
+}
+
+/// Twenty pods come, stay and go.
+fn round(bed: &mut Bed) -> Result<Vec<Request>> {
+    let from = audit::end(&bed.cluster.audit_log())?;
+    bed.apply(twenty())?;
+    bed.await_ready(&format!("{}={}", LABEL.0, LABEL.1), TWENTY)?;
+    bed.hold(REST, |_| Ok(()))?;
+    bed.clear()?;
+    bed.hold(REST, |_| Ok(()))?;
+    bed.requests(from)
+}

@@ -1,0 +1,70 @@
+//! One kubelet is stopped and the other started under twenty running pods, there and back. None of them may notice.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use gantry_tests::cluster::kubelet::Kind;
+use gantry_tests::cluster::lives;
+use gantry_tests::cluster::watched::Watched;
+use serde_json::Value;
+
+use crate::bed::{Bed, NAMESPACE};
+use crate::pods::{LABEL, TWENTY, twenty};
+use crate::seconds;
+
+/// How old the youngest container must be: what is younger, a kubelet may look at as at its own.
+const AGE: Duration = Duration::from_secs(15);
+
+pub(crate) fn run(bed: &mut Bed) -> Result<()> {
+    let time = seconds("GANTRY_SWAP_SECONDS", 60)?;
+    bed.apply(twenty())?;
+    bed.await_ready(&format!("{}={}", LABEL.0, LABEL.1), TWENTY)?;
+    let ready = SystemTime::now();
+    bed.hold(AGE + Duration::from_secs(5), |_| Ok(()))?;
+    let (before, mounts) = (bed.containers()?, bed.mounted()?);
+    once(&mounts)?;
+    println!("{} containers and {} mounts of {TWENTY} pods", before.len(), mounts.len());
+    let mut watched = Watched::start(bed.any(), NAMESPACE, TWENTY)?;
+    for kind in [bed.chosen, Kind::Upstream] {
+        bed.swap_to(kind)?;
+        bed.hold(time, |_| {
+            watched.check()?;
+            undisturbed(&watched.events())
+        })?;
+        ensure!(
+            bed.containers()? == before,
+            "other containers run: {:?} instead of {before:?}",
+            bed.containers()?
+        );
+        let now = bed.mounted()?;
+        once(&now)?;
+        ensure!(now == mounts, "other mounts: {now:?} instead of {mounts:?}");
+        works(bed)?;
+    }
+    let events = watched.events();
+    undisturbed(&events)?;
+    let passed = ready.elapsed().context("the clock went back")?.as_secs();
+    println!("{} events of the watch in {passed} s, none of a pod that was disturbed", events.len());
+    bed.clear()
+}
+
+fn undisturbed(events: &[Value]) -> Result<()> {
+    let wrongs: Vec<String> = lives::disturbed(events).into_iter().collect();
+    ensure!(wrongs.is_empty(), "{}", wrongs.join("\n"));
+    Ok(())
+}
+
+fn once(mounts: &BTreeMap<PathBuf, usize>) -> Result<()> {
+    let twice: Vec<_> = mounts.iter().filter(|(_, times)| **times != 1).collect();
+    ensure!(twice.is_empty(), "mounted more than once: {twice:?}");
+    Ok(())
+}
+
+/// The kubelet of the moment serves pods that it did not make.
+fn works(bed: &Bed) -> Result<()> {
+    let word = bed.kubectl(&["exec", "kept-1", "-c", "main", "--", "cat", "/config/word", "/word"])?;
+    ensure!(word == "kept-1kept-1", "{word:?}");
+    bed.kubectl(&["logs", "kept-3", "-c", "main"]).map(drop)
+}
