@@ -26,10 +26,6 @@ pub(crate) fn run(bed: &mut Bed) -> Result<()> {
     let of_pods = |requests: &[Request]| requests.iter().filter(|one| one.is_of_a_pod()).count();
     let (theirs, ours) = (of_pods(&upstream), of_pods(&chosen));
     println!("of {TWENTY} pods: {theirs} with upstream, {ours} with {name}");
-    for (who, requests) in [("upstream", &upstream), (name.as_str(), &chosen)] {
-        let wrongs = audit::wrongs(requests);
-        ensure!(wrongs.is_empty(), "{who}: {}", wrongs.join("\n"));
-    }
     // The same kubelet twice differs by what happens to fall together.
     ensure!(!is_ours || ours <= theirs, "{ours} requests for {TWENTY} pods, upstream makes {theirs}");
     Ok(())

@@ -20,6 +20,8 @@ pub struct Request {
     pub code: u64,
     /// The API server's words, when it refused
     pub message: String,
+    /// By its user agent: one node may have had either kubelet
+    pub by_gantry: bool,
 }
 
 impl Request {
@@ -82,13 +84,15 @@ fn request(event: &Value) -> Option<Request> {
         uri: text(&event["requestURI"]),
         code,
         message: text(&event["responseStatus"]["message"]),
+        by_gantry: event["userAgent"].as_str().is_some_and(|agent| agent.contains("gantry")),
     })
 }
 
 /// How often the same request may meet a conflict: once or twice is a race that was seen and settled.
 const CONFLICTS: usize = 3;
 
-/// Refusals that a node must not earn: 401, 403, 422, and the same conflict again and again.
+/// Refusals that a node must not earn: 401, 403, 422, and the same conflict again and again. (Upstream's kubelet earns
+/// some 403s, when it asks once more for a pod that is gone.)
 #[must_use]
 pub fn wrongs(requests: &[Request]) -> Vec<String> {
     let mut wrongs: BTreeMap<String, usize> = BTreeMap::new();
@@ -154,6 +158,7 @@ mod tests {
             uri: uri.into(),
             code,
             message: message.into(),
+            by_gantry: true,
         }
     }
 
