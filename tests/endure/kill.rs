@@ -1,10 +1,14 @@
 //! The kubelet is killed every 20 seconds while sixty pods come up, run, crash and go. Only what ends by itself may end.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use gantry_tests::cluster::lives::{self, CRASHES, MAY};
+use gantry_tests::cluster::lives::{self, CRASHES, CUT_SHORT, MAY};
 use gantry_tests::cluster::watched::Watched;
+use gantry_tests::poll::poll;
+use gantry_tests::proc;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, NAMESPACE};
@@ -73,7 +77,45 @@ pub(crate) fn run(bed: &mut Bed) -> Result<()> {
     report(bed, &events)?;
     let wrongs: Vec<String> = lives::disturbed(&events).into_iter().collect();
     ensure!(wrongs.is_empty(), "{}", wrongs.join("\n"));
-    bed.clear()
+    bed.clear()?;
+    end_shims(&events)
+}
+
+/// A client that is killed in the midst of a StartContainer takes containerd's call along: the container has a StartError,
+/// and containerd forgets its shim, which waits for ever. No kubelet can know of it; there may be no more than such starts.
+fn end_shims(events: &[Value]) -> Result<()> {
+    let shims = || -> Result<Vec<proc::Process>> {
+        let all = proc::all()?.into_iter();
+        Ok(all.filter(|one| one.name.starts_with("containerd-shim") && one.state != 'Z').collect())
+    };
+    let mut cut: BTreeSet<&str> = BTreeSet::new();
+    for status in
+        events.iter().filter_map(|event| event["object"]["status"]["containerStatuses"].as_array()).flatten()
+    {
+        let ends = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
+        cut.extend(
+            ends.iter()
+                .filter(|end| end["reason"] == CUT_SHORT)
+                .filter_map(|end| end["containerID"].as_str()),
+        );
+    }
+    let done = poll("the shims to end", Duration::from_secs(20), || match shims() {
+        Ok(left) if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
+    let left = shims()?;
+    println!("{} starts were cut short; containerd has forgotten {} shims", cut.len(), left.len());
+    ensure!(
+        done.is_ok() || left.len() <= cut.len(),
+        "more shims are left than starts were cut short: {left:?}"
+    );
+    for shim in left {
+        for pid in proc::children(shim.pid)?.iter().map(|child| child.pid).chain([shim.pid]) {
+            let pid = Pid::from_raw(pid).context("a pid")?;
+            rustix::process::kill_process(pid, Signal::KILL).context("end what containerd has forgotten")?;
+        }
+    }
+    Ok(())
 }
 
 /// One kill after the other; between them some pods are made, and those made before are deleted. Returns their number.

@@ -117,6 +117,9 @@ fn look(known: &mut Known, event: &Value, wrongs: &mut BTreeSet<String>) {
     known.lives.extend(now);
 }
 
+/// What a container ends with that containerd was starting while its client was killed: it never ran.
+pub const CUT_SHORT: &str = "StartError";
+
 /// The ends of what crashes that were not its own.
 fn others_ends(pod: &Value) -> Vec<String> {
     let name = &pod["metadata"]["name"];
@@ -124,7 +127,7 @@ fn others_ends(pod: &Value) -> Vec<String> {
     let ends = crashes.flat_map(|status| {
         [&status["state"]["terminated"], &status["lastState"]["terminated"]].map(Value::clone)
     });
-    ends.filter(|end| end.is_object() && end["exitCode"] != CRASHES.1)
+    ends.filter(|end| end.is_object() && end["exitCode"] != CRASHES.1 && end["reason"] != CUT_SHORT)
         .map(|end| format!("{name} did not end by itself: {end}"))
         .collect()
 }
