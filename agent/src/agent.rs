@@ -19,6 +19,7 @@ use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::worker::{PodHandle, Worker};
 use crate::pod::{Life, Verdict};
+use crate::static_pods::rules::is_made_again;
 use crate::watcher::{self, Pods};
 pub use fit::follow;
 
@@ -141,6 +142,13 @@ impl Agent {
         wanted.sort_by_key(|wanted| wanted.pod.created_at);
         for wanted in wanted {
             let uid = &wanted.pod.uid;
+            let again = |handle: &&PodHandle| {
+                handle.pod.uid == *uid && !handle.is_leaving() && is_made_again(&handle.pod, &wanted.pod)
+            };
+            if let Some(old) = handles.iter().find(again) {
+                old.kill(None, "no longer wanted");
+                old.remove();
+            }
             // One that was told to go and comes back, the very same, is a pod of its own.
             match handles.iter_mut().find(|handle| handle.pod.uid == *uid && !handle.is_leaving()) {
                 Some(handle) => renew(handle, wanted),

@@ -2,21 +2,20 @@
 //! starts or ends a pod (it offers the whole set each time, the agent compares). Called by the
 //! command line's wiring.
 //!
-//! read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
+//! hear: [`listen`] · read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
 
 pub mod choice;
 mod describe;
 mod folder;
-mod rules;
+mod listen;
+pub(crate) mod rules;
 
-use std::os::fd::OwnedFd;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
-use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use choice::{Choice, Found};
 
@@ -30,18 +29,18 @@ pub async fn follow(
     every: Duration,
 ) -> (watch::Receiver<Found>, tokio::task::JoinHandle<()>) {
     let mut choice = Choice::new(node_name);
-    look(&mut choice, &folder).await;
+    look(&mut choice, &folder, &BTreeSet::new()).await;
     let (sender, receiver) = watch::channel(choice.found());
     let task = tokio::spawn(async move {
-        let mut changes = changes_of(&folder);
+        let mut changes = listen::begin(&folder);
         loop {
-            // Both others are cancel-safe: nothing is read but "look again".
-            tokio::select! {
-                () = next(&mut changes) => {}
-                () = tokio::time::sleep(every) => {}
+            // Both others are cancel-safe: what is heard stays until it is taken.
+            let removed = tokio::select! {
+                removed = listen::next(&mut changes) => removed,
+                () = tokio::time::sleep(every) => BTreeSet::new(),
                 () = sender.closed() => return,
-            }
-            look(&mut choice, &folder).await;
+            };
+            look(&mut choice, &folder, &removed).await;
             offer(&sender, choice.found());
         }
     });
@@ -59,92 +58,18 @@ fn offer(sender: &watch::Sender<Found>, found: Found) {
     });
 }
 
-async fn look(choice: &mut Choice, folder: &Path) {
+/// Which files were `removed` meanwhile is said by name: one may be there again.
+async fn look(choice: &mut Choice, folder: &Path, removed: &BTreeSet<OsString>) {
     let path = folder.to_owned();
     // A folder on a network disk may hang; nothing else must.
     match tokio::task::spawn_blocking(move || folder::read(&path)).await {
-        Ok(Ok(readings)) => choice.take(readings, jiff::Timestamp::now()),
+        Ok(Ok(readings)) => {
+            choice.lose(removed);
+            choice.take(readings, jiff::Timestamp::now());
+        }
         Ok(Err(message)) => choice.cannot_read(folder, &message),
         Err(error) => choice.cannot_read(folder, &format!("reading died: {error}")),
     }
-}
-
-/// The ear at the folder; dropping it ends its thread.
-struct Changes {
-    heard: mpsc::Receiver<()>,
-    _stop: OwnedFd,
-}
-
-/// Waits in a thread of its own: an inotify descriptor is no socket. None when that cannot be had;
-/// then the folder is looked at from time to time only.
-fn changes_of(folder: &Path) -> Option<Changes> {
-    let (tell, heard) = mpsc::channel(1);
-    let folder = folder.to_owned();
-    let begin = || -> std::io::Result<OwnedFd> {
-        let (stop, keep) = pipe_with(PipeFlags::CLOEXEC)?;
-        std::thread::Builder::new()
-            .name("static-pods".into())
-            .spawn(move || listen(&folder, &stop, &tell))?;
-        Ok(keep)
-    };
-    match begin() {
-        Ok(keep) => Some(Changes { heard, _stop: keep }),
-        Err(error) => {
-            tracing::warn!(%error, "the manifest folder is looked at from time to time only");
-            None
-        }
-    }
-}
-
-/// Cancel-safe: a message stays in the channel.
-async fn next(changes: &mut Option<Changes>) {
-    let heard = match changes {
-        Some(changes) => changes.heard.recv().await,
-        None => None,
-    };
-    if heard.is_none() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Until the other end of `stop` is closed. A new watch each time: the folder may have been removed
-/// and made again. It is made before anybody is told to look, so that no change falls between.
-fn listen(folder: &Path, stop: &OwnedFd, tell: &mpsc::Sender<()>) {
-    let again = Timespec { tv_sec: 1, tv_nsec: 0 };
-    loop {
-        let watch = watch_of(folder);
-        if watch.is_ok() {
-            // Full: somebody is about to look anyway.
-            let _ = tell.try_send(());
-        }
-        let mut wait = vec![PollFd::new(stop, PollFlags::IN)];
-        wait.extend(watch.as_ref().map(|watch| PollFd::new(watch, PollFlags::IN)));
-        // A folder that is not there yet is tried again.
-        match poll(&mut wait, watch.is_err().then_some(&again)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the manifest folder is looked at from time to time only");
-                return;
-            }
-        }
-        if wait.first().is_none_or(|stop| !stop.revents().is_empty()) {
-            return;
-        }
-    }
-}
-
-fn watch_of(folder: &Path) -> rustix::io::Result<OwnedFd> {
-    let what = WatchFlags::CREATE
-        | WatchFlags::CLOSE_WRITE
-        | WatchFlags::MOVED_TO
-        | WatchFlags::MOVED_FROM
-        | WatchFlags::DELETE
-        | WatchFlags::ATTRIB
-        | WatchFlags::DELETE_SELF
-        | WatchFlags::MOVE_SELF;
-    let descriptor = init(CreateFlags::CLOEXEC)?;
-    add_watch(&descriptor, folder, what)?;
-    Ok(descriptor)
 }
 
 #[cfg(test)]

@@ -113,6 +113,27 @@ async fn a_static_pod_whose_file_comes_back_within_its_grace_runs_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_static_pod_whose_file_was_removed_and_made_again_between_two_looks_runs_anew() {
+    let machine = Machine::new();
+    let met = |at: &str| {
+        let annotations = [("kubernetes.io/config.seen".to_owned(), at.to_owned())].into();
+        Pod { origin: Origin::Static, annotations, ..named("a", "a-1") }
+    };
+    let mut agent = machine.agent(vec![met("1")]);
+    running(agent.pods().first().unwrap()).await;
+    agent.apply(vec![met("1")]);
+    assert_eq!(agent.pods().len(), 1);
+    agent.apply(vec![met("2")]);
+    let [old, new] = &*agent.pods() else { panic!("{:?}", agent.pods()) };
+    running(new).await;
+    assert_eq!(old.status.borrow().life, Life::Gone);
+    let status = new.status.borrow();
+    // As upstream, which still knows of the container that ended.
+    assert_eq!(status.containers.first().unwrap().restart_count, 1);
+    assert_eq!(machine.runtime.count("create"), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn static_pods_whose_files_went_without_an_agent_end_and_no_others() {
     let machine = Machine::new();
     let memory: Arc<Memory> = Arc::default();

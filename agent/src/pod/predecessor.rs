@@ -56,6 +56,9 @@ async fn follow(worker: &mut Worker, before: Vec<PodHandle>) {
     for handle in before {
         worker.say(waiting_for(&handle.pod.uid));
         end(handle.wait(|status| status.life == Life::Gone), &handle, worker).await;
+        if handle.pod.uid == worker.pod().uid {
+            worker.count_on(&handle.status.borrow());
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use super::phase::{self, Seen};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
 use super::run::{Deps, Finished, Teller, detailed, open_stage, perform};
-use super::spec::Pod;
-use super::status::ConditionKind;
+use super::spec::{Pod, RestartPolicy};
+use super::status::{ConditionKind, PodStatus};
 use super::{Life, Orders};
 use crate::admission::Rejection;
 use crate::agent::Wanted;
@@ -162,6 +162,17 @@ impl Worker {
 
     pub(super) fn orders(&mut self) -> &mut watch::Receiver<Orders> {
         &mut self.orders
+    }
+
+    /// A pod that ran before with the same UID goes on counting its starts, as upstream, where the
+    /// ended containers are still known; one that never restarts begins anew.
+    pub(super) fn count_on(&mut self, before: &PodStatus) {
+        if self.pod.restart_policy == RestartPolicy::Never {
+            return;
+        }
+        for container in before.containers.iter().filter(|container| !container.id.is_empty()) {
+            self.history.know_attempt(&container.name, container.restart_count);
+        }
     }
 
     pub(super) fn say(&mut self, message: String) {

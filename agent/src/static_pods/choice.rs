@@ -1,7 +1,8 @@
 //! Which pods of a manifest folder run. Pure: owns what was read so far and the choice between files
 //! that clash; never reads one. Called by [`super::follow`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,6 +94,12 @@ impl Choice {
                 }
             }
         }
+    }
+
+    /// Files that went since the last look, by their names in the folder: one that is there again,
+    /// the same to a letter, is met for the first time, and its pod runs anew (as upstream).
+    pub(super) fn lose(&mut self, removed: &BTreeSet<OsString>) {
+        self.good.retain(|path, _| path.file_name().is_none_or(|name| !removed.contains(name)));
     }
 
     /// Nothing is known to have changed.
@@ -208,6 +215,22 @@ mod tests {
         let new = choice.found().pods.remove(0);
         assert_eq!(new.name, old.name);
         assert_ne!(new.uid, old.uid);
+    }
+
+    #[test]
+    fn a_file_that_went_and_is_back_is_met_for_the_first_time() {
+        let mut choice = Choice::new("n".into());
+        choice.take(vec![good("m/a", "a"), good("m/b", "b")], at(1));
+        let before = choice.found().pods;
+        choice.lose(&BTreeSet::from(["a".into()]));
+        choice.take(vec![good("m/a", "a"), good("m/b", "b")], at(2));
+        let after = choice.found().pods;
+        let [old_a, old_b] = before.as_slice() else { panic!("two were there") };
+        let [new_b, new_a] = after.as_slice() else { panic!("two are there, the longest known first") };
+        assert_eq!(old_b, new_b);
+        assert_eq!(old_a.uid, new_a.uid);
+        assert!(rules::is_made_again(old_a, new_a));
+        assert!(!rules::is_made_again(old_b, new_b));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What makes a pod of a file a static pod. Pure: owns upstream's rules (name, UID, annotations, no
-//! references to API objects) and their words; never reads a file. Called by [`super::choice`].
+//! references to API objects) and their words; never reads a file. Called by [`super::choice`], and by
+//! [`crate::agent`] to tell a pod that was put there again.
 
 use std::path::Path;
 
@@ -48,6 +49,19 @@ pub(super) fn adopt(
     pod.shown.node_name = node.to_owned();
     pod.origin = Origin::Static;
     Ok(pod)
+}
+
+/// Whether the same file was removed and put there again between two looks: only when it was met
+/// differs. One that was rewritten has another UID, or, when it gives its own, another description.
+pub(crate) fn is_made_again(old: &Pod, new: &Pod) -> bool {
+    let rest = |pod: &Pod| {
+        let mut pod = pod.clone();
+        pod.annotations.remove(SEEN);
+        pod
+    };
+    old.origin == Origin::Static
+        && old.annotations.get(SEEN) != new.annotations.get(SEEN)
+        && rest(old) == rest(new)
 }
 
 /// The first thing that only an API server has, in upstream's order and words.

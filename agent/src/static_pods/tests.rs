@@ -66,3 +66,24 @@ async fn without_a_watch_the_folder_is_looked_at_from_time_to_time() {
     drop(found);
     task.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_file_that_is_removed_and_made_again_at_once_is_another_one() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a.yaml");
+    fs::write(&path, text("a")).unwrap();
+    let (mut found, task) = follow(root.path().to_owned(), "n".into(), Duration::from_secs(3600)).await;
+    until(&mut found, &["a-n"], 0).await;
+    // The ear is at the folder once this was heard.
+    fs::write(root.path().join("b.yaml"), text("b")).unwrap();
+    until(&mut found, &["a-n", "b-n"], 0).await;
+    let pod = |found: &Found| found.pods.iter().find(|pod| pod.name == "a-n").cloned();
+    let before = pod(&found.borrow()).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, text("a")).unwrap();
+    let again = |found: &Found| pod(found).is_some_and(|pod| rules::is_made_again(&before, &pod));
+    let heard = tokio::time::timeout(Duration::from_secs(30), found.wait_for(again)).await.is_ok();
+    assert!(heard);
+    drop(found);
+    task.await.unwrap();
+}

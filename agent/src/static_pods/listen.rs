@@ -1,0 +1,137 @@
+//! The ear at the manifest folder: an inotify watch in a thread of its own. Owns the watch and what
+//! was heard but not taken yet; never reads a file. Called by [`super::follow`].
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::sync::watch;
+
+/// Of events: more than one of the longest names fits.
+const BUFFER: usize = 16 * 1024;
+
+/// What was heard since the last time: names of files that went, whether or not they are back.
+type Heard = BTreeSet<OsString>;
+
+/// The ear; dropping it ends its thread.
+pub(super) struct Changes {
+    heard: watch::Receiver<Heard>,
+    take: watch::Sender<Heard>,
+    _stop: OwnedFd,
+}
+
+/// Waits in a thread of its own: an inotify descriptor is no socket. None when that cannot be had;
+/// then the folder is looked at from time to time only.
+pub(super) fn begin(folder: &Path) -> Option<Changes> {
+    let (take, heard) = watch::channel(Heard::new());
+    let folder = folder.to_owned();
+    let tell = take.clone();
+    let begin = || -> std::io::Result<OwnedFd> {
+        let (stop, keep) = pipe_with(PipeFlags::CLOEXEC)?;
+        std::thread::Builder::new()
+            .name("static-pods".into())
+            .spawn(move || listen(&folder, &stop, &tell))?;
+        Ok(keep)
+    };
+    match begin() {
+        Ok(keep) => Some(Changes { heard, take, _stop: keep }),
+        Err(error) => {
+            tracing::warn!(%error, "the manifest folder is looked at from time to time only");
+            None
+        }
+    }
+}
+
+/// Waits until something has changed, and says which files went meanwhile. Cancel-safe: what was
+/// heard stays until this returns.
+pub(super) async fn next(changes: &mut Option<Changes>) -> Heard {
+    let Some(Changes { heard, take, _stop: _ }) = changes else { return std::future::pending().await };
+    if heard.changed().await.is_err() {
+        return std::future::pending().await;
+    }
+    let mut removed = Heard::new();
+    // Quietly: taking it is no news.
+    take.send_if_modified(|heard| {
+        removed = std::mem::take(heard);
+        false
+    });
+    removed
+}
+
+/// Until the other end of `stop` is closed. A new watch when the folder was removed or moved: it may
+/// be made again. Somebody is told to look after it is made, so that no change falls between.
+fn listen(folder: &PathBuf, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
+    let again = Timespec { tv_sec: 1, tv_nsec: 0 };
+    loop {
+        let watch = watch_of(folder);
+        if watch.is_ok() {
+            tell.send_modify(|_| ());
+        }
+        loop {
+            let mut wait = vec![PollFd::new(stop, PollFlags::IN)];
+            wait.extend(watch.as_ref().map(|watch| PollFd::new(watch, PollFlags::IN)));
+            // A folder that is not there yet is tried again.
+            match poll(&mut wait, watch.is_err().then_some(&again)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the manifest folder is looked at from time to time only");
+                    return;
+                }
+            }
+            if wait.first().is_none_or(|stop| !stop.revents().is_empty()) {
+                return;
+            }
+            match watch.as_ref().map(hear) {
+                Ok(Ok(removed)) => tell.send_modify(|heard| heard.extend(removed)),
+                // Gone, lost, or not there yet.
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Everything that waits to be heard: the names of files that went. An error when the watch is no
+/// good any more.
+fn hear(watch: &OwnedFd) -> Result<Heard, Errno> {
+    let mut buffer = [MaybeUninit::uninit(); BUFFER];
+    let mut events = Reader::new(watch, &mut buffer);
+    let mut removed = Heard::new();
+    loop {
+        let event = match events.next() {
+            Ok(event) => event,
+            Err(Errno::AGAIN) => return Ok(removed),
+            Err(error) => return Err(error),
+        };
+        let over =
+            ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED | ReadFlags::QUEUE_OVERFLOW;
+        if event.events().intersects(over) {
+            return Err(Errno::NOENT);
+        }
+        if event.events().intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM)
+            && let Some(name) = event.file_name()
+        {
+            removed.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
+        }
+    }
+}
+
+fn watch_of(folder: &Path) -> rustix::io::Result<OwnedFd> {
+    let what = WatchFlags::CREATE
+        | WatchFlags::CLOSE_WRITE
+        | WatchFlags::MOVED_TO
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::DELETE
+        | WatchFlags::ATTRIB
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF;
+    let descriptor = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    add_watch(&descriptor, folder, what)?;
+    Ok(descriptor)
+}
