@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -67,7 +67,7 @@ pub(super) async fn next(changes: &mut Option<Changes>) -> Heard {
 
 /// Until the other end of `stop` is closed. A new watch when the folder was removed or moved: it may
 /// be made again. Somebody is told to look after it is made, so that no change falls between.
-fn listen(folder: &PathBuf, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
+fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
     let again = Timespec { tv_sec: 1, tv_nsec: 0 };
     loop {
         let watch = watch_of(folder);
