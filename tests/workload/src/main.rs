@@ -7,6 +7,7 @@ mod look;
 mod web;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +20,10 @@ const USAGE: &str = "usage: workload web PORT [FILE] | exit CODE | print COUNT [
 
 fn main() -> ExitCode {
     let mut args = std::env::args();
-    if args.next().is_some_and(|name| name.ends_with("nmeter")) {
-        return nmeter();
+    match args.next().as_deref().and_then(|name| name.rsplit('/').next()) {
+        Some("nmeter") => return nmeter(),
+        Some("sh") => return shell(),
+        _ => {}
     }
     let args: Vec<String> = args.collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -45,6 +48,20 @@ fn nmeter() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     }
+}
+
+/// The shell of the busybox image. Debian's busybox drops variables from the environment whose names are none of a
+/// shell's (`p-data-1`), which the one that upstream's image has hands on, and bash words its errors in another way:
+/// busybox, then, unless there is such a name.
+fn shell() -> ExitCode {
+    let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let plain = std::env::vars_os().all(|(name, _)| name.to_str().is_some_and(is_plain));
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "sh".into());
+    let program = if plain { "/bin/busybox" } else { "/bin/bash-static" };
+    let error = std::process::Command::new(program).arg0(name).args(args).exec();
+    eprintln!("sh: {program}: {error}");
+    ExitCode::from(127)
 }
 
 type Outcome = Result<u8, Box<dyn std::error::Error>>;

@@ -102,14 +102,13 @@ fn alone(program: super::Program, name: &str, user: &str) -> Result<Image> {
     Ok(Image { layers: vec![layer], entrypoint, user, env: path(), ..Image::default() })
 }
 
-/// busybox with what Debian's lacks and the suites call. Its own shell drops names with `-` from the environment, as
-/// dash does; bash keeps them.
+/// busybox with what Debian's lacks and the suites call.
 fn busybox() -> Result<Image> {
     let own = Layer::default()
         .dir("etc", 0o755)
         .file("etc/passwd", 0o644, PASSWD)
         .file("etc/group", 0o644, GROUP)
-        .symlink("bin/sh", "bash-static")
+        .file("bin/sh", 0o755, Own("gantry-workload").read()?)
         .file("bin/nmeter", 0o755, Own("gantry-workload").read()?);
     let layers = vec![Layer::busybox()?, debian::closure_layer(BUSYBOX.0)?, own];
     Ok(Image { layers, cmd: vec!["sh".into()], env: path(), ..Image::default() })
@@ -135,6 +134,8 @@ fn agnhost() -> Result<Image> {
         .file("etc/group", 0o644, format!("{GROUP}{groups}"))
         .symlink("bin/sh", "bash-static")
         .symlink("bin/bash", "bash-static")
+        // Debian leaves the name to its alternatives; busybox has no UDP.
+        .symlink("bin/nc", "nc.openbsd")
         .file("bin/nmeter", 0o755, Own("gantry-workload").read()?)
         .dir("uploads", 0o755)
         .file("localhost.crt", 0o644, read("localhost.crt")?)
