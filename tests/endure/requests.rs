@@ -22,7 +22,7 @@ pub(crate) fn run(bed: &mut Bed) -> Result<()> {
     let chosen = round(bed)?;
     let name = format!("{:?}", bed.chosen).to_lowercase();
     let is_ours = bed.chosen == Kind::Gantry;
-    print!("{}", audit::table(("upstream", &upstream), (if is_ours { "gantry" } else { &name }, &chosen)));
+    print!("{}", audit::table(&[("upstream", &upstream), (if is_ours { "gantry" } else { &name }, &chosen)]));
     let of_pods = |requests: &[Request]| requests.iter().filter(|one| one.is_of_a_pod()).count();
     let (theirs, ours) = (of_pods(&upstream), of_pods(&chosen));
     println!("of {TWENTY} pods: {theirs} with upstream, {ours} with {name}");

@@ -1,7 +1,7 @@
 //! What a node asked of the API server, by the audit log. Owns the reading of that log and what is wrong in it; never asks
-//! anything. Called by the tier endure.
+//! anything. Called by the tier endure and by `cargo xtask conformance`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -129,18 +129,22 @@ fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> Counts {
     counts
 }
 
-/// Two nodes beside each other, by verb, resource and code.
+/// Nodes beside each other, by verb, resource and code.
 #[must_use]
-pub fn table(left: (&str, &[Request]), right: (&str, &[Request])) -> String {
-    let (first, second) = (counts(left.1.iter()), counts(right.1.iter()));
-    let mut keys: Vec<&String> = first.keys().chain(second.keys()).collect();
-    keys.sort();
-    keys.dedup();
-    let mut table = format!("{:<48}{:>10}{:>10}\n", "request", left.0, right.0);
-    let of = |counts: &Counts, key: &str| counts.get(key).copied().unwrap_or_default();
-    for key in keys {
-        let _ = writeln!(table, "{key:<48}{:>10}{:>10}", of(&first, key), of(&second, key));
+pub fn table(nodes: &[(&str, &[Request])]) -> String {
+    let counted: Vec<Counts> = nodes.iter().map(|(_, requests)| counts(requests.iter())).collect();
+    let keys: BTreeSet<&String> = counted.iter().flat_map(Counts::keys).collect();
+    let mut table = format!("{:<48}", "request");
+    for (name, _) in nodes {
+        let _ = write!(table, "{name:>10}");
     }
+    for key in keys {
+        let _ = write!(table, "\n{key:<48}");
+        for counts in &counted {
+            let _ = write!(table, "{:>10}", counts.get(key).copied().unwrap_or_default());
+        }
+    }
+    table.push('\n');
     table
 }
 
@@ -190,7 +194,7 @@ mod tests {
         assert_eq!(wrongs(&found).len(), 1);
         let from = u64::try_from(lines[0].len() + 1).unwrap();
         assert_eq!(requests(file.path(), from, "system:node:n").unwrap().len(), 2);
-        let table = table(("one", &found), ("two", &[]));
+        let table = table(&[("one", &found), ("two", &[])]);
         assert!(table.lines().any(|line| line.split_whitespace().eq([
             "patch",
             "pods/status",

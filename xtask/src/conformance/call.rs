@@ -142,7 +142,7 @@ fn e2e(called: &Called, folder: &Path) -> Result<()> {
     let ran = ginkgo(called, folder, "e2e.test", &own);
     // What the node asked of the API server is a result, too.
     let audit =
-        std::fs::copy(cluster.audit_log(), called.out.join("audit.log")).context("keep the audit log");
+        std::fs::copy(cluster.audit_log(), called.out.join(super::asked::LOG)).context("keep the audit log");
     let ended = cluster.end();
     ran.and(audit.map(drop)).and(ended)
 }
@@ -168,6 +168,7 @@ fn ginkgo(called: &Called, folder: &Path, program: &str, own: &[String]) -> Resu
     println!("{program} runs; what it says is in {}", log.display());
     let status = command
         .env("HOME", folder)
+        .env("TMPDIR", folder)
         .env(gantry_tests::place::BIN_DIR, bin_dir()?)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
