@@ -38,6 +38,8 @@ use tokens::Tokens;
 /// How long an answer is awaited before the caller is told that there is none. A node may read an
 /// object only once the API server's authorizer has seen the pod, which lags a little.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For the same reason nothing is asked for at once: mostly the pod has just been bound.
+const LAG: Duration = Duration::from_millis(10);
 /// First wait after a refusal.
 const RETRY: Duration = Duration::from_millis(50);
 /// How often tokens are looked at.

@@ -39,6 +39,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 const AT_ONCE: f64 = 5.0;
 /// A pod that the server does not have, but the watch does.
 const LOST_FOR: Duration = Duration::from_secs(60);
+/// A pod that has no grace left is taken away by the API server itself, a moment after it said so. What is
+/// still there then waits for its finalizers, or for us.
+const GOING_FOR: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all tellers share.
@@ -83,6 +86,8 @@ pub(super) struct Teller {
     answered: Option<(Arc<Pod>, Instant)>,
     /// UID of an API pod that turned out not to be there any more, and when: the watch will say so, too.
     lost: Option<(Option<String>, Instant)>,
+    /// UID of an API pod without any grace left, and since when.
+    going: Option<(Option<String>, Instant)>,
     backoff: Backoff,
     /// Nothing is sent before.
     not_before: Option<Instant>,
@@ -106,6 +111,7 @@ impl Teller {
             handles,
             answered: None,
             lost: None,
+            going: None,
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
             not_before: None,
             last: None,
@@ -235,6 +241,9 @@ impl Teller {
                 return Step::Rest(Some(left));
             }
         }
+        if let Some(left) = self.going(&target) {
+            return Step::Rest(Some(left));
+        }
         if difference.is_some() {
             self.changed.get_or_insert_with(Instant::now);
         } else {
@@ -249,6 +258,20 @@ impl Teller {
             None if deletable(&target, end) => Step::Delete(Box::new((*target).clone())),
             None => Step::Rest(None),
         }
+    }
+
+    /// How long the API server has yet to take the pod away by itself: what is told of it meanwhile finds nothing.
+    fn going(&mut self, target: &Pod) -> Option<Duration> {
+        let uid = &target.metadata.uid;
+        if target.metadata.deletion_grace_period_seconds != Some(0) {
+            return None;
+        }
+        let since = match self.going.take() {
+            Some((known, since)) if known == *uid => since,
+            _ => Instant::now(),
+        };
+        self.going = Some((uid.clone(), since));
+        Some((since + GOING_FOR).saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// How long nothing may be sent yet.

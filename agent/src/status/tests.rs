@@ -364,6 +364,31 @@ async fn trap_04_the_end_is_told_before_the_pod_is_deleted_and_only_when_nothing
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_told_of_a_pod_that_the_server_is_taking_away() {
+    let server = FakeApiServer::default();
+    let bed = Bed::new(&server);
+    let worker = bed.run("web").await;
+    worker.says(Phase::Running, "");
+    bed.phase(WEB, "Running").await;
+    let _ = bed.writes();
+    // A finished pod, or one that is deleted by force: marked, and gone a moment later.
+    server.edit(WEB, |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-11-22T00:00:00Z");
+        pod["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    });
+    // The clock stands still until the watch has told.
+    sleep(Duration::from_millis(100)).await;
+    worker.says(Phase::Failed, "killed");
+    worker.is(Life::Stopped);
+    sleep(Duration::from_millis(800)).await;
+    assert_eq!(bed.writes().len(), 0);
+    // The server has died in between: the end is ours.
+    server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+    let methods: Vec<String> = bed.writes().into_iter().map(|asked| asked.method).collect();
+    assert_eq!(methods, ["PATCH", "DELETE"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_finalizers_hold_is_deleted_once() {
     let server = FakeApiServer::default();
     let bed = Bed::new(&server);

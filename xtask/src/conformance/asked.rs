@@ -20,7 +20,7 @@ pub(super) struct Asked {
 }
 
 pub(super) fn read(log: &Path) -> Result<Asked> {
-    let requests = audit::requests(log, 0, &format!("system:node:{}", NODE))?;
+    let requests = audit::requests(log, 0, &format!("system:node:{NODE}"))?;
     let wrongs = audit::wrongs(&requests);
     Ok(Asked { requests, wrongs })
 }

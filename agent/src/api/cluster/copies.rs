@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::references::Kind;
-use super::{RETRY, Shared};
+use super::{LAG, RETRY, Shared};
 use crate::reflect::{self, Object, Query};
 
 /// What is known of one object.
@@ -76,11 +76,13 @@ pub(super) fn follow<K: Object, T: PartialEq + Send + Sync + 'static>(
     is_fixed: fn(&K) -> bool,
 ) -> Copy<T> {
     let query = Query { path: kind.path(namespace), field_selector: format!("metadata.name={name}") };
-    let mut objects = reflect::reflect_soon::<K>(shared.client.clone(), query, RETRY);
+    let client = shared.client.clone();
     let (out, known) = watch::channel(Known::Asking);
     let (whom, namespace, name) =
         (Weak::clone(&Arc::downgrade(shared)), namespace.to_owned(), name.to_owned());
     let task = tokio::spawn(async move {
+        sleep(LAG).await;
+        let mut objects = reflect::reflect_soon::<K>(client, query, RETRY);
         loop {
             let now = objects.borrow_and_update().clone();
             let object = now.items.into_values().next();
