@@ -56,6 +56,19 @@ pub(crate) struct Wanted {
     out: Option<PathBuf>,
 }
 
+/// The list of a suite on our kubelet with containerd.
+pub(crate) fn list(suite: Name) -> Result<()> {
+    run(&Wanted {
+        suite,
+        all: false,
+        focus: Vec::new(),
+        runtime: RuntimeName::Containerd,
+        kubelet: KubeletName::Gantry,
+        procs: None,
+        out: None,
+    })
+}
+
 /// Builds, runs the suite in a place of its own, writes the table.
 pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     sh::require_root("a suite")?;

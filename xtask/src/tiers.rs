@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
-use crate::{build, demo, kernel, sh, vm};
+use crate::{build, conformance, demo, kernel, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,16 +29,26 @@ pub(crate) enum Tier {
     Standalone,
     /// `cargo xtask demo`
     Demo,
-    /// kubectl's everyday work on a real control plane; not among those that CI runs until Gantry's kubelet joins one
+    /// kubectl's everyday work on a real control plane, with containerd
     Cluster,
-    /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only by name
+    /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only with --full or by name
     Endure,
+    /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
+    Conformance,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
 }
 
-const ALL: [Tier; 7] =
-    [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Cri, Tier::Standalone, Tier::Demo];
+const ALL: [Tier; 8] = [
+    Tier::Static,
+    Tier::Unit,
+    Tier::Kernel,
+    Tier::Vm,
+    Tier::Cri,
+    Tier::Standalone,
+    Tier::Demo,
+    Tier::Cluster,
+];
 
 impl Tier {
     /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
@@ -51,6 +61,7 @@ impl Tier {
             Tier::Demo => 120,
             Tier::Cluster => 420,
             Tier::Endure => 1800,
+            Tier::Conformance => 600,
             Tier::Peer => 600,
         }
     }
@@ -83,6 +94,12 @@ impl Tier {
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
             Tier::Endure => kernel::on_host(&kernel::ENDURE, &crate::cluster::prepare(false)?, filter),
+            Tier::Conformance => {
+                let mut counts =
+                    Counts::check("conformance node", conformance::list(conformance::Name::Node));
+                counts += Counts::check("conformance e2e", conformance::list(conformance::Name::E2e));
+                Ok(counts)
+            }
             Tier::Peer => {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
@@ -118,11 +135,15 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
+/// What takes longer than CI has.
+const LONG: [Tier; 3] = [Tier::Peer, Tier::Conformance, Tier::Endure];
+
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
 pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {
     let mut tiers = if asked.is_empty() { ALL.to_vec() } else { asked.to_vec() };
-    if full && !tiers.contains(&Tier::Peer) {
-        tiers.push(Tier::Peer);
+    if full {
+        let more = LONG.into_iter().filter(|tier| !asked.contains(tier));
+        tiers.extend(more);
     }
     let runs: Vec<Counts> = (1..=repeat)
         .map(|number| {
