@@ -58,7 +58,9 @@ impl Spec<'_> {
         }
         let outcome = body(&spec);
         let told = match outcome {
-            Err(_) => kubectl.run(&["describe", "pods", "-n", &spec.namespace]).unwrap_or_default(),
+            Err(_) => {
+                kubectl.run(&["describe", "pods", "-n", &spec.namespace]).unwrap_or_default() + &spec.logs()
+            }
             Ok(()) => String::new(),
         };
         let deleted = kubectl.run(&["delete", "namespace", &spec.namespace, "--timeout=120s"]).map(drop);
@@ -69,6 +71,13 @@ impl Spec<'_> {
         deleted?;
         beside?;
         spec.is_clean()
+    }
+
+    /// What every container of the namespace has said, as far as it can be had.
+    fn logs(&self) -> String {
+        let names = self.kubectl(&["get", "pods", "-o", "name"]).unwrap_or_default();
+        let one = |name: &str| self.kubectl(&["logs", name, "--all-containers", "--prefix", "--tail=20"]);
+        names.lines().map(|name| one(name).unwrap_or_else(|error| format!("{name}: {error:#}\n"))).collect()
     }
 
     /// kubectl in the namespace.

@@ -6,6 +6,7 @@
 //! WebSocket tunnels are then translated to SPDY by the API server before they come here, so that any
 //! runtime can serve them.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ use super::answer::{self, Answer};
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// To reach the runtime's server, and for its first answer.
 const ANSWER: Duration = Duration::from_secs(30);
+/// For what a runtime has said before it went to reach the client.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// What failed on the way to the runtime's streaming server.
 #[derive(Debug, thiserror::Error)]
@@ -172,29 +175,48 @@ where
             }
         }
     };
+    let (up, down) = (pin!(copy(a_in, b_out, &moved)), pin!(copy(b_in, a_out, &moved)));
+    let mut down = down;
     // As upstream: the end of one direction is the end of the stream.
     tokio::select! {
-        _ = copy(a_in, b_out, &moved) => {}
-        _ = copy(b_in, a_out, &moved) => {}
+        end = up => if end == End::Refused {
+            // The runtime is done and hears no more; what it has said before is still on its way.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut down).await;
+        },
+        _ = &mut down => {}
         () = quiet => tracing::info!("a stream was idle for {} s and is closed", idle.as_secs()),
     }
+}
+
+/// How one direction came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nothing more is said.
+    Said,
+    /// Nobody listens any more.
+    Refused,
 }
 
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     moved: &watch::Sender<Instant>,
-) -> std::io::Result<()> {
+) -> End {
     let mut buffer = vec![0; 32 << 10];
-    loop {
-        let count = from.read(&mut buffer).await?;
-        if count == 0 {
-            to.flush().await?;
-            return to.shutdown().await;
+    // A connection that breaks is one that ends.
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let passed = async {
+            to.write_all(buffer.get(..count).unwrap_or_default()).await?;
+            to.flush().await
+        };
+        if passed.await.is_err() {
+            return End::Refused;
         }
-        to.write_all(buffer.get(..count).unwrap_or_default()).await?;
-        to.flush().await?;
         moved.send_replace(Instant::now());
+    }
+    match to.shutdown().await {
+        Ok(()) => End::Said,
+        Err(_) => End::Refused,
     }
 }
 
@@ -274,6 +296,20 @@ mod tests {
         coupled.await.unwrap();
         assert_eq!(begun.elapsed().as_secs(), 150);
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_runtime_said_before_it_went_arrives() {
+        let ((mut client, a), (mut runtime, b)) = (tokio::io::duplex(8), tokio::io::duplex(64));
+        tokio::spawn(couple(a, b, Duration::ZERO));
+        runtime.write_all(b"more than the client has room for").await.unwrap();
+        drop(runtime);
+        // The direction to the runtime breaks, while the other one is held up.
+        client.write_all(b"x").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!(said, "more than the client has room for");
     }
 
     #[tokio::test(start_paused = true)]
