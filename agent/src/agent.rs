@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admission::{self, Node, Rejection};
+use crate::beyond::outlived;
 use crate::orphans;
 use crate::pod::last::{Last, LastEnd};
 use crate::pod::predecessor;
@@ -100,6 +101,9 @@ impl Agent {
         let (pods_in, pods_out) = watch::channel(Arc::from([]));
         let (told_in, told) = watch::channel(false);
         let mut workers = JoinSet::new();
+        if let Some(ooms) = deps.beyond.ooms.clone() {
+            workers.spawn(outlived::follow(ooms, pods_out.clone(), deps.runtime.clone()));
+        }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let mut agent = Self { pods: pods_in, told, workers, node: None, foreign: BTreeMap::new(), deps };
         agent.apply(pods);

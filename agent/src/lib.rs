@@ -10,6 +10,7 @@ pub mod admission;
 pub mod agent;
 pub mod api;
 pub mod backoff;
+pub mod beyond;
 pub mod cgroups;
 pub mod checkpoint;
 pub mod clock;

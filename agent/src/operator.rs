@@ -19,6 +19,7 @@ use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::beyond::pulls::Pulls;
 use crate::clock::Clock;
 use crate::explain;
 use crate::node::NodeInfo;
@@ -42,6 +43,8 @@ pub struct Sources {
     pub clock: Arc<dyn Clock>,
     /// The runtime, whose calls are passed on.
     pub runtime: Option<Channel>,
+    /// Pulls under way, when the runtime does not tell of them itself.
+    pub pulls: Option<Pulls>,
     /// Told when somebody asks the agent to end; whoever adds pods answers with [`Ending::Closed`].
     pub ending: watch::Sender<Ending>,
 }
@@ -148,7 +151,8 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetTimelineResponse>, Status> {
         let wire::GetTimelineRequest { namespace, name } = request.into_inner();
         let spans = self.find(&namespace, &name)?.status.borrow().spans.clone();
-        Ok(Response::new(wire::GetTimelineResponse { spans: spans.iter().map(form::span).collect() }))
+        let span = |span| form::span(span, self.sources.pulls.as_ref());
+        Ok(Response::new(wire::GetTimelineResponse { spans: spans.iter().map(span).collect() }))
     }
 
     async fn explain_pod(
@@ -158,7 +162,8 @@ impl Operator for Service {
         let wire::ExplainPodRequest { namespace, name } = request.into_inner();
         let handle = self.find(&namespace, &name)?;
         let status = handle.status.borrow().clone();
-        let facts = explain::look::look(&handle.pod, &status, self.sources.clock.wall_nanos()).await;
+        let now = self.sources.clock.wall_nanos();
+        let facts = explain::look::look(&handle.pod, &status, self.sources.pulls.as_ref(), now).await;
         let findings = explain::decide::decide(&facts).into_iter().map(form::finding).collect();
         Ok(Response::new(wire::ExplainPodResponse { findings, status: status.reason.clone() }))
     }

@@ -38,6 +38,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
+use crate::beyond::Beyond;
 use crate::metrics::{Metrics, ProbeMetrics};
 use authn::{Authentication, Authenticator};
 use authz::{Authorizer, Mode};
@@ -90,6 +91,8 @@ pub struct Sources {
     pub probe_metrics: Arc<ProbeMetrics>,
     /// What `/healthz` looks at, beside ping and log; syncloop among them.
     pub checks: Vec<Check>,
+    /// What the runtime tells beyond CRI.
+    pub beyond: Beyond,
     /// How much the machine and the pods use.
     pub stats: Arc<stats::Stats>,
     /// Sets the log's verbosity, klog's number; `/debug/flags/v`.

@@ -20,8 +20,8 @@ const LIVE: Duration = Duration::from_millis(100);
 const PLAIN: Duration = Duration::from_secs(5);
 const BAR: usize = 30;
 
-/// What a Gantry runtime says of a pull under way, in ImageStatus's verbose `info["pull"]`. Other
-/// runtimes say nothing, and nothing is shown.
+/// What a Gantry runtime says of a pull under way, in ImageStatus's verbose `info["pull"]`, and an agent
+/// with the feature `containerd` in its place. Others say nothing, and nothing is shown.
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Progress {
@@ -132,7 +132,11 @@ impl Progress {
         if self.layers.is_empty() {
             return output::one_line(&self.stage);
         }
-        let done = self.layers.iter().filter(|l| matches!(l.stage.as_str(), "done" | "exists")).count();
+        let done = self
+            .layers
+            .iter()
+            .filter(|l| matches!(l.stage.as_str(), "done" | "downloaded" | "exists"))
+            .count();
         let (got, all) = self.bytes();
         format!("{done} of {} layers, {} of {}", self.layers.len(), output::bytes(got), output::bytes(all))
     }

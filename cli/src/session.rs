@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use gantry_agent::agent::Agent;
 use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
+use gantry_agent::beyond::Beyond;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
@@ -118,9 +119,11 @@ impl Setup {
         let resolver = facts.resolver.clone();
         // Beside the socket: as long-lived as what runs here, and one per agent.
         let beside = agent_socket.parent().unwrap_or(Path::new("/run/gantry"));
-        let runtime = CriRuntime::new(channel, facts, metrics.clone());
+        let runtime = CriRuntime::new(channel.clone(), facts, metrics.clone());
         let Features { runtime_name, recursive_read_only, strict_groups, user_namespaces } =
             runtime.features().await?;
+        let beyond = Beyond::of(&runtime_name, &channel);
+        let runtime = runtime.telling(beyond.pulls.clone());
         let users = UserRanges::load(root_dir.clone(), users).await.map_err(anyhow::Error::msg)?;
         let node = Arc::new(NodeInfo {
             runtime_name,
@@ -145,6 +148,7 @@ impl Setup {
             // Without a kubelet nobody asks for it: a try tells.
             network: watch::channel(None).1,
             images: Arc::new(Images::plain()),
+            beyond,
             node,
             runtime: Arc::new(runtime.clone()),
         };
@@ -187,7 +191,7 @@ impl Session {
         runtime: Channel,
         socket: Socket,
     ) -> Self {
-        let (node, clock) = (deps.node.clone(), deps.clock.clone());
+        let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.beyond.pulls.clone());
         // Its task ends when nobody listens any more.
         let folder = match folder {
             Some((folder, every)) => Some(static_pods::follow(folder, node.name.clone(), every).await.0),
@@ -207,7 +211,8 @@ impl Session {
         let (ending_in, ending) = watch::channel(Ending::Not);
         let pods_seen = agent.watch_pods();
         let closed = ending_in.clone();
-        let sources = Sources { pods: pods_seen, node, clock, runtime: Some(runtime), ending: ending_in };
+        let runtime = Some(runtime);
+        let sources = Sources { pods: pods_seen, node, clock, runtime, pulls, ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
             agent,

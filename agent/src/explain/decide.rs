@@ -2,6 +2,7 @@
 
 use super::look::Facts;
 use super::{Finding, endings, pulls};
+use crate::beyond::outlived::REASON;
 use crate::events::{Event, Kind};
 use crate::pod::spec::probe::{Handler, PortRef, Probe};
 use crate::pod::spec::{Container, Role};
@@ -42,7 +43,9 @@ fn one(facts: &Facts<'_>, status: &ContainerStatus) -> Option<Finding> {
     match &status.state {
         ContainerState::Waiting { reason, message } => waiting(facts, status, spec, reason, message),
         ContainerState::Running { .. } if !status.ready => not_ready(facts, status, spec),
-        ContainerState::Running { .. } => past_oom(facts, status, spec),
+        ContainerState::Running { .. } => {
+            past_oom(facts, status, spec).or_else(|| outlived(facts, status, spec))
+        }
         ContainerState::Terminated(exit) if exit.code != 0 => {
             Some(ended(facts, status, &exit.reason, spec, exit))
         }
@@ -124,7 +127,10 @@ fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option
     if let Some(span) = open("image") {
         let cause = format!("its image {} is being pulled, for {} so far", status.image, for_how_long(span));
         let remedy = "wait; `gantry ps` and `gantry pull` show how far each layer is".to_owned();
-        return Some(finding(status, reason, cause, remedy, events(facts, &status.name, &["Pulling"])));
+        let mut evidence: Vec<String> =
+            facts.pulls.get(&status.image).map(|so_far| format!("pull: {so_far}")).into_iter().collect();
+        evidence.extend(events(facts, &status.name, &["Pulling"]));
+        return Some(finding(status, reason, cause, remedy, evidence));
     }
     for (stage, what) in [
         ("volumes", "its volumes are being made"),
@@ -186,6 +192,16 @@ fn not_ready(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Containe
 fn past_oom(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
     let exit = status.last_exit.as_ref().filter(|exit| exit.reason == "OOMKilled")?;
     Some(ended(facts, status, "OOMKilled", spec, exit))
+}
+
+/// It ran out of memory and went on, maybe without a part of it.
+fn outlived(facts: &Facts<'_>, status: &ContainerStatus, spec: Option<&Container>) -> Option<Finding> {
+    let told = |event: &Event| event.note.reason == REASON && event.note.container == status.name;
+    if !facts.status.events.iter().any(told) {
+        return None;
+    }
+    let (cause, remedy) = endings::outlived(spec);
+    Some(finding(status, REASON, cause, remedy, events(facts, &status.name, &[REASON])))
 }
 
 /// No sandbox, though one was asked for.

@@ -34,6 +34,12 @@ fn oom(container: Option<&Container>) -> (String, String) {
     }
 }
 
+/// The same of one that goes on.
+pub(super) fn outlived(container: Option<&Container>) -> (String, String) {
+    let (cause, remedy) = oom(container);
+    (cause.replace("killed it", "may have killed a part of it"), remedy)
+}
+
 fn start_error(container: Option<&Container>, exit: &Exit) -> (String, String) {
     let program = program(container);
     let text = exit.message.to_lowercase();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use crate::beyond::pulls::Pulls;
 use crate::logs::follow::LogReader;
 use crate::pod::spec::Pod;
 use crate::pod::spec::probe::{Handler, PortRef};
@@ -31,23 +32,29 @@ pub struct Facts<'a> {
     pub listening: BTreeMap<(String, u16), bool>,
     /// Registries of images that cannot be pulled: what came of a connection.
     pub registries: BTreeMap<String, Result<(), String>>,
+    /// How far the pulls of images have come, by image; of those that are known.
+    pub pulls: BTreeMap<String, String>,
     /// Unix nanoseconds.
     pub now: i64,
 }
 
 /// Looks at everything that the pod's state makes worth looking at.
-pub async fn look<'a>(pod: &'a Pod, status: &'a PodStatus, now: i64) -> Facts<'a> {
+pub async fn look<'a>(pod: &'a Pod, status: &'a PodStatus, pulls: Option<&Pulls>, now: i64) -> Facts<'a> {
     let mut facts = Facts {
         pod,
         status,
         lines: BTreeMap::new(),
         listening: BTreeMap::new(),
         registries: BTreeMap::new(),
+        pulls: BTreeMap::new(),
         now,
     };
     for container in status.all_containers() {
         if !container.log_path.is_empty() {
             facts.lines.insert(container.name.clone(), last_lines(&container.log_path).await);
+        }
+        if let Some(progress) = pulls.and_then(|pulls| pulls.progress(&container.image)) {
+            facts.pulls.insert(container.image.clone(), progress.words());
         }
         let Some(spec) = pod.container(&container.name) else { continue };
         if container.id.is_empty()

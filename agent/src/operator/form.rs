@@ -2,6 +2,7 @@
 
 use gantry_proto::operator::{self as wire};
 
+use crate::beyond::pulls::Pulls;
 use crate::events::Event;
 use crate::explain::Finding;
 use crate::pod::Life;
@@ -119,13 +120,19 @@ fn event(event: &Event) -> wire::Event {
     }
 }
 
-pub(super) fn span(span: &Span) -> wire::Span {
+/// A pull under way tells how far it is.
+pub(super) fn span(span: &Span, pulls: Option<&Pulls>) -> wire::Span {
+    let pull = pulls.filter(|_| span.name == "image" && span.end == 0);
+    let detail = match pull.and_then(|pulls| pulls.progress(&span.detail)) {
+        Some(progress) => format!("{}: {}", span.detail, progress.words()),
+        None => span.detail.clone(),
+    };
     wire::Span {
         name: span.name.clone(),
         start_unix_nanos: span.start,
         end_unix_nanos: span.end,
         container: span.container.clone(),
-        detail: span.detail.clone(),
+        detail,
     }
 }
 

@@ -110,10 +110,11 @@ impl Socket {
         let Some(listener) = self.listener.take() else {
             return Ok(());
         };
-        let runtime = sources.runtime.clone();
+        let (runtime, pulls) = (sources.runtime.clone(), sources.pulls.clone());
         let mut router = Server::builder().add_service(Service::new(sources));
         if let Some(channel) = runtime {
-            router = router.add_service(RuntimeProxy(channel.clone())).add_service(ImageProxy(channel));
+            let images = ImageProxy::new(channel.clone(), pulls);
+            router = router.add_service(RuntimeProxy(channel)).add_service(images);
         }
         router
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)

@@ -28,6 +28,7 @@ fn sources(agent: &Agent) -> Sources {
         node: Arc::new(NodeInfo { name: "node-1".into(), ..node_info() }),
         clock: Arc::new(SystemClock::new()),
         runtime: None,
+        pulls: None,
         ending: watch::channel(Ending::Not).0,
     }
 }

@@ -18,6 +18,7 @@ use super::history::{Output, Trouble};
 use super::plan::Action;
 use super::spec::{Container, Pod};
 use crate::api::Api;
+use crate::beyond::Beyond;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
@@ -64,6 +65,8 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
     /// The same of probes.
     pub probe_metrics: Arc<ProbeMetrics>,
+    /// What the runtime tells that no call of [`Runtime`] asks for.
+    pub beyond: Beyond,
 }
 
 /// How an effect tells what it is about, while it still runs.
@@ -76,7 +79,7 @@ pub struct Teller {
 const BACKLOG: usize = 64;
 
 impl Teller {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Note>) {
+    pub(in crate::pod) fn new() -> (Self, mpsc::Receiver<Note>) {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         (Self { sender }, receiver)
     }

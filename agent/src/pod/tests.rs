@@ -16,6 +16,7 @@ use super::spec::{
     RestartPolicy, Role, Security, Shown, TerminationMessage,
 };
 use crate::api::fake::FakeApi;
+use crate::beyond::Beyond;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::clock::Clock;
@@ -122,6 +123,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         images: Arc::new(Images::plain()),
+        beyond: Beyond::default(),
     }
 }
 

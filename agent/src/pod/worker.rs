@@ -123,9 +123,9 @@ impl Worker {
         if let Some(Rejection { reason, message }) = rejection {
             publisher.event(Note::pod(Kind::Warning, reason, message), wall);
         }
-        let senders = Senders { orders: orders_in, pods: pods_in, pokes: pokes_in };
-        let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let (teller, notes) = Teller::new();
+        let senders = Senders { orders: orders_in, pods: pods_in, pokes: pokes_in, teller: teller.clone() };
+        let handle = PodHandle::new(pod.clone(), status, senders, deps.clock.clone());
         let worker = Self {
             pod,
             pods,

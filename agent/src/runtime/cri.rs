@@ -30,6 +30,7 @@ use super::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
+use crate::beyond::pulls::Pulls;
 use crate::dns::Resolver;
 use crate::metrics::Metrics;
 use crate::pod::spec::PodUid;
@@ -86,6 +87,8 @@ pub struct CriRuntime {
     images: ImageServiceClient<Counted>,
     node: NodeConfig,
     metrics: Arc<Metrics>,
+    /// Where pulls are told, when somebody looks at them.
+    pulls: Option<Pulls>,
 }
 
 /// Dials a runtime's socket, `unix:///path`.
@@ -118,7 +121,14 @@ impl CriRuntime {
                 .max_encoding_message_size(MAX_MESSAGE),
             node,
             metrics,
+            pulls: None,
         }
+    }
+
+    /// Tells its pulls there, and knows their stages from there.
+    #[must_use]
+    pub fn telling(self, pulls: Option<Pulls>) -> Self {
+        Self { pulls, ..self }
     }
 
     /// What a kubelet reads from Version and Status, too.
@@ -190,6 +200,7 @@ impl Runtime for CriRuntime {
     fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String> {
         Box::pin(async move {
             let PullImage { image, pod, auth } = ask;
+            let _under_way = self.pulls.as_ref().map(|pulls| pulls.begin(image));
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
                 auth: auth.cloned().map(auth_config),
@@ -347,7 +358,11 @@ impl Runtime for CriRuntime {
                 .info(of)
                 .await
                 .map_err(|status| Error::Timeline { of: format!("{of:?}"), source: failure(&status) })?;
-            Ok(info.get("timeline").map(|json| parse_runtime_spans(json)).unwrap_or_default())
+            let mut spans = info.get("timeline").map(|json| parse_runtime_spans(json)).unwrap_or_default();
+            if let (Some(pulls), Subject::Image(image)) = (&self.pulls, of) {
+                spans.extend(pulls.stages(image).await);
+            }
+            Ok(spans)
         })
     }
 }

@@ -166,12 +166,12 @@ pub(super) async fn resource(inner: &Inner) -> Answer {
 pub(super) async fn cadvisor(inner: &Inner) -> Answer {
     let machine = inner.sources.stats.machine().clone();
     let found = summary(inner, Depth::All).await;
-    let pods = inner.sources.pods.pods();
+    let (pods, beyond) = (inner.sources.pods.pods(), inner.sources.beyond.clone());
     // Some files for each container: not for a thread that others wait for.
     let written = tokio::task::spawn_blocking(move || {
         let mut text = Text::new();
         cadvisor::machine(&machine, &mut text);
-        cadvisor::containers(found.as_ref(), &pods, &machine, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, &machine, &beyond, &mut text);
         text
     });
     match written.await {

@@ -111,6 +111,7 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         checks: vec![Check::new("syncloop", || Ok(()))],
+        beyond: Beyond::default(),
         stats: stats::Stats::new(stats).unwrap(),
         verbosity: Arc::new(|level| if level < 10 { Ok(()) } else { Err("too much".to_owned()) }),
     }

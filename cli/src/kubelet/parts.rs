@@ -243,6 +243,7 @@ impl Parts<'_> {
             metrics: self.deps.metrics.clone(),
             probe_metrics: self.deps.probe_metrics.clone(),
             checks: vec![pulse],
+            beyond: self.deps.beyond.clone(),
             stats,
             verbosity: self.verbosity.clone(),
         };

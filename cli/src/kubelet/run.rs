@@ -129,7 +129,7 @@ async fn serve(work: Work) -> Result<()> {
         setup(&flags, &config, &name, clients.as_ref(), channel.clone(), metrics).await?;
     look_after_images(&mut deps, &runtime, &flags, &config).await?;
     let checks = Checks::default();
-    let (node, clock) = (deps.node.clone(), deps.clock.clone());
+    let (node, clock, pulls) = (deps.node.clone(), deps.clock.clone(), deps.beyond.pulls.clone());
     let parts = Parts {
         flags: &flags,
         config: &config,
@@ -149,7 +149,7 @@ async fn serve(work: Work) -> Result<()> {
     };
     let Running { pods, server } = parts.start().await?;
     let (ending, mut asked) = watch::channel(Ending::Not);
-    let sources = Sources { pods, node, clock, runtime: Some(channel), ending };
+    let sources = Sources { pods, node, clock, runtime: Some(channel), pulls, ending };
     let mut stop = stopped.clone();
     let operator = tokio::spawn(socket.serve(sources, async move {
         // Stopped, or nobody can stop it any more.

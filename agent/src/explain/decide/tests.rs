@@ -55,6 +55,7 @@ fn explained(pod: &Pod, status: &PodStatus, change: impl FnOnce(&mut Facts<'_>))
         lines: BTreeMap::new(),
         listening: BTreeMap::new(),
         registries: BTreeMap::new(),
+        pulls: BTreeMap::new(),
         now: 5_000_000_000,
     };
     change(&mut facts);
@@ -114,6 +115,37 @@ fn an_oom_kill_is_told_while_waiting_and_after_the_restart() {
         let found = only(explained(&pod, &status(vec![web]), |_| {}));
         assert!(found.cause.contains("32 MiB"), "{found:?}");
     }
+}
+
+#[test]
+fn an_oom_that_a_container_outlived_is_told_of_that_container() {
+    let mut pod = pod();
+    pod.containers[0].resources.memory_limit = Some(32 << 20);
+    let events = |container| vec![event(container, REASON, "ran out of memory")].into();
+    let told = PodStatus { events: events("web"), ..status(vec![running("web")]) };
+    let found = only(explained(&pod, &told, |_| {}));
+    assert_eq!(found.state, "OutlivedOOM");
+    assert!(found.cause.contains("32 MiB") && found.cause.contains("may have killed"), "{found:?}");
+    assert_eq!(found.evidence, ["OutlivedOOM (x2): ran out of memory"]);
+    let other = PodStatus { events: events("db"), ..status(vec![running("web")]) };
+    assert_eq!(explained(&pod, &other, |_| {}), []);
+}
+
+#[test]
+fn a_pull_says_how_far_it_is_where_that_is_known() {
+    let span = Span {
+        name: "image".into(),
+        container: "web".into(),
+        start: 1,
+        end: 0,
+        detail: "127.0.0.1:5000/web:v1".into(),
+    };
+    let status = PodStatus { spans: vec![span].into(), ..status(vec![waiting("ContainerCreating", "")]) };
+    assert_eq!(only(explained(&pod(), &status, |_| {})).evidence, [""; 0]);
+    let found = only(explained(&pod(), &status, |facts| {
+        facts.pulls.insert("127.0.0.1:5000/web:v1".into(), "1 of 2 layers, 5 of 9 bytes".into());
+    }));
+    assert_eq!(found.evidence, ["pull: 1 of 2 layers, 5 of 9 bytes"]);
 }
 
 #[test]

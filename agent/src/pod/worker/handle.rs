@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use crate::admission::Rejection;
 use crate::clock::Clock;
-use crate::events::Event;
+use crate::events::{Event, Note};
+use crate::pod::run::Teller;
 use crate::pod::spec::Pod;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::{Life, Orders, Verdict};
@@ -31,6 +32,7 @@ pub(super) struct Senders {
     pub(super) orders: watch::Sender<Orders>,
     pub(super) pods: watch::Sender<Arc<Pod>>,
     pub(super) pokes: watch::Sender<u64>,
+    pub(super) teller: Teller,
 }
 
 impl PodHandle {
@@ -50,6 +52,7 @@ impl PodHandle {
             orders: watch::channel(Orders::default()).0,
             pods: watch::channel(pod.clone()).0,
             pokes: watch::channel(0).0,
+            teller: Teller::new().0,
         };
         Self::new(pod, status, senders, clock)
     }
@@ -130,6 +133,11 @@ impl PodHandle {
     /// Something of it has changed in the runtime: look now.
     pub fn poke(&self) {
         self.senders.pokes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Something happened to it that its worker cannot see: one more event.
+    pub async fn tell(&self, note: Note) {
+        self.senders.teller.tell(note).await;
     }
 
     /// What happened to it so far, oldest first.

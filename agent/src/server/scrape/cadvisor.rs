@@ -11,6 +11,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
+use crate::beyond::Beyond;
 use crate::server::stats::blkio::Entry;
 use crate::server::stats::filesystems;
 use crate::server::stats::group::Detail;
@@ -189,7 +190,13 @@ fn one<'a>(value: Option<u64>, time: i64) -> Vec<Sample<'a>> {
 }
 
 /// Everything of everybody.
-pub(super) fn containers(summary: Option<&Summary>, pods: &[Arc<Pod>], machine: &Machine, text: &mut Text) {
+pub(super) fn containers(
+    summary: Option<&Summary>,
+    pods: &[Arc<Pod>],
+    machine: &Machine,
+    beyond: &Beyond,
+    text: &mut Text,
+) {
     let failed = f64::from(u8::from(summary.is_none()));
     text.family("container_scrape_error", "1 when containers could not be looked at, else 0.", Kind::Gauge);
     text.sample("container_scrape_error", &[], failed);
@@ -197,7 +204,7 @@ pub(super) fn containers(summary: Option<&Summary>, pods: &[Arc<Pod>], machine: 
     let rows = rows(summary, pods);
     processor(&rows, machine, text);
     memory(&rows, text);
-    details(&rows, machine, text);
+    details(&rows, machine, beyond, text);
     let looks: Vec<Look> = rows
         .iter()
         .map(|row| Look { members: machine.members(&row.id), io: machine.disk_io(&row.id) })
@@ -264,9 +271,16 @@ fn memory(rows: &[Row<'_>], text: &mut Text) {
     });
 }
 
+/// A cgroup that cannot be seen from here (a virtual machine's) counts no kills: then it is what the
+/// runtime tells.
+fn detail(row: &Row<'_>, machine: &Machine, beyond: &Beyond) -> Detail {
+    let seen = machine.detail(&row.id);
+    Detail { kills: seen.kills.or_else(|| beyond.out_of_memory(row.name)), ..seen }
+}
+
 /// What the runtime does not pass on, from the cgroups themselves.
 #[expect(clippy::cast_precision_loss, reason = "bytes, as upstream")]
-fn details(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
+fn details(rows: &[Row<'_>], machine: &Machine, beyond: &Beyond, text: &mut Text) {
     type Pick = fn(&Detail) -> Option<f64>;
     let families: [(&str, &str, Kind, Pick); 16] = [
         ("container_cpu_system_seconds_total", "Processor time in the kernel.", Kind::Counter, |d| {
@@ -305,7 +319,7 @@ fn details(rows: &[Row<'_>], machine: &Machine, text: &mut Text) {
         ("container_threads_max", "The most threads.", Kind::Gauge, |d| d.threads_most.map(|n| n as f64)),
     ];
     let all: HashMap<&str, Detail> =
-        rows.iter().map(|row| (row.id.as_str(), machine.detail(&row.id))).collect();
+        rows.iter().map(|row| (row.id.as_str(), detail(row, machine, beyond))).collect();
     for (name, help, kind, pick) in families {
         family(text, rows, (name, help, kind), |row| {
             let value = all.get(row.id.as_str()).and_then(pick);
@@ -355,6 +369,7 @@ fn pressure(rows: &[Row<'_>], text: &mut Text) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beyond::ooms::Ooms;
     use crate::server::stats::summary::{InterfaceStats, NetworkStats, PodReference, PsiData};
     use serde_json::json;
 
@@ -392,7 +407,10 @@ mod tests {
         let mut text = Text::new();
         let machine = Machine::new().unwrap();
         let pods = [Arc::new(pod)];
-        containers(Some(&summary), &pods, &machine, &mut text);
+        let (ooms, told) = tokio::sync::watch::channel(Ooms::default());
+        ooms.send_modify(|ooms| assert!(ooms.add("abc") && ooms.add("abc") && ooms.add("other")));
+        let beyond = Beyond { ooms: Some(told), ..Beyond::default() };
+        containers(Some(&summary), &pods, &machine, &beyond, &mut text);
         let text = text.finish();
         let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
         let mut told = Text::new();
@@ -403,6 +421,8 @@ mod tests {
             format!("container_pressure_cpu_stalled_seconds_total{{{of}}} 2 1700000000000"),
             "container_network_receive_bytes_total{container=\"\",id=\"/kubepods/burstable/podu\",image=\"\",name=\"\",\
              namespace=\"ns\",pod=\"web\",interface=\"eth0\"} 7 1700000000000".to_owned(),
+            // Its cgroup cannot be seen: what the runtime told counts.
+            format!("container_oom_events_total{{{of}}} 2 1700000000000"),
             "container_scrape_error 0".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
