@@ -1,5 +1,7 @@
 //! The peer tier: the checks of the CRI tier on containerd, because a check that fails there expects
-//! too much. Takes minutes, so it is part of `cargo xtask test --full` only.
+//! too much, and what the agent hears from containerd beyond CRI. Takes minutes, so it is part of `cargo xtask test --full` only.
+
+mod beyond;
 
 use anyhow::{Context, Result};
 use gantry_tests::containerd::{Containerd, Options};

@@ -71,7 +71,7 @@ impl Containerd {
             serde_json::to_vec_pretty(&conflist(&bridge, number, &at("leases"), options.portmap))?,
         )?;
         std::fs::write(at("config.toml"), config(folder.path(), &programs, options.pause))?;
-        write_registry(&at("certs.d"), options.registry)?;
+        write_registry(&at("certs.d"), &options.registry.host())?;
         let log = File::create(at("log"))?;
         let path = std::env::var("PATH").unwrap_or_default();
         let mut child = Command::new("unshare")
@@ -112,6 +112,14 @@ impl Containerd {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("containerd.sock")
+    }
+
+    /// Pulls from this `host:port` go there in plain HTTP, too.
+    ///
+    /// # Errors
+    /// When its folder cannot be written.
+    pub fn trust(&self, host: &str) -> Result<()> {
+        write_registry(&self.folder.path().join("certs.d"), host)
     }
 
     /// The text that every cgroup of its pods has in its path, if they are made below `/TAG`.
@@ -305,9 +313,8 @@ SystemdCgroup = false
     )
 }
 
-fn write_registry(certs: &Path, registry: &Registry) -> Result<()> {
-    let host = registry.host();
-    let folder = certs.join(&host);
+fn write_registry(certs: &Path, host: &str) -> Result<()> {
+    let folder = certs.join(host);
     std::fs::create_dir_all(&folder)?;
     let text = format!(
         "server = \"http://{host}\"\n\n[host.\"http://{host}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"

@@ -1,6 +1,6 @@
 //! A registry on loopback that holds one image and sends the second half of its last layer only when
 //! told to: what happens in the middle of a pull can be looked at. Owns its threads. Called by the
-//! kernel tier; the real registry is `registry`.
+//! kernel and the peer tier; the real registry is `registry`.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -43,7 +43,8 @@ impl Held {
     pub fn serve(image: &Built) -> Result<Self> {
         let mut content = HashMap::new();
         let manifest = (image.media_type(), image.manifest.bytes.clone());
-        content.insert("/manifests/v1".to_owned(), manifest);
+        content.insert("/manifests/v1".to_owned(), manifest.clone());
+        content.insert(format!("/manifests/{}", image.manifest.digest), manifest);
         for blob in image.layers.iter().chain([&image.config]) {
             let key = format!("/blobs/{}", blob.digest);
             content.insert(key, ("application/octet-stream", blob.bytes.clone()));
@@ -73,6 +74,12 @@ impl Held {
         Ok(Self { addr, shared, acceptor: Some(acceptor) })
     }
 
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.addr.to_string()
+    }
+
     /// Reference of the image.
     #[must_use]
     pub fn reference(&self) -> String {
@@ -98,7 +105,9 @@ impl Shared {
             if reader.read_line(&mut line)? == 0 {
                 return Ok(());
             }
-            let path = line.split_whitespace().nth(1).unwrap_or_default().to_owned();
+            let mut words = line.split_whitespace().map(str::to_owned);
+            let head = words.next().as_deref() == Some("HEAD");
+            let path = words.next().unwrap_or_default();
             while reader.read_line(&mut line)? > 2 {
                 line.clear();
             }
@@ -109,6 +118,9 @@ impl Shared {
             };
             let length = bytes.len();
             write!(out, "HTTP/1.1 200 X\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n")?;
+            if head {
+                continue;
+            }
             let now = if *key == self.held { length / 2 } else { length };
             out.write_all(&bytes[..now])?;
             if now < length {

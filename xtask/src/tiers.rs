@@ -69,11 +69,14 @@ impl Tier {
     fn run(self, filter: Option<&str>) -> Result<Counts> {
         match self {
             Tier::Static => Ok(static_checks()),
+            // With the feature: it adds tests and takes none away, and a second build would cost minutes.
             Tier::Unit => summary::count(&mut sh::cargo(&[
                 "test",
                 "--workspace",
                 "--exclude",
                 "xtask",
+                "--features",
+                "gantry-agent/containerd",
                 "--no-fail-fast",
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
@@ -131,7 +134,7 @@ fn with_go() -> Result<std::path::PathBuf> {
 
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
-const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni \
+const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
     --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
@@ -212,12 +215,15 @@ fn static_checks() -> Counts {
     let programs = ["--package", "gantry-shim", "--no-default-features", "--features", "programs"];
     let mut clippy_programs = sh::cargo(&["clippy"]);
     clippy_programs.args(programs).args(["--lib", "--bins", "--", "--deny", "warnings"]);
+    let mut clippy_containerd = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry"]);
+    clippy_containerd.args(["--features", "containerd", "--all-targets", "--", "--deny", "warnings"]);
     for (what, mut command) in [
         ("fmt", sh::cargo(&["fmt", "--all", "--check"])),
         ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
         // Tests that no plain `cargo test` runs are not among `--all-targets`.
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
+        ("clippy of the feature containerd", clippy_containerd),
         ("licences, bans and sources of dependencies", deny),
     ] {
         counts += Counts::check(what, sh::run(&mut command));
