@@ -19,13 +19,15 @@ use crate::watcher::Pods;
 pub const REASON: &str = "OutlivedOOM";
 /// A container whose first process was killed has ended by then.
 const GRACE: Duration = Duration::from_secs(2);
+/// Between two looks at one container: it may run out of memory many times a second.
+const QUIET: Duration = Duration::from_secs(60);
 /// Containers that are waited for; of more than that at once nothing is told but the count.
 const MOST: usize = 1024;
 
 /// For ever, also when nothing is told any more.
 pub(crate) async fn follow(mut told: watch::Receiver<Ooms>, pods: Pods, runtime: Arc<dyn Runtime>) {
     let mut before = told.borrow_and_update().clone();
-    let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+    let (mut due, mut quiet): (BTreeMap<String, Instant>, BTreeMap<String, Instant>) = Default::default();
     loop {
         let next = due.values().min().copied();
         let until = async {
@@ -43,9 +45,11 @@ pub(crate) async fn follow(mut told: watch::Receiver<Ooms>, pods: Pods, runtime:
                 }
                 let now = told.borrow_and_update().clone();
                 for id in now.since(&before) {
-                    tracing::info!(container = id, times = now.of(id), "out of memory");
+                    tracing::debug!(container = id, times = now.of(id), "out of memory");
                     if due.len() < MOST {
-                        due.entry(id.to_owned()).or_insert(Instant::now() + GRACE);
+                        let soon = Instant::now() + GRACE;
+                        let at = quiet.get(id).map_or(soon, |until| soon.max(*until));
+                        due.entry(id.to_owned()).or_insert(at);
                     }
                 }
                 before = now;
@@ -53,8 +57,10 @@ pub(crate) async fn follow(mut told: watch::Receiver<Ooms>, pods: Pods, runtime:
             () = until => {
                 let now = Instant::now();
                 let ids: Vec<String> = due.extract_if(.., |_, at| *at <= now).map(|(id, _)| id).collect();
+                quiet.retain(|_, until| *until > now);
                 for id in ids {
                     look(&id, &pods, runtime.as_ref()).await;
+                    quiet.insert(id, now + QUIET);
                 }
             }
         }
@@ -74,7 +80,7 @@ async fn look(id: &str, pods: &Pods, runtime: &dyn Runtime) {
                 .iter()
                 .any(|instance| instance.id == id && matches!(instance.state, InstanceState::Running { .. }));
             if runs {
-                handle.tell(Note::container(Kind::Warning, REASON, &name, words(&name))).await;
+                handle.tell(Note::container(Kind::Warning, REASON, &name, words(&name)));
             }
         }
         Err(error) => {
@@ -136,12 +142,19 @@ mod tests {
         let event = status.events.iter().find(|event| event.note.reason == REASON).unwrap();
         assert_eq!((event.note.container.as_str(), event.count, event.note.kind), ("web", 1, Kind::Warning));
 
+        // However often it happens.
+        for _ in 0..30 {
+            ooms.send_modify(|ooms| assert!(ooms.add(&id)));
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+        assert_eq!(told(&handle), 2);
+
         // It has ended by the time of looking: that is the exit's matter.
         ooms.send_modify(|ooms| assert!(ooms.add(&id)));
         runtime.end("web", 137);
         handle.wait(|s| s.containers.first().is_some_and(|c| c.id != id)).await;
-        tokio::time::sleep(GRACE * 2).await;
-        assert_eq!(told(&handle), 1);
+        tokio::time::sleep(QUIET * 2).await;
+        assert_eq!(told(&handle), 2);
         drop(ooms);
         tokio::time::sleep(GRACE).await;
         assert_eq!(handle.status.borrow().reason, "Running");

@@ -16,6 +16,7 @@ use crate::node::NodeInfo;
 use crate::pod::spec::{Pod, PodUid};
 use crate::pod::tests::{deps, node_info, pod as a_pod};
 use crate::runtime::fake::FakeRuntime;
+use crate::timeline::Span;
 
 fn agent(runtime: &FakeRuntime, folder: &Path) -> Agent {
     let logs = Arc::new(LogDir::new(folder.join("logs")));
@@ -143,4 +144,15 @@ async fn a_pod_whose_worker_has_ended_is_told_once_not_without_end() {
     let more = tokio::time::timeout(Duration::from_secs(3600), lists.recv()).await;
     assert!(more.is_err(), "{more:?}");
     following.abort();
+}
+
+#[test]
+fn a_pull_under_way_says_in_the_timeline_how_far_it_is() {
+    let pulls = Pulls::default();
+    let span =
+        Span { name: "image".into(), container: "web".into(), start: 1, end: 0, detail: "reg/web".into() };
+    let shown = |end| form::span(&Span { end, ..span.clone() }, Some(&pulls)).detail;
+    assert_eq!(shown(0), "reg/web");
+    let _pull = pulls.begin("reg/web:latest");
+    assert_eq!((shown(0), shown(2)), ("reg/web: resolving".into(), "reg/web".into()));
 }

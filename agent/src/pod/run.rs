@@ -84,6 +84,13 @@ impl Teller {
         (Self { sender }, receiver)
     }
 
+    /// The same for those who cannot wait: lost when the worker has a backlog.
+    pub(in crate::pod) fn try_tell(&self, note: Note) {
+        if let Err(error) = self.sender.try_send(note) {
+            tracing::debug!(%error, "an event found no listener");
+        }
+    }
+
     /// Puts the event on the pod's list.
     pub async fn tell(&self, note: Note) {
         // A worker that is gone has nobody to tell.

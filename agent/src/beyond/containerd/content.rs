@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::{Info, ListContentRequest, ListStatusesRequest, ReadContentRequest};
+use prost::Message;
 use prost_types::Timestamp;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -12,12 +13,12 @@ use tonic::transport::Channel;
 use super::layers::{self, Ingest, Promise};
 use super::{TIMEOUT, timed};
 
-/// As the CRI client's.
+/// Of one message; a list comes in many.
 const MAX_MESSAGE: usize = 16 << 20;
 /// What containerd takes for a manifest at most.
 const MAX_MANIFEST: usize = 8 << 20;
-/// Of one answer.
-const MAX_INFOS: usize = 10_000;
+/// Of all messages of one list: tens of thousands of blobs.
+const MAX_LIST: usize = 64 << 20;
 /// Blobs asked for at once.
 const MAX_DIGESTS: usize = 512;
 
@@ -67,12 +68,13 @@ impl Content {
         }
         let mut client = self.client.clone();
         let mut parts = client.list(timed(ListContentRequest { filters })).await?.into_inner();
-        let mut infos = Vec::new();
+        let (mut infos, mut bytes) = (Vec::new(), 0_usize);
         while let Some(part) = parts.message().await? {
-            infos.extend(part.info);
-            if infos.len() > MAX_INFOS {
-                return Err(Status::resource_exhausted(format!("more than {MAX_INFOS} blobs in one answer")));
+            bytes = bytes.saturating_add(part.encoded_len());
+            if bytes > MAX_LIST {
+                return Err(Status::resource_exhausted(format!("a list of more than {MAX_LIST} bytes")));
             }
+            infos.extend(part.info);
         }
         Ok(infos)
     }

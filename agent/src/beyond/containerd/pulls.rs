@@ -13,7 +13,7 @@ use crate::beyond::pulls::progress::{Layer, LayerState, Progress};
 use crate::beyond::pulls::{Entry, Pulls, State};
 
 /// Between two looks.
-const EVERY: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_secs(1);
 /// After one that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Manifests that are remembered.

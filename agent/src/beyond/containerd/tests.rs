@@ -34,6 +34,17 @@ fn manifest(layers: &[(char, u64)]) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn only_a_runtime_of_that_name_is_listened_to() {
+    let fake = Fake::default();
+    let serving = fake.serve().await;
+    let inert = Beyond::of("gantry", &serving.channel);
+    assert!(inert.pulls.is_none() && inert.ooms.is_none());
+    let beyond = Beyond::of("containerd", &serving.channel);
+    assert!(beyond.pulls.is_some() && beyond.ooms.is_some());
+    until("a subscription", || fake.subscriptions().len(), |count| *count == 1).await;
+}
+
+#[tokio::test]
 async fn ooms_are_counted_over_subscriptions_that_break_off() {
     let fake = Fake::default();
     let serving = fake.serve().await;

@@ -135,9 +135,9 @@ impl PodHandle {
         self.senders.pokes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Something happened to it that its worker cannot see: one more event.
-    pub async fn tell(&self, note: Note) {
-        self.senders.teller.tell(note).await;
+    /// Something happened to it that its worker cannot see: one more event, unless there is a backlog.
+    pub fn tell(&self, note: Note) {
+        self.senders.teller.try_tell(note);
     }
 
     /// What happened to it so far, oldest first.
