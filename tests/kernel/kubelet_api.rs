@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gantry_agent::beyond::Beyond;
 use gantry_agent::runtime::cri::connect;
 use gantry_agent::server::authn::Authentication;
 use gantry_agent::server::authz::Mode;
@@ -126,6 +127,7 @@ impl Api {
             metrics: Arc::default(),
             probe_metrics: Arc::default(),
             checks: Vec::new(),
+            beyond: Beyond::default(),
             stats,
             verbosity: Arc::new(|_| Ok(())),
         };
