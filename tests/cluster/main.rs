@@ -1,6 +1,6 @@
 //! The cluster tier: kubectl as a user types it, on a real control plane. One cluster for all specs, since one takes a
 //! minute to come up; each has a namespace of its own and ends with the node as it found it. Run by
-//! `cargo xtask test --tier cluster`, in a place of its own.
+//! `cargo xtask test --tier cluster`, in a place of its own; ten of them are the tier `smoke`.
 //!
 //! GANTRY_CLUSTER_KUBELET (`gantry`, or `upstream` to prove a spec) and GANTRY_CLUSTER_RUNTIME (`containerd` or `gantry`)
 //! say on what. Not libtest's own harness: that one could not end the cluster after the last test.
@@ -31,7 +31,7 @@ use self::spec::Spec;
 
 type Run = fn(&Spec<'_>) -> Result<()>;
 
-/// Specs by name, those that take longest first; the smoke tier has at most 25. They run beside each other.
+/// Specs by name, those that take longest first. They run beside each other.
 const BESIDE: [(&str, Run); 24] = [
     ("an_autoscaler_follows_the_load_up_and_down", scaling::autoscaler),
     ("a_cron_job_ticks_with_the_clock", jobs::cron_job),
@@ -57,6 +57,20 @@ const BESIDE: [(&str, Run); 24] = [
     ("exec_and_logs_reach_a_container", deployment::exec_and_logs),
     ("a_job_runs_to_its_end", jobs::job),
     ("a_pods_token_is_its_service_accounts", volumes::token),
+];
+
+/// Those that CI runs on each change, with the filter `smoke`: one of each kind, sturdy and short.
+const SMOKE: [&str; 10] = [
+    "a_changed_config_map_arrives_in_its_volume",
+    "probes_start_serve_and_restart_a_container",
+    "deployment_of_nginx_is_rolled_out_served_and_deleted",
+    "a_container_out_of_memory_is_killed_and_says_so",
+    "a_daemon_set_follows_the_nodes_labels",
+    "files_are_copied_in_both_directions",
+    "ports_are_forwarded_to_a_pod_and_a_service",
+    "exec_and_logs_reach_a_container",
+    "a_job_runs_to_its_end",
+    "a_pods_token_is_its_service_accounts",
 ];
 
 /// After the others, one by one: these take the node from everyone.
@@ -90,6 +104,11 @@ impl Tally {
 }
 
 fn main() -> ExitCode {
+    let known = |name: &&str| BESIDE.iter().chain(&ALONE).any(|(other, _)| other == name);
+    if let Some(name) = SMOKE.iter().find(|name| !known(name)) {
+        eprintln!("the smoke specs name {name:?}, which is none");
+        return ExitCode::FAILURE;
+    }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let tally = Tally::default();
     let start = Instant::now();
@@ -113,9 +132,18 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Those whose names contain the filter.
+/// Whether the filter is for this spec: a part of its name, or `smoke`.
+fn is_wanted(name: &str, filter: Option<&str>) -> bool {
+    match filter {
+        None => true,
+        Some("smoke") => SMOKE.contains(&name),
+        Some(part) => name.contains(part),
+    }
+}
+
+/// Those that the filter is for.
 fn specs(cluster: &mut Cluster, filter: Option<&str>, tally: &Tally) {
-    let wanted = |(name, _): &&(&str, Run)| filter.is_none_or(|filter| name.contains(filter));
+    let wanted = |(name, _): &&(&str, Run)| is_wanted(name, filter);
     let left = Mutex::new(BESIDE.iter().filter(wanted));
     let shared: &Cluster = cluster;
     let work = || {

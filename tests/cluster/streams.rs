@@ -144,8 +144,9 @@ pub(crate) fn port_forward(spec: &Spec<'_>) -> Result<()> {
 }
 
 /// What process 1 of the container is; a word on stdin shows that the user is attached. Not at once: containerd takes an
-/// attached client's stdin up before its stdout, and what a container answers in between goes to the log alone.
-const WHO: &str = "read word; sleep 1; echo $word: $(tr '\\0' ' ' </proc/1/cmdline)";
+/// attached client's stdin up before its stdout, and what a container answers in between goes to the log alone. Nor at
+/// last: the end of a container closes the connection, and an attached client (no exec's) may miss what came just before.
+const WHO: &str = "read word; sleep 1; echo $word: $(tr '\\0' ' ' </proc/1/cmdline); sleep 3";
 
 pub(crate) fn debug(spec: &Spec<'_>) -> Result<()> {
     spec.start_pod(pod("sick", IDLE))?;

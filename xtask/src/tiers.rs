@@ -29,7 +29,9 @@ pub(crate) enum Tier {
     Standalone,
     /// `cargo xtask demo`
     Demo,
-    /// kubectl's everyday work on a real control plane, with containerd
+    /// Ten specs of `cluster`, one of each kind
+    Smoke,
+    /// kubectl's everyday work on a real control plane, with containerd; only with --full or by name
     Cluster,
     /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only with --full or by name
     Endure,
@@ -39,16 +41,8 @@ pub(crate) enum Tier {
     Peer,
 }
 
-const ALL: [Tier; 8] = [
-    Tier::Static,
-    Tier::Unit,
-    Tier::Kernel,
-    Tier::Vm,
-    Tier::Cri,
-    Tier::Standalone,
-    Tier::Demo,
-    Tier::Cluster,
-];
+const ALL: [Tier; 8] =
+    [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Cri, Tier::Standalone, Tier::Demo, Tier::Smoke];
 
 impl Tier {
     /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
@@ -59,6 +53,7 @@ impl Tier {
             Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
             Tier::Demo => 120,
+            Tier::Smoke => 240,
             Tier::Cluster => 420,
             Tier::Endure => 1800,
             Tier::Conformance => 600,
@@ -95,6 +90,9 @@ impl Tier {
                 kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
             }
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
+            Tier::Smoke => {
+                kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter.or(Some("smoke")))
+            }
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
             Tier::Endure => kernel::on_host(&kernel::ENDURE, &crate::cluster::prepare(false)?, filter),
             Tier::Conformance => {
@@ -139,7 +137,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 3] = [Tier::Peer, Tier::Conformance, Tier::Endure];
+const LONG: [Tier; 4] = [Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure];
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
 pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {
