@@ -147,6 +147,7 @@ impl Setup {
             probe_metrics: Arc::default(),
             // Without a kubelet nobody asks for it: a try tells.
             network: watch::channel(None).1,
+            recorder: None,
             images: Arc::new(Images::plain()),
             beyond,
             node,
