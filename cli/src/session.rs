@@ -137,7 +137,10 @@ impl Setup {
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
-            volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)),
+            volumes: Arc::new(
+                HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
+                    .counted_in(metrics.clone()),
+            ),
             cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
             api,
             probe_io: Arc::new(NetProbe::new()?),

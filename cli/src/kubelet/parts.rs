@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::config::gates::Gates;
 use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
 use gantry_agent::events::sink::{self, Recorder};
 use gantry_agent::events::{Kind, NodeNote};
@@ -234,6 +235,9 @@ impl Parts<'_> {
     fn look_at_machine(&self, recorder: &Recorder) {
         tokio::spawn(dns::source::warn(self.deps.node.resolver.clone(), recorder.clone()));
         oom::watch(recorder.clone());
+        for (name, stage, open) in Gates::default().all(&self.config.feature_gates) {
+            self.deps.metrics.feature_enabled.set([name, stage], f64::from(u8::from(open)));
+        }
     }
 
     /// 10250, and 10255 if it is on.
