@@ -4,6 +4,8 @@
 //! by the server, which writes it all out.
 
 mod family;
+#[cfg(test)]
+mod ledger;
 pub mod process;
 pub mod text;
 
@@ -94,6 +96,12 @@ macro_rules! families {
             /// All families that have a series.
             pub fn write(&self, text: &mut Text) {
                 $(self.$field.write(text);)*
+            }
+
+            /// Names, types and labels.
+            #[cfg(test)]
+            fn heads(&self) -> Vec<family::About> {
+                vec![$(self.$field.about(),)*]
             }
         }
     };
