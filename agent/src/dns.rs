@@ -1,10 +1,13 @@
 //! Resolver files: the node's, and what each pod gets by its dnsPolicy and dnsConfig. Pure: owns the
-//! parser and the kubelet's merging and limits; never reads a file. Called by the agent's wiring and
-//! the CRI mapping.
+//! parser and the kubelet's merging and limits; only [`source`] reads a file. Called for each sandbox, by
+//! the pods' workers and the CRI client.
+
+pub mod source;
 
 use std::net::IpAddr;
 
 use crate::pod::spec::{DnsPolicy, Pod};
+use source::Source;
 
 /// What glibc reads.
 const MAX_SERVERS: usize = 3;
@@ -20,14 +23,22 @@ pub struct DnsConfig {
     pub servers: Vec<String>,
     /// The last `search` line.
     pub searches: Vec<String>,
-    /// The last `options` line.
+    /// Of all `options` lines, each once.
     pub options: Vec<String>,
 }
 
-/// Reads resolv.conf(5). Unknown keywords are skipped, as the resolver itself does; the
-/// last of several `search` or `options` lines wins.
-#[must_use]
-pub fn parse_resolv_conf(text: &str) -> DnsConfig {
+/// A name server that has no address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nameserver list is empty ")]
+pub struct Malformed;
+
+/// Reads resolv.conf(5). Unknown keywords are skipped, as the resolver itself does; the last of several
+/// `search` lines wins, and of an option its last value. The root is no domain to search in, and a dot
+/// at a domain's end would make it another one.
+///
+/// # Errors
+/// As upstream, when a name server has no address.
+pub fn parse_resolv_conf(text: &str) -> Result<DnsConfig, Malformed> {
     let mut config = DnsConfig::default();
     for line in text.lines() {
         let line = line.trim();
@@ -36,13 +47,26 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
         }
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("nameserver") => config.servers.extend(words.next().map(str::to_owned)),
-            Some("search") => config.searches = words.map(str::to_owned).collect(),
-            Some("options") => config.options = words.map(str::to_owned).collect(),
+            Some("nameserver") => config.servers.push(words.next().ok_or(Malformed)?.to_owned()),
+            Some("search") => {
+                let domains = words.filter(|word| *word != ".");
+                config.searches =
+                    domains.map(|word| word.strip_suffix('.').unwrap_or(word).to_owned()).collect();
+            }
+            Some("options") => words.for_each(|word| set_option(&mut config.options, word.to_owned())),
             _ => {}
         }
     }
-    config
+    Ok(config)
+}
+
+/// In place of what the option was before.
+fn set_option(options: &mut Vec<String>, new: String) {
+    fn name(option: &str) -> &str {
+        option.split(':').next().unwrap_or_default()
+    }
+    options.retain(|option| name(option) != name(&new));
+    options.push(new);
 }
 
 /// What pods with a network of their own can use of the node's resolver: its name servers, when they
@@ -61,10 +85,8 @@ pub fn beyond_loopback(node: &DnsConfig, resolved: DnsConfig) -> DnsConfig {
 /// Where the resolvers of a node's pods come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolver {
-    /// Of pods with a network of their own.
-    pub pods: DnsConfig,
-    /// The node's, for pods on its network.
-    pub host: DnsConfig,
+    /// The node's.
+    pub source: Source,
     /// Addresses of the cluster's name servers; none without a cluster.
     pub cluster: Vec<String>,
     /// Of services; may be empty.
@@ -82,33 +104,54 @@ pub struct Formed {
     pub missing: bool,
 }
 
+impl Resolver {
+    /// What the pod gets, from the node's files as they are now.
+    ///
+    /// # Errors
+    /// When they cannot be read: no pod can be begun until then, whatever its policy.
+    pub async fn of_pod(&self, pod: &Pod) -> Result<Formed, source::Error> {
+        Ok(form(pod, self, self.source.read(pod.namespaces.host_network).await?))
+    }
+}
+
 /// By dnsPolicy and dnsConfig. Without a cluster's resolver ClusterFirst is the node's.
-#[must_use]
-pub fn of_pod(pod: &Pod, node: &Resolver) -> Formed {
+fn form(pod: &Pod, node: &Resolver, of_node: DnsConfig) -> Formed {
     let on_host = pod.namespaces.host_network;
     let of_cluster = match pod.dns.policy {
         DnsPolicy::ClusterFirstWithHostNet => true,
         DnsPolicy::ClusterFirst => !on_host,
         DnsPolicy::Default | DnsPolicy::None => false,
     };
-    let of_node = if on_host { &node.host } else { &node.pods };
     let missing = of_cluster && node.cluster.is_empty();
     let mut config = match pod.dns.policy {
         DnsPolicy::None => DnsConfig::default(),
-        _ if of_cluster && !missing => of_cluster_first(pod, node, of_node),
-        _ => of_node.clone(),
+        _ if of_cluster && !missing => of_cluster_first(pod, node, &of_node),
+        _ => match &node.source {
+            Source::Nowhere(ips) => of_itself(ips),
+            Source::File(_) | Source::Machine { .. } => of_node,
+        },
     };
     add_new(&mut config.servers, &pod.dns.nameservers);
     add_new(&mut config.searches, &pod.dns.searches);
     for (name, value) in &pod.dns.options {
-        config.options.retain(|option| option.split(':').next() != Some(name.as_str()));
-        config.options.push(match value.as_deref() {
+        let option = match value.as_deref() {
             None | Some("") => name.clone(),
             Some(value) => format!("{name}:{value}"),
-        });
+        };
+        set_option(&mut config.options, option);
     }
     let omitted = fit(&mut config);
     Formed { config, omitted, missing }
+}
+
+/// Without the node's there is nobody to ask, and to say nothing would be the runtime's own choice.
+fn of_itself(ips: &[IpAddr]) -> DnsConfig {
+    let own = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" }.to_owned();
+    let mut servers: Vec<String> = ips.iter().map(own).collect();
+    if servers.is_empty() {
+        servers.push("127.0.0.1".to_owned());
+    }
+    DnsConfig { servers, searches: vec![".".to_owned()], options: Vec::new() }
 }
 
 fn of_cluster_first(pod: &Pod, node: &Resolver, of_node: &DnsConfig) -> DnsConfig {
@@ -161,7 +204,7 @@ mod tests {
     use crate::pod::tests::pod;
 
     fn of(policy: DnsPolicy, servers: &[&str], options: &[(&str, Option<&str>)]) -> DnsConfig {
-        let node = parse_resolv_conf("nameserver 10.0.0.1\nsearch a b\noptions ndots:2 edns0\n");
+        let node = parse_resolv_conf("nameserver 10.0.0.1\nsearch a b\noptions ndots:2 edns0\n").unwrap();
         let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
         let dns = Dns {
             policy,
@@ -169,28 +212,32 @@ mod tests {
             searches: owned(&["b", "c"]),
             options: options.iter().map(|(n, v)| ((*n).to_owned(), v.map(str::to_owned))).collect(),
         };
-        of_pod(&Pod { dns, ..pod() }, &Resolver { pods: node, ..Resolver::default() }).config
+        form(&Pod { dns, ..pod() }, &in_a_file(), node).config
+    }
+
+    fn in_a_file() -> Resolver {
+        Resolver { source: Source::File("/etc/resolv.conf".into()), ..Resolver::default() }
     }
 
     #[test]
     fn cluster_first_is_the_clusters_resolver_before_the_nodes_domains() {
         let of = |policy, on_host, cluster: &[&str]| {
             let node = Resolver {
-                pods: parse_resolv_conf("nameserver 10.0.0.1\nsearch a cluster.local\noptions edns0\n"),
-                host: parse_resolv_conf("nameserver 127.0.0.53\n"),
                 cluster: cluster.iter().map(|ip| (*ip).to_owned()).collect(),
                 cluster_domain: "cluster.local".into(),
+                ..in_a_file()
             };
+            let file = "nameserver 10.0.0.1\nsearch a cluster.local\noptions edns0\n";
             let mut pod = Pod { dns: Dns { policy, ..Dns::default() }, ..pod() };
             pod.namespaces.host_network = on_host;
-            of_pod(&pod, &node)
+            form(&pod, &node, parse_resolv_conf(file).unwrap())
         };
         let first = of(DnsPolicy::ClusterFirst, false, &["10.96.0.10"]).config;
         assert_eq!(first.servers, ["10.96.0.10"]);
         assert_eq!(first.searches, ["default.svc.cluster.local", "svc.cluster.local", "cluster.local", "a"]);
         assert_eq!(first.options, ["ndots:5"]);
         let on_host = of(DnsPolicy::ClusterFirst, true, &["10.96.0.10"]);
-        assert_eq!((on_host.config.servers, on_host.missing), (vec!["127.0.0.53".to_owned()], false));
+        assert_eq!((on_host.config.servers, on_host.missing), (vec!["10.0.0.1".to_owned()], false));
         let with = of(DnsPolicy::ClusterFirstWithHostNet, true, &["10.96.0.10"]).config;
         assert_eq!(with.servers, ["10.96.0.10"]);
         let without = of(DnsPolicy::ClusterFirst, false, &[]);
@@ -246,9 +293,23 @@ mod tests {
     #[test]
     fn the_last_search_line_wins_and_comments_are_skipped() {
         let text = "# nameserver 1.1.1.1\nnameserver 10.0.0.1\nnameserver 10.0.0.2 \nsearch a\nsearch b c\noptions ndots:2 edns0\nsortlist x\n";
-        let config = parse_resolv_conf(text);
+        let config = parse_resolv_conf(text).unwrap();
         assert_eq!(config.servers, ["10.0.0.1", "10.0.0.2"]);
         assert_eq!(config.searches, ["b", "c"]);
         assert_eq!(config.options, ["ndots:2", "edns0"]);
+    }
+
+    /// systemd-resolved writes `search .` where a host has no domain.
+    #[test]
+    fn the_root_and_trailing_dots_are_not_searched_and_options_add_up() {
+        let of = |text| parse_resolv_conf(text).unwrap();
+        assert_eq!(of("search .\n").searches, [""; 0]);
+        assert_eq!(of("search a. b.. . c\n").searches, ["a", "b.", "c"]);
+        let options = of("options ndots:2 edns0\noptions timeout:1 ndots:5 edns0\n").options;
+        assert_eq!(options, ["timeout:1", "ndots:5", "edns0"]);
+        assert_eq!(parse_resolv_conf("nameserver \n"), Err(Malformed));
+        let node = Resolver { cluster: vec!["10.96.0.10".into()], cluster_domain: "x".into(), ..in_a_file() };
+        let config = form(&pod(), &node, of("search . x.\n")).config;
+        assert_eq!(config.searches, ["default.svc.x", "svc.x", "x"]);
     }
 }

@@ -28,6 +28,7 @@ pub mod logs;
 pub mod manifest;
 pub mod metrics;
 pub mod node;
+pub mod oom;
 pub mod operator;
 pub mod orphans;
 pub mod pod;

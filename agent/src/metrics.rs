@@ -4,6 +4,8 @@
 //! by the server, which writes it all out.
 
 mod family;
+#[cfg(test)]
+mod ledger;
 pub mod process;
 pub mod text;
 
@@ -44,6 +46,10 @@ fn of_the_runtime() -> Vec<f64> {
 fn of_a_certificate() -> Vec<f64> {
     let (minute, hour, day, year) = (60.0, 3600.0, 86_400.0, 31_104_000.0);
     vec![minute, hour, 4.0 * hour, day, 7.0 * day, 30.0 * day, 90.0 * day, 180.0 * day, year, 4.0 * year]
+}
+
+fn of_storage() -> Vec<f64> {
+    vec![0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0]
 }
 
 fn of_containers() -> Vec<f64> {
@@ -90,6 +96,12 @@ macro_rules! families {
             /// All families that have a series.
             pub fn write(&self, text: &mut Text) {
                 $(self.$field.write(text);)*
+            }
+
+            /// Names, types and labels.
+            #[cfg(test)]
+            fn heads(&self) -> Vec<family::About> {
+                vec![$(self.$field.about(),)*]
             }
         }
     };
@@ -174,6 +186,9 @@ Metrics {
     server_expiration_errors: Counter = "kubelet_server_expiration_renew_errors", [], "[ALPHA] Failed renewals of the serving certificate.";
     rest_client_requests: Counter<3> = "rest_client_requests_total", ["code", "method", "host"], "[ALPHA] Requests to the API server.";
     rest_client_duration: Histogram<2> = "rest_client_request_duration_seconds", (["verb", "host"], of_a_request()), "[ALPHA] Seconds they took.";
+    feature_enabled: Gauge<2> = "kubernetes_feature_enabled", ["name", "stage"], "[BETA] Feature gates: 1 when on, else 0.";
+    storage_operation_duration: Histogram<4> = "storage_operation_duration_seconds", (["volume_plugin", "operation_name", "status", "migrated"], of_storage()), "[ALPHA] Seconds to make a volume or to take it back.";
+    total_volumes: Gauge<2> = "volume_manager_total_volumes", ["plugin_name", "state"], "[ALPHA] Volumes that pods should have, and have.";
     healthcheck: Gauge<2> = "kubernetes_healthcheck", ["name", "type"], "[STABLE] The last result of a health check.";
     healthchecks: Counter<3> = "kubernetes_healthchecks_total", ["name", "type", "status"], "[STABLE] All results of a health check.";
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
-use crate::dns::{self, DnsConfig, Resolver, parse_resolv_conf};
+use crate::dns::Resolver;
+use crate::dns::source::Source;
 use crate::runtime::cri::NodeConfig;
 
 /// Of services; only names of pods with a subdomain show it here.
@@ -107,12 +108,6 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    #[error("read the resolver's configuration {}", path.display())]
-    ResolvConf {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
 }
 
 /// What a kubelet is told instead of finding it out.
@@ -120,7 +115,7 @@ pub enum Error {
 pub struct Given {
     /// The node's name, in lower case.
     pub name: Option<String>,
-    /// What pods' resolvers are made of; nothing is in an empty path.
+    /// What pods' resolvers are made of, as it is when a pod begins; nothing is in an empty path.
     pub resolv_conf: Option<PathBuf>,
     /// Of services.
     pub cluster_domain: Option<String>,
@@ -130,25 +125,21 @@ pub struct Given {
     pub ips: Option<Vec<IpAddr>>,
 }
 
-/// This machine's facts, with pod logs below `pod_logs_dir`; a resolver's configuration that is named
-/// is taken as it is, and an empty name is none at all.
+/// This machine's facts, with pod logs below `pod_logs_dir`.
 ///
 /// # Errors
-/// When /proc/meminfo or /etc/resolv.conf cannot be read; a machine without the latter has
-/// no resolver, and so have its pods.
+/// When /proc/meminfo cannot be read.
 pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> {
     let path = Path::new("/proc/meminfo");
     let text =
         std::fs::read_to_string(path).map_err(|source| Error::Meminfo { path: path.to_owned(), source })?;
     let memory_capacity = mem_total(&text).ok_or_else(|| Error::NoMemTotal { path: path.to_owned() })?;
-    let host = resolv_conf(given.resolv_conf.as_deref().unwrap_or(Path::new(RESOLV_CONF)))?;
-    let pods = match given.resolv_conf {
-        Some(_) => host.clone(),
-        None => dns::beyond_loopback(&host, resolv_conf(Path::new(RESOLVED))?),
-    };
     let cluster_domain = given.cluster_domain.clone().unwrap_or_else(|| CLUSTER_DOMAIN.to_owned());
-    let resolver =
-        Resolver { pods, host, cluster: given.cluster_dns.clone(), cluster_domain: cluster_domain.clone() };
+    let resolver = Resolver {
+        source: resolv_conf(given),
+        cluster: given.cluster_dns.clone(),
+        cluster_domain: cluster_domain.clone(),
+    };
     let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     Ok(NodeConfig {
         pod_logs_dir,
@@ -162,12 +153,12 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
     })
 }
 
-/// One that is not there says nothing.
-fn resolv_conf(path: &Path) -> Result<DnsConfig, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(parse_resolv_conf(&text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DnsConfig::default()),
-        Err(source) => Err(Error::ResolvConf { path: path.to_owned(), source }),
+/// A configuration that is named is taken as it is, and an empty name is none at all.
+fn resolv_conf(given: &Given) -> Source {
+    match &given.resolv_conf {
+        None => Source::Machine { host: RESOLV_CONF.into(), behind: RESOLVED.into() },
+        Some(path) if path.as_os_str().is_empty() => Source::Nowhere(given.ips.clone().unwrap_or_default()),
+        Some(path) => Source::File(path.clone()),
     }
 }
 
@@ -267,6 +258,21 @@ mod tests {
         let info = info(Path::new("/no/such/root")).unwrap();
         assert!(info.cpu >= 1000 && info.memory > 0 && info.ephemeral > 0, "{info:?}");
         assert_eq!(info.name, info.name.to_lowercase());
+    }
+
+    #[test]
+    fn a_resolver_that_is_named_is_taken_as_it_is_and_an_empty_name_is_none() {
+        let ip: IpAddr = "fd00::9".parse().unwrap();
+        let of = |path: Option<&str>| {
+            resolv_conf(&Given {
+                resolv_conf: path.map(PathBuf::from),
+                ips: Some(vec![ip]),
+                ..Given::default()
+            })
+        };
+        assert_eq!(of(Some("/run/x")), Source::File("/run/x".into()));
+        assert_eq!(of(Some("")), Source::Nowhere(vec![ip]));
+        assert!(matches!(of(None), Source::Machine { .. }));
     }
 
     #[test]

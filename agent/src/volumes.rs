@@ -17,9 +17,11 @@ mod payload;
 mod remains;
 mod removal;
 mod sub_path;
+mod tally;
 
 pub use mounts::share;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -47,6 +49,10 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Result<String, Error>>;
     /// The PersistentVolume behind a volume of a pod, when a folder of it is mounted.
     fn claimed(&self, uid: &PodUid, volume: &str) -> Option<String>;
+    /// How many there are, by plugin; nobody counts those of a fake.
+    fn counts(&self) -> BTreeMap<String, Count> {
+        BTreeMap::new()
+    }
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
@@ -55,6 +61,15 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     /// The same as [`Volumes::tear_down`] of a pod that nobody remembers: what its folders say is all
     /// there is to know. A volume that would have to be taken back elsewhere, too, keeps all of them.
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+/// Volumes of one plugin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// That pods should have.
+    pub wanted: usize,
+    /// And have.
+    pub there: usize,
 }
 
 /// Whose mounts are asked for.

@@ -137,7 +137,10 @@ impl Setup {
         let deps = Deps {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
-            volumes: Arc::new(HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)),
+            volumes: Arc::new(
+                HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
+                    .counted_in(metrics.clone()),
+            ),
             cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
             api,
             probe_io: Arc::new(NetProbe::new()?),
@@ -147,6 +150,7 @@ impl Setup {
             probe_metrics: Arc::default(),
             // Without a kubelet nobody asks for it: a try tells.
             network: watch::channel(None).1,
+            recorder: None,
             images: Arc::new(Images::plain()),
             beyond,
             node,

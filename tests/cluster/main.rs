@@ -10,6 +10,7 @@ mod deployment;
 mod health;
 mod jobs;
 mod scaling;
+mod served;
 mod sets;
 mod spec;
 mod streams;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use gantry_tests::poll::poll_every;
 use serde_json::{Value, json};
 
+use crate::served;
 use crate::spec::{PATIENCE, Spec, pod};
 
 /// Busy until it is told not to be.
@@ -38,7 +39,8 @@ pub(crate) fn top(spec: &Spec<'_>) -> Result<()> {
     let (cpu, memory) = measures(&node).context(node.clone())?;
     ensure!(cpu >= 50 && memory > 100, "{node:?}");
     ensure!(node.matches('%').count() == 2, "{node:?}");
-    Ok(())
+    // Who measures it, and what else a node serves.
+    served::everything(spec, "busy")
 }
 
 pub(crate) fn autoscaler(spec: &Spec<'_>) -> Result<()> {

@@ -21,6 +21,7 @@ pub mod pod;
 pub mod poll;
 pub mod power;
 pub mod proc;
+pub mod prometheus;
 pub mod pty;
 pub mod ready;
 pub mod registry;

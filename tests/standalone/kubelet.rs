@@ -15,6 +15,7 @@ use gantry_tests::leakcheck::{Scope, Snapshot, tagged_cgroups};
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::place;
 use gantry_tests::poll::poll;
+use gantry_tests::prometheus::{Labels, Scrape};
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
 use rustix::process::{Pid, Signal, kill_process};
@@ -163,6 +164,21 @@ fn pods_are_held(roots: &Roots) -> Result<()> {
     Ok(())
 }
 
+/// With a cgroupRoot of its own, what is measured is measured there.
+fn pods_are_measured(roots: &Roots) -> Result<()> {
+    let answer = http(10255, "GET /metrics/cadvisor").map_err(|error| anyhow!(error))?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let scrape = Scrape::read(body)?;
+    let below = format!("/{}/kubepods/", roots.tag());
+    for name in ["container_memory_cache", "container_processes", "container_spec_cpu_shares"] {
+        let of = |(labels, _): &&(Labels, f64)| labels.get("container").is_some_and(|own| own == "web");
+        let found = scrape.samples.get(name).and_then(|all| all.iter().find(of)).context(name)?;
+        assert!(found.0["id"].starts_with(&below), "{found:?}");
+    }
+    Ok(())
+}
+
 /// A kubelet keeps them beyond its own end, as upstream.
 fn remove_kubepods(roots: &Roots) -> Result<()> {
     for folder in kubepods(roots)?.iter().rev() {
@@ -238,6 +254,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     assert!(own("limits")?.lines().any(|line| line.starts_with("Max open files") && line.contains("4096")));
     TcpStream::connect(("127.0.0.1", 10250)).context("the API's port")?;
     pods_are_held(roots)?;
+    pods_are_measured(roots)?;
     for folder in ["pods", "plugins", "plugins_registry", "pod-resources", "device-plugins", "checkpoints"] {
         assert!(roots.path("kubelet").join(folder).is_dir(), "{folder}");
     }

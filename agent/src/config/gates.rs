@@ -130,6 +130,14 @@ impl Gates {
         by_stage.and_then(|(all, _)| set.get(*all)).copied().filter(|_| !gate.locked).unwrap_or(gate.default)
     }
 
+    /// Each gate, its stage, and whether it is open.
+    pub fn all<'a>(
+        &'a self,
+        set: &'a BTreeMap<String, bool>,
+    ) -> impl Iterator<Item = (&'static str, &'static str, bool)> + 'a {
+        self.0.iter().map(|(name, gate)| (*name, gate.stage, self.enabled(name, set)))
+    }
+
     /// What may not be set so.
     pub(super) fn problems(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
         let mut found = Vec::new();

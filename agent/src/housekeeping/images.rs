@@ -75,6 +75,12 @@ impl Collector {
 
     /// Collects for ever, until told to stop; `tell` gets what each round did.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>, mut tell: impl FnMut(Outcome)) {
+        if self.settings.high_percent == 100 && self.settings.max_age.is_zero() {
+            tracing::info!(
+                "ImageGCHighThresholdPercent is set 100 and ImageMaximumGCAge is 0, Disable image GC"
+            );
+            return;
+        }
         loop {
             tell(self.round(disk_of).await);
             tokio::select! {

@@ -29,12 +29,19 @@ fn open<T, const N: usize>(series: &Series<T, N>) -> MutexGuard<'_, BTreeMap<[St
     series.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A name, a type, labels.
+#[cfg(test)]
+pub(super) type About = (&'static str, Kind, Vec<&'static str>);
+
 /// A family that has its place in [`super::Metrics`].
 pub(super) trait Family: Sized {
     /// Label names, of the right number.
     type Labels;
     /// Without series that have labels; one without labels is there at once, at 0.
     fn make(name: &'static str, help: &'static str, labels: Self::Labels) -> Self;
+    /// What it is.
+    #[cfg(test)]
+    fn about(&self) -> About;
     /// Nothing is written for one without series, as upstream.
     fn write(&self, text: &mut Text);
 }
@@ -80,6 +87,11 @@ macro_rules! number_family {
                     family.add([""; N], 0.0);
                 }
                 family
+            }
+
+            #[cfg(test)]
+            fn about(&self) -> About {
+                (self.head.name, $kind, self.head.labels.to_vec())
             }
 
             fn write(&self, text: &mut Text) {
@@ -179,6 +191,11 @@ impl<const N: usize> Family for Histogram<N> {
         Self { head: Head { name, help, labels }, bounds, series: Mutex::new(series) }
     }
 
+    #[cfg(test)]
+    fn about(&self) -> About {
+        (self.head.name, Kind::Histogram, self.head.labels.to_vec())
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "counts beyond 2^53 lose their last digit, as upstream")]
     fn write(&self, text: &mut Text) {
         let series = open(&self.series);
@@ -237,6 +254,11 @@ impl Family for Asked {
 
     fn make(name: &'static str, help: &'static str, labels: Self::Labels) -> Self {
         Self { head: Head { name, help, labels }, whom: OnceLock::new() }
+    }
+
+    #[cfg(test)]
+    fn about(&self) -> About {
+        (self.head.name, Kind::Gauge, self.head.labels.to_vec())
     }
 
     fn write(&self, text: &mut Text) {

@@ -2,6 +2,7 @@
 //! that mapping; never decides anything by a number. Called by the worker, by what carries out its
 //! actions, and by the server at a scrape.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Life;
@@ -14,6 +15,7 @@ use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
 use crate::metrics::Metrics;
 use crate::probe::Verdict;
+use crate::volumes::Count;
 
 /// Upstream's `container_type`.
 fn kind(role: Role) -> &'static str {
@@ -26,6 +28,16 @@ fn kind(role: Role) -> &'static str {
 
 fn yes(it: bool) -> &'static str {
     if it { "true" } else { "" }
+}
+
+/// Volumes, at a scrape; a state of none is no series, as upstream.
+#[expect(clippy::cast_precision_loss, reason = "a number of volumes")]
+pub fn volumes(metrics: &Metrics, counts: &BTreeMap<String, Count>) {
+    let states = counts.iter().flat_map(|(plugin, count)| {
+        let states = [("actual_state_of_world", count.there), ("desired_state_of_world", count.wanted)];
+        states.map(|(state, count)| ([plugin.clone(), state.to_owned()], count as f64))
+    });
+    metrics.total_volumes.replace(states.filter(|(_, count)| *count > 0.0));
 }
 
 /// An action begins.

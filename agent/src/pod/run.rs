@@ -22,6 +22,7 @@ use crate::beyond::Beyond;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
 use crate::clock::Clock;
+use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
 use crate::images::Images;
 use crate::logs::PodLogs;
@@ -57,6 +58,8 @@ pub struct Deps {
     pub node: Arc<NodeInfo>,
     /// Why pods can get no network just now, in upstream's words.
     pub network: watch::Receiver<Option<String>>,
+    /// Events of the node; nobody hears them without a kubelet.
+    pub recorder: Option<Recorder>,
     /// Credentials for them, who may use them, and whose turn it is to pull.
     pub images: Arc<Images>,
     /// Ranges of user IDs for pods with a user namespace of their own.

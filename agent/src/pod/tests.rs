@@ -119,6 +119,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         checkpoints: Arc::new(Memory::default()),
         node: Arc::new(node_info()),
         network: watch::channel(None).1,
+        recorder: None,
         users: Arc::default(),
         metrics: Arc::default(),
         probe_metrics: Arc::default(),

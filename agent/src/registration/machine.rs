@@ -81,6 +81,7 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         "/proc/device-tree/vm,uuid",
         "/etc/machine-id",
     ]);
+    let (kernel, os_image) = of_system();
     Ok(Machine {
         cores: cores()?,
         memory,
@@ -90,8 +91,8 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         machine_id,
         system_uuid,
         boot_id: first(&["/proc/sys/kernel/random/boot_id"]),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        os_image: os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])),
+        kernel,
+        os_image,
         architecture: architecture().to_owned(),
         cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         pids: ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
@@ -100,6 +101,12 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
             .min(),
         booted_at: booted_at(&first(&["/proc/uptime"]), SystemTime::now()),
     })
+}
+
+/// Kernel and operating system, by their names.
+pub(crate) fn of_system() -> (String, String) {
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    (kernel, os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])))
 }
 
 /// From proc_uptime(5).

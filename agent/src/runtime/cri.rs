@@ -31,9 +31,10 @@ use super::{
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::beyond::pulls::Pulls;
-use crate::dns::Resolver;
+use crate::dns::{Resolver, source};
 use crate::metrics::Metrics;
-use crate::pod::spec::PodUid;
+use crate::pod::spec::{Pod, PodUid};
+use crate::runtime::Users;
 use crate::timeline::{Span, parse_runtime_spans};
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
@@ -152,6 +153,23 @@ impl CriRuntime {
         self.images.clone()
     }
 
+    /// With the resolver as it is now; none of the runtime's calls without it, as upstream.
+    async fn sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+        cgroup_parent: &str,
+        users: Option<Users>,
+    ) -> Result<wire::PodSandboxConfig, Failure> {
+        let formed = self.node.resolver.of_pod(pod).await;
+        let unread = |error: source::Error| Failure {
+            code: "",
+            ..Failure::new(FailureKind::Failed, error.to_string())
+        };
+        let dns = formed.map_err(unread)?.config;
+        Ok(sandbox_config::sandbox(pod, attempt, cgroup_parent, users, (&self.node, dns)))
+    }
+
     async fn info(&self, of: Subject<'_>) -> Result<BTreeMap<String, String>, Status> {
         Ok(match of {
             Subject::Image(image) => {
@@ -200,11 +218,13 @@ impl Runtime for CriRuntime {
     fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String> {
         Box::pin(async move {
             let PullImage { image, pod, auth } = ask;
+            let sandbox = self.sandbox_config(pod, 0, "", None).await;
+            let sandbox = sandbox.map_err(|source| Error::PullImage { image: image.to_owned(), source })?;
             let _under_way = self.pulls.as_ref().map(|pulls| pulls.begin(image));
             let ask = wire::PullImageRequest {
                 image: Some(image_spec(image)),
                 auth: auth.cloned().map(auth_config),
-                sandbox_config: Some(sandbox_config::sandbox(pod, 0, "", None, &self.node)),
+                sandbox_config: Some(sandbox),
             };
             // No deadline: how long a pull may take depends on the image.
             let answer = self
@@ -219,16 +239,10 @@ impl Runtime for CriRuntime {
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String> {
         Box::pin(async move {
             let pod = new.pod;
-            let ask = wire::RunPodSandboxRequest {
-                config: Some(sandbox_config::sandbox(
-                    pod,
-                    new.attempt,
-                    new.cgroup_parent,
-                    new.users,
-                    &self.node,
-                )),
-                runtime_handler: new.handler.to_owned(),
-            };
+            let config = self.sandbox_config(pod, new.attempt, new.cgroup_parent, new.users).await;
+            let config = config.map_err(|source| Error::RunSandbox { pod: pod.full_name(), source })?;
+            let ask =
+                wire::RunPodSandboxRequest { config: Some(config), runtime_handler: new.handler.to_owned() };
             let begun = Instant::now();
             let answer = self.runtime().run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await;
             self.metrics.run_podsandbox_duration.took([new.handler], begun.elapsed());
@@ -259,20 +273,16 @@ impl Runtime for CriRuntime {
 
     fn create_container<'a>(&'a self, new: NewContainer<'a>) -> Effect<'a, String> {
         Box::pin(async move {
+            let wrap = |source| Error::CreateContainer { name: new.container.name.clone(), source };
+            let sandbox =
+                self.sandbox_config(new.pod, new.sandbox_attempt, new.cgroup_parent, new.users).await;
             let ask = wire::CreateContainerRequest {
                 pod_sandbox_id: new.sandbox.to_owned(),
                 config: Some(container_config::container(&new, &self.node)),
-                sandbox_config: Some(sandbox_config::sandbox(
-                    new.pod,
-                    new.sandbox_attempt,
-                    new.cgroup_parent,
-                    new.users,
-                    &self.node,
-                )),
+                sandbox_config: Some(sandbox.map_err(wrap)?),
             };
-            let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await.map_err(|status| {
-                Error::CreateContainer { name: new.container.name.clone(), source: failure(&status) }
-            })?;
+            let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await;
+            let answer = answer.map_err(|status| wrap(failure(&status)))?;
             Ok(answer.into_inner().container_id)
         })
     }

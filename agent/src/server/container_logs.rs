@@ -46,6 +46,13 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
         let text = format!("container {container:?} not found in pod {name:?}");
         return answer::text(StatusCode::NOT_FOUND, text);
     }
+    if let Some(stream) = options.stream {
+        // The gate stands at its default, as /configz says.
+        let text = format!(
+            "unable to return the given log stream: {stream:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
+        );
+        return answer::text(StatusCode::BAD_REQUEST, text);
+    }
     let id = match which(&pod, container, options.previous) {
         Ok(id) => id,
         Err(text) => return answer::text(StatusCode::BAD_REQUEST, text),

@@ -165,13 +165,14 @@ pub(super) async fn resource(inner: &Inner) -> Answer {
 /// Containers by cAdvisor's names.
 pub(super) async fn cadvisor(inner: &Inner) -> Answer {
     let machine = inner.sources.stats.machine().clone();
+    let tree = inner.sources.stats.pods_group();
     let found = summary(inner, Depth::All).await;
     let (pods, beyond) = (inner.sources.pods.pods(), inner.sources.beyond.clone());
     // Some files for each container: not for a thread that others wait for.
     let written = tokio::task::spawn_blocking(move || {
         let mut text = Text::new();
         cadvisor::machine(&machine, &mut text);
-        cadvisor::containers(found.as_ref(), &pods, &machine, &beyond, &mut text);
+        cadvisor::containers(found.as_ref(), &pods, (&machine, &tree), &beyond, &mut text);
         text
     });
     match written.await {

@@ -157,10 +157,9 @@ impl Stats {
 
     /// The machine's own, and those of its system containers.
     async fn node(&self, depth: Depth) -> Result<NodeStats, Error> {
-        let (machine, settings) = (self.machine.clone(), self.settings.clone());
+        let (machine, settings, pods) = (self.machine.clone(), self.settings.clone(), self.pods_group());
         let read = move || -> Result<_, machine::Error> {
             let root = machine.root()?;
-            let pods = format!("{}/kubepods", settings.cgroup_root.trim_end_matches('/'));
             let named = [
                 // It stays where it was started, whatever kubeletCgroups says.
                 ("kubelet", machine.own()),
@@ -256,6 +255,11 @@ impl Stats {
             seen.push(key);
         }
         rates.keep(|key| key.starts_with("/system/") || seen.iter().any(|seen| seen == key));
+    }
+
+    /// The cgroup of all pods.
+    pub(super) fn pods_group(&self) -> String {
+        format!("{}/kubepods", self.settings.cgroup_root.trim_end_matches('/'))
     }
 
     /// What machine this is.

@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
@@ -24,11 +25,13 @@ use super::atomic::Payload;
 use super::claim::{self, Place};
 use super::payload::payload;
 use super::sub_path;
+use super::tally::Tally;
 use super::{
-    Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file, mounts,
-    ownership, remains, removal,
+    Count, Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file,
+    mounts, ownership, remains, removal,
 };
 use crate::api::Api;
+use crate::metrics::Metrics;
 use crate::node::NodeInfo;
 use crate::pod::spec::qos;
 use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
@@ -51,6 +54,7 @@ pub struct HostVolumes {
     recursive_read_only: bool,
     /// What claims led to when their pods were set up.
     claims: Arc<Mutex<Claims>>,
+    tally: Tally,
 }
 
 /// By pod and volume.
@@ -72,7 +76,13 @@ impl HostVolumes {
         let mut pods = root;
         pods.push("pods");
         let pods = pods.canonicalize().unwrap_or(pods);
-        Self { pods, api, node, recursive_read_only, claims: Arc::default() }
+        Self { pods, api, node, recursive_read_only, claims: Arc::default(), tally: Tally::default() }
+    }
+
+    /// The same, and counted there.
+    #[must_use]
+    pub fn counted_in(self, metrics: Arc<Metrics>) -> Self {
+        Self { tally: Tally::new(metrics), ..self }
     }
 
     fn pod(&self, uid: &PodUid) -> PathBuf {
@@ -110,10 +120,14 @@ impl HostVolumes {
         // As the kubelet, which sets volumes up side by side: the others do not wait for a broken one.
         let mut first = None;
         for volume in &pod.volumes {
-            let result = match self.ready(pod, volume).await {
+            let begun = Instant::now();
+            let ready = self.ready(pod, volume).await;
+            self.tally.begins(pod, volume, self.place_of(&pod.uid, &volume.name).as_ref());
+            let result = match ready {
                 Ok(ready) => self.apply(pod, &folder, ready).await,
                 Err(error) => Err(error),
             };
+            self.tally.made(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
                 let message = format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name);
                 first.get_or_insert(Error { message });
@@ -451,26 +465,6 @@ fn read_words(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Unmounts what is below, checks that nothing is left, and only then removes.
-fn take_down(folder: &Path) -> Result<(), String> {
-    let table = || mounts::below(folder).map_err(|error| format!("read the mount table: {error}"));
-    let mut failures = Vec::new();
-    for point in table()? {
-        if let Err(error) = mounts::detach(&point) {
-            failures.push(format!("unmount {}: {error}", point.display()));
-        }
-    }
-    if let Some(point) = table()?.first() {
-        let why = if failures.is_empty() { "a mount came back".to_owned() } else { failures.join("; ") };
-        return Err(format!(
-            "orphaned pod folder {} is kept: {} is still mounted: {why}",
-            folder.display(),
-            point.display()
-        ));
-    }
-    removal::remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
-}
-
 /// File systems may block; the workers' threads must not.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -547,11 +541,18 @@ impl Volumes for HostVolumes {
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         let folder = self.pod(uid);
         Box::pin(async move {
-            blocking(move || take_down(&folder)).await.map_err(|message| Error { message })?;
+            let begun = Instant::now();
+            let taken = blocking(move || removal::take_down(&folder, &mounts::Table)).await;
+            self.tally.unmade(uid, begun, taken.is_ok());
+            taken.map_err(|message| Error { message })?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
             self.api.forget(uid);
             Ok(())
         })
+    }
+
+    fn counts(&self) -> BTreeMap<String, Count> {
+        self.tally.counts()
     }
 
     fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {

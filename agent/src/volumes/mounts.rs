@@ -13,6 +13,19 @@ use rustix::mount::{
     mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
 };
 
+/// What the kernel has mounted.
+pub(super) struct Table;
+
+impl super::removal::Mounts for Table {
+    fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        below(folder)
+    }
+
+    fn detach(&self, point: &Path) -> io::Result<()> {
+        detach(point)
+    }
+}
+
 /// Every mount point at or below `folder`, the deepest first.
 pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?, folder))

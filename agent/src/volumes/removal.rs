@@ -1,5 +1,5 @@
-//! Removing a pod's folder without ever leaving its file system. Owns the walk; never unmounts.
-//! Called by [`super::host`].
+//! Removing a pod's folder without ever leaving its file system. Owns the order (unmount, look, remove)
+//! and the walk; what is mounted is [`Mounts`]'. Called by [`super::host`].
 //!
 //! What a container left may be hostile: links, folders nested deeper than a stack is, and mounts
 //! that nobody removed. No name is followed, every step down is checked by the kernel
@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fstat, openat, openat2, unlinkat};
 use rustix::io::Errno;
@@ -20,6 +20,34 @@ const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOF
 struct Step {
     name: CString,
     id: (u64, u64),
+}
+
+/// What is mounted, and no more.
+pub(super) trait Mounts {
+    /// Every mount point at or below `folder`, the deepest first.
+    fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
+    /// Takes one mount off; who is in it keeps it there.
+    fn detach(&self, point: &Path) -> io::Result<()>;
+}
+
+/// Unmounts what is below, checks that nothing is left, and only then removes.
+pub(super) fn take_down(folder: &Path, mounts: &dyn Mounts) -> Result<(), String> {
+    let table = || mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
+    let mut failures = Vec::new();
+    for point in table()? {
+        if let Err(error) = mounts.detach(&point) {
+            failures.push(format!("unmount {}: {error}", point.display()));
+        }
+    }
+    if let Some(point) = table()?.first() {
+        let why = if failures.is_empty() { "a mount came back".to_owned() } else { failures.join("; ") };
+        return Err(format!(
+            "orphaned pod folder {} is kept: {} is still mounted: {why}",
+            folder.display(),
+            point.display()
+        ));
+    }
+    remove_folder(folder).map_err(|error| format!("remove {}: {error}", folder.display()))
 }
 
 /// Removes the folder and what is in it; one that is not there is removed.
@@ -100,6 +128,7 @@ fn clear(folder: BorrowedFd<'_>) -> io::Result<Option<CString>> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -128,6 +157,83 @@ mod tests {
         symlink(&kept, &gone).unwrap();
         remove_folder(&gone).unwrap();
         assert!(kept.join("data").exists() && gone.symlink_metadata().is_err());
+    }
+
+    /// Mounts of a machine that is made up: what is in a mount is in its folder until it is taken off.
+    #[derive(Default)]
+    struct Fake {
+        points: RefCell<Vec<PathBuf>>,
+        busy: RefCell<Vec<PathBuf>>,
+        /// Somebody mounts it again.
+        back: Cell<bool>,
+        unread: Cell<bool>,
+    }
+
+    impl Mounts for Fake {
+        fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+            if self.unread.get() {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            let points = self.points.borrow();
+            Ok(points.iter().rev().filter(|point| point.starts_with(folder)).cloned().collect())
+        }
+
+        fn detach(&self, point: &Path) -> io::Result<()> {
+            if self.busy.borrow().iter().any(|busy| busy == point) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            if !self.back.get() {
+                self.points.borrow_mut().retain(|mounted| mounted != point);
+                // The folder that it was mounted on comes to light, an empty one.
+                fs::rename(point, elsewhere(point))?;
+                fs::create_dir(point)?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Where the content of a mount really is.
+    fn elsewhere(point: &Path) -> PathBuf {
+        let root = point.ancestors().find(|path| path.join("elsewhere").is_dir()).unwrap();
+        root.join("elsewhere").join(point.file_name().unwrap())
+    }
+
+    /// An orphan with a hostPath that somebody bound into it and a tmpfs that is still in use.
+    #[test]
+    fn trap_11_an_orphan_is_removed_only_when_nothing_is_mounted_below_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("pods/uid-1");
+        let volumes = folder.join("volumes/kubernetes.io~empty-dir");
+        let (data, memory) = (volumes.join("data"), volumes.join("memory"));
+        for point in [&data, &memory] {
+            fs::create_dir_all(point).unwrap();
+            fs::write(point.join("file"), "precious").unwrap();
+        }
+        fs::create_dir(root.path().join("elsewhere")).unwrap();
+        let kept = |path: &Path| fs::read_to_string(path.join("file")).is_ok_and(|text| text == "precious");
+        let fake = Fake::default();
+        *fake.points.borrow_mut() = vec![data.clone(), memory.clone()];
+        // What is mounted cannot be known.
+        fake.unread.set(true);
+        assert!(take_down(&folder, &fake).unwrap_err().starts_with("read the mount table: "));
+        assert!(kept(&data) && kept(&memory));
+        // It is unmounted, and is there again.
+        fake.unread.set(false);
+        fake.back.set(true);
+        let error = take_down(&folder, &fake).unwrap_err();
+        assert!(error.ends_with("memory is still mounted: a mount came back"), "{error}");
+        assert!(kept(&data) && kept(&memory));
+        // Somebody is in it.
+        fake.back.set(false);
+        fake.busy.borrow_mut().push(memory.clone());
+        let error = take_down(&folder, &fake).unwrap_err();
+        assert!(error.contains("memory is still mounted: unmount "), "{error}");
+        assert!(kept(&memory) && kept(&elsewhere(&data)) && folder.exists());
+        // Nothing is: the folder goes, and not one file of what was mounted.
+        fake.busy.borrow_mut().clear();
+        take_down(&folder, &fake).unwrap();
+        assert!(!folder.exists() && kept(&elsewhere(&data)) && kept(&elsewhere(&memory)));
+        take_down(&folder, &fake).unwrap();
     }
 
     #[test]

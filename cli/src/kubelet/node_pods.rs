@@ -30,6 +30,7 @@ impl NodePods for View {
 
     fn count(&self, metrics: &Metrics) {
         count::census(metrics, &self.workers.borrow(), self.seen.borrow().mirrors.len());
+        count::volumes(metrics, &self.volumes.counts());
     }
 
     fn claimed(&self, pod: &str, volume: &str) -> Option<String> {

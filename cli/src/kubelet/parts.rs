@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::config::gates::Gates;
 use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
 use gantry_agent::events::sink::{self, Recorder};
 use gantry_agent::events::{Kind, NodeNote};
@@ -39,7 +40,7 @@ use gantry_agent::server::{self, Server};
 use gantry_agent::source::{self, Seen};
 use gantry_agent::status::mirror::{self, Mirrors};
 use gantry_agent::status::{self, form, starts};
-use gantry_agent::{node, static_pods, sync, version};
+use gantry_agent::{dns, node, oom, static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -84,6 +85,7 @@ impl Parts<'_> {
         let (recorder, queue) = sink::queue(self.deps.clock.clone());
         let pulse = health::follow(Arc::new(self.runtime.clone()));
         self.deps.network = health::network(pulse.clone());
+        self.deps.recorder = Some(recorder.clone());
         let mut agent = Agent::start(Vec::new(), self.deps.clone());
         let pods = agent.watch_pods();
         let client = self.clients.as_ref().map(|clients| clients.pods.clone());
@@ -121,6 +123,7 @@ impl Parts<'_> {
         // Nobody sends: it is there for as long as somebody listens.
         tokio::spawn(async move { seen_in.closed().await });
         self.housekeeping(&recorder)?;
+        self.look_at_machine(&recorder);
         forward(&mut self.notices, recorder);
         let view = View { volumes: self.deps.volumes.clone(), told, seen: shown, workers: pods.clone() };
         let server = self.serve(view, client, self.pulse(pulse)).await?;
@@ -226,6 +229,15 @@ impl Parts<'_> {
             }
         }));
         Ok(())
+    }
+
+    /// What is told of the machine beside its conditions.
+    fn look_at_machine(&self, recorder: &Recorder) {
+        tokio::spawn(dns::source::warn(self.deps.node.resolver.clone(), recorder.clone()));
+        oom::watch(recorder.clone());
+        for (name, stage, open) in Gates::default().all(&self.config.feature_gates) {
+            self.deps.metrics.feature_enabled.set([name, stage], f64::from(u8::from(open)));
+        }
     }
 
     /// 10250, and 10255 if it is on.

@@ -119,3 +119,12 @@ async fn an_image_that_cannot_be_removed_keeps_no_other_from_going() {
     };
     assert!(message.contains("a: read-only file system, b: read-only file system"), "{message}");
 }
+
+/// Upstream does not even look then, and so tells no disk's troubles.
+#[tokio::test(start_paused = true)]
+async fn it_is_off_at_100_percent_without_an_age() {
+    let (mut collector, _) = collector(true);
+    collector.settings.high_percent = 100;
+    let (_stop, stopped) = watch::channel(false);
+    collector.run(stopped, |outcome| panic!("{outcome:?}")).await;
+}

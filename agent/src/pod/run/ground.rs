@@ -3,8 +3,8 @@
 
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
-use crate::dns;
 use crate::events::Kind::{Normal, Warning};
+use crate::events::NodeNote;
 use crate::pod::spec::{Origin, Pod};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
@@ -100,7 +100,7 @@ async fn networked(task: Task<'_>) -> Result<(), Trouble> {
 async fn wanted(task: Task<'_>) -> Result<(String, Option<Users>), String> {
     let Task { deps, pod, .. } = task;
     name_fits(pod, &deps.node.cluster_domain)?;
-    tell_resolver(task).await;
+    tell_resolver(task).await?;
     let handler = match pod.runtime_class.as_str() {
         "" => String::new(),
         class => match deps.api.runtime_handler(class).await {
@@ -128,20 +128,23 @@ fn name_fits(pod: &Pod, cluster_domain: &str) -> Result<(), String> {
     ))
 }
 
-/// A pod of files needs no cluster.
-async fn tell_resolver(task: Task<'_>) {
+/// What there is to say of its resolver; without one nothing is begun. A pod of files needs no cluster.
+async fn tell_resolver(task: Task<'_>) -> Result<(), String> {
     let Task { deps, pod, .. } = task;
-    let formed = dns::of_pod(pod, &deps.node.resolver);
+    let formed = deps.node.resolver.of_pod(pod).await.map_err(|error| error.to_string())?;
     if formed.missing && pod.origin != Origin::Run {
-        let message = format!(
-            "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-            pod.formatted()
-        );
+        let message = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+        if let Some(recorder) = &deps.recorder {
+            let (kind, reason) = (Warning, "MissingClusterDNS");
+            recorder.node(NodeNote { kind, reason, message: message.to_owned() });
+        }
+        let message = format!("pod: {:?}. {message}", pod.formatted());
         task.tell(Warning, "MissingClusterDNS", message).await;
     }
     for message in formed.omitted {
         task.tell(Warning, "DNSConfigForming", message).await;
     }
+    Ok(())
 }
 
 /// The pod's range of users, when it wants its own.

@@ -9,18 +9,19 @@ use gantry_proto::cri::{self as wire, NamespaceMode};
 use super::NodeConfig;
 use super::observe::{CONFIG_SOURCE, POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
 use super::resources;
-use crate::dns;
+use crate::dns::DnsConfig;
 use crate::pod::spec::security::SeLinux;
 use crate::pod::spec::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
 use crate::runtime::Users;
 
-/// The same pod and attempt always give the same config: containers are created with it.
+/// The same pod and attempt always give the same config but for the resolver, which is as it is now:
+/// containers are created with it.
 pub(super) fn sandbox(
     pod: &Pod,
     attempt: u32,
     cgroup_parent: &str,
     users: Option<Users>,
-    node: &NodeConfig,
+    (node, dns): (&NodeConfig, DnsConfig),
 ) -> wire::PodSandboxConfig {
     let mut labels: BTreeMap<String, String> = pod.labels.clone().into_iter().collect();
     labels.extend(pod_labels(pod));
@@ -34,7 +35,6 @@ pub(super) fn sandbox(
             annotations.insert(CONFIG_SOURCE.to_owned(), "api".to_owned());
         }
     }
-    let dns = dns::of_pod(pod, &node.resolver).config;
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     wire::PodSandboxConfig {
         metadata: Some(wire::PodSandboxMetadata {

@@ -15,17 +15,18 @@ pub(super) fn node() -> NodeConfig {
     NodeConfig {
         pod_logs_dir: "/var/log/pods".into(),
         memory_capacity: 1 << 30,
-        resolver: Arc::new(Resolver {
-            pods: DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() },
-            host: DnsConfig { servers: vec!["127.0.0.53".into()], ..DnsConfig::default() },
-            ..Resolver::default()
-        }),
+        resolver: Arc::default(),
         cgroup_v2: false,
         swap: false,
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: "cluster.local".into(),
     }
+}
+
+/// And a resolver as it was read.
+fn with(node: &NodeConfig) -> (&NodeConfig, DnsConfig) {
+    (node, DnsConfig { servers: vec!["10.0.0.1".into()], ..DnsConfig::default() })
 }
 
 /// containerd takes `127.0.0.1:5000` for a URL that is none, and shows `reg.io` to nobody.
@@ -40,7 +41,8 @@ fn credentials_name_no_server() {
 #[test]
 fn a_sandbox_has_the_kubelets_labels_and_folder() {
     let annotations = BTreeMap::from([("note".to_owned(), "x".to_owned())]);
-    let config = sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, "/kubepods/x", None, &node());
+    let config =
+        sandbox_config::sandbox(&Pod { annotations, ..pod() }, 2, "/kubepods/x", None, with(&node()));
     let metadata = config.metadata.unwrap();
     assert_eq!((metadata.name.as_str(), metadata.uid.as_str(), metadata.attempt), ("web", "uid-1", 2));
     assert_eq!(config.log_directory, "/var/log/pods/default_web_uid-1");
@@ -70,18 +72,11 @@ fn namespaces_follow_the_pod() {
     assert_eq!(modes(host), [Node, Node, Node]);
 }
 
-#[test]
-fn a_pod_on_the_hosts_network_has_the_hosts_resolver() {
-    let namespaces = Namespaces { host_network: true, ..Namespaces::default() };
-    let config = sandbox_config::sandbox(&Pod { namespaces, ..pod() }, 0, "", None, &node());
-    assert_eq!(config.dns_config.unwrap().servers, ["127.0.0.53"]);
-}
-
 /// `kubectl debug --profile=sysadmin`: containerd refused it in a sandbox that is not described as privileged.
 #[test]
 fn an_ephemeral_container_may_be_the_privileged_one() {
     let privileged = |pod: &Pod| {
-        let config = sandbox_config::sandbox(pod, 0, "", None, &node());
+        let config = sandbox_config::sandbox(pod, 0, "", None, with(&node()));
         config.linux.unwrap().security_context.unwrap().privileged
     };
     let plain = pod();
@@ -166,7 +161,7 @@ fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
         ..container("web")
     };
     let pod = Pod { security, subdomain: "sub".into(), fqdn: true, containers: vec![web], ..pod() };
-    let sandbox = sandbox_config::sandbox(&pod, 0, "", None, &node());
+    let sandbox = sandbox_config::sandbox(&pod, 0, "", None, with(&node()));
     assert_eq!(sandbox.hostname, "web.sub.default.svc.cluster.local");
     let linux = sandbox.linux.unwrap();
     assert_eq!(linux.sysctls.get("net.ipv4.tcp_syncookies").map(String::as_str), Some("1"));
@@ -370,7 +365,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     assert_eq!((&bound.uid_mappings, &bound.gid_mappings), (&ids, &ids));
     let own =
         config.linux.unwrap().security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
-    let sandbox = sandbox_config::sandbox(&pod, 0, "", users, &node()).linux.unwrap();
+    let sandbox = sandbox_config::sandbox(&pod, 0, "", users, with(&node())).linux.unwrap();
     let of_pod = sandbox.security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
     assert_eq!(own, of_pod);
     assert_eq!((own.mode(), own.uids, own.gids), (wire::NamespaceMode::Pod, ids.clone(), ids));
@@ -423,7 +418,7 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
     assert_eq!((held.cpu_quota, held.memory_limit_in_bytes), (100_000, 1 << 20));
     let pages = held.hugepage_limits.first().unwrap();
     assert_eq!((pages.page_size.as_str(), pages.limit), ("2MB", 4 << 20));
-    let config = sandbox_config::sandbox(&pod, 0, "", None, &node());
+    let config = sandbox_config::sandbox(&pod, 0, "", None, with(&node()));
     assert_eq!(config.annotations.get("kubernetes.io/config.source").map(String::as_str), Some("api"));
     let sandbox = config.linux.unwrap();
     assert_eq!(sandbox.overhead.unwrap().memory_limit_in_bytes, 1 << 20);

@@ -2,7 +2,6 @@
 //! never reads a log. Called by [`super`].
 
 use super::query;
-use crate::logs::line::Stream;
 
 /// What part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,8 +13,8 @@ pub(super) struct Options {
     pub(super) since: Option<i64>,
     pub(super) tail: Option<u64>,
     pub(super) limit: Option<u64>,
-    /// Both when none.
-    pub(super) stream: Option<Stream>,
+    /// One of the two alone.
+    pub(super) stream: Option<&'static str>,
 }
 
 /// Why a request is refused.
@@ -47,8 +46,8 @@ impl Options {
         let time = time.map(|time| time.ok_or(Bad::Query)).transpose()?;
         let stream = match query::first(pairs, "stream") {
             None | Some("" | "All") => None,
-            Some("Stdout") => Some(Stream::Stdout),
-            Some("Stderr") => Some(Stream::Stderr),
+            Some("Stdout") => Some("Stdout"),
+            Some("Stderr") => Some("Stderr"),
             Some(_) => return Err(Bad::Value),
         };
         let too_small = tail.is_some_and(|tail| tail < 0)
@@ -101,7 +100,7 @@ mod tests {
         assert_eq!(parse("sinceTime=2023-11-14T22:13:20Z").unwrap().since, Some(NOW));
         assert_eq!(parse("tail=3&tailLines=9").unwrap().tail, Some(3));
         assert_eq!(parse("tail=all&tailLines=9").unwrap().tail, None);
-        assert_eq!(parse("stream=Stderr").unwrap().stream, Some(Stream::Stderr));
+        assert_eq!(parse("stream=Stderr").unwrap().stream, Some("Stderr"));
     }
 
     #[test]

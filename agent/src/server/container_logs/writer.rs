@@ -5,7 +5,7 @@ use axum::body::Bytes;
 use tokio::sync::mpsc;
 
 use super::options::{Options, nanos};
-use crate::logs::line::{Line, Stream, parse};
+use crate::logs::line::{Line, parse};
 
 /// Collected before it is sent.
 const PIECE: usize = 32 << 10;
@@ -26,7 +26,6 @@ pub(super) struct Writer {
     piece: Vec<u8>,
     timestamps: bool,
     since: Option<i64>,
-    stream: Option<Stream>,
     remain: u64,
     /// The last entry ended its line: a time may be put before the next.
     at_line_start: bool,
@@ -39,7 +38,6 @@ impl Writer {
             piece: Vec::new(),
             timestamps: options.timestamps,
             since: options.since,
-            stream: options.stream,
             remain: options.limit.unwrap_or(u64::MAX),
             at_line_start: true,
         }
@@ -50,7 +48,7 @@ impl Writer {
         let Some(line) = parse(entry) else { return Flow::On };
         let at_line_start = std::mem::replace(&mut self.at_line_start, !line.partial);
         let early = self.since.is_some_and(|since| nanos(&line.time).is_none_or(|time| time < since));
-        if early || self.stream.is_some_and(|stream| stream != line.stream) {
+        if early {
             return Flow::On;
         }
         self.put(&line, at_line_start);
@@ -145,7 +143,6 @@ mod tests {
              2026-01-01T00:00:03.000000000+01:00 d\n"
         );
         assert_eq!(written(&Options { limit: Some(3), ..none.clone() }, &ENTRIES), "a\nb");
-        assert_eq!(written(&Options { stream: Some(Stream::Stderr), ..none.clone() }, &ENTRIES), "d\n");
         // By time, not by text: the last entry is an hour older than it looks.
         let since = Options { since: nanos("2026-01-01T00:00:01Z"), ..none };
         assert_eq!(written(&since, &ENTRIES), "bc\n");

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
 use crate::beyond::Beyond;
+use crate::registration::machine::of_system;
 use crate::server::stats::blkio::Entry;
 use crate::server::stats::filesystems;
 use crate::server::stats::group::Detail;
@@ -37,6 +38,19 @@ pub(super) fn machine(machine: &Machine, text: &mut Text) {
         text.family(name, help, Kind::Gauge);
         text.sample(name, &labels, value);
     }
+    text.family("machine_scrape_error", "1 when the machine could not be looked at, else 0.", Kind::Gauge);
+    text.sample("machine_scrape_error", &[], 0.0);
+    let (kernel, os) = of_system();
+    let labels = [
+        // cAdvisor is no part of this, and Docker neither.
+        ("cadvisorRevision", ""),
+        ("cadvisorVersion", ""),
+        ("dockerVersion", ""),
+        ("kernelVersion", &kernel),
+        ("osVersion", &os),
+    ];
+    text.family("cadvisor_version_info", "What runs here; always 1.", Kind::Gauge);
+    text.sample("cadvisor_version_info", &labels, 1.0);
 }
 
 /// A pod, a container, or the whole machine, with cAdvisor's labels.
@@ -85,13 +99,13 @@ impl Row<'_> {
     }
 }
 
-/// The pod's cgroup, as the driver cgroupfs names it.
-fn cgroup(pod: Option<&Pod>, uid: &str) -> String {
+/// The pod's cgroup below that of all pods, as the driver cgroupfs names it.
+fn cgroup(pods: &str, pod: Option<&Pod>, uid: &str) -> String {
     let class = pod.and_then(|pod| pod.status.as_ref()).and_then(|status| status.qos_class.as_deref());
     match class {
-        Some("Guaranteed") => format!("/kubepods/pod{uid}"),
-        Some("Burstable") => format!("/kubepods/burstable/pod{uid}"),
-        _ => format!("/kubepods/besteffort/pod{uid}"),
+        Some("Guaranteed") => format!("{pods}/pod{uid}"),
+        Some("Burstable") => format!("{pods}/burstable/pod{uid}"),
+        _ => format!("{pods}/besteffort/pod{uid}"),
     }
 }
 
@@ -110,7 +124,7 @@ fn image(pod: Option<&Pod>, container: &str) -> String {
         .unwrap_or_default()
 }
 
-fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
+fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>], tree: &str) -> Vec<Row<'a>> {
     let node = &summary.node;
     let mut rows = vec![Row {
         at: 0,
@@ -129,7 +143,7 @@ fn rows<'a>(summary: &'a Summary, pods: &'a [Arc<Pod>]) -> Vec<Row<'a>> {
     for stats in &summary.pods {
         let uid = stats.pod_ref.uid.as_str();
         let api = pods.iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(AsRef::as_ref);
-        let group = cgroup(api, uid);
+        let group = cgroup(tree, api, uid);
         rows.push(Row {
             at: rows.len(),
             id: group.clone(),
@@ -189,11 +203,11 @@ fn one<'a>(value: Option<u64>, time: i64) -> Vec<Sample<'a>> {
     value.map(|value| (Vec::new(), value as f64, time)).into_iter().collect()
 }
 
-/// Everything of everybody.
+/// Everything of everybody; `tree` is the cgroup of all pods.
 pub(super) fn containers(
     summary: Option<&Summary>,
     pods: &[Arc<Pod>],
-    machine: &Machine,
+    (machine, tree): (&Machine, &str),
     beyond: &Beyond,
     text: &mut Text,
 ) {
@@ -201,7 +215,7 @@ pub(super) fn containers(
     text.family("container_scrape_error", "1 when containers could not be looked at, else 0.", Kind::Gauge);
     text.sample("container_scrape_error", &[], failed);
     let Some(summary) = summary else { return };
-    let rows = rows(summary, pods);
+    let rows = rows(summary, pods, tree);
     processor(&rows, machine, text);
     memory(&rows, text);
     details(&rows, machine, beyond, text);
@@ -410,11 +424,11 @@ mod tests {
         let (ooms, told) = tokio::sync::watch::channel(Ooms::default());
         ooms.send_modify(|ooms| assert!(ooms.add("abc") && ooms.add("abc") && ooms.add("other")));
         let beyond = Beyond { ooms: Some(told), ..Beyond::default() };
-        containers(Some(&summary), &pods, &machine, &beyond, &mut text);
+        containers(Some(&summary), &pods, (&machine, "/kubepods"), &beyond, &mut text);
         let text = text.finish();
         let of = "container=\"c\",id=\"/kubepods/burstable/podu/abc\",image=\"nginx:1\",name=\"abc\",namespace=\"ns\",pod=\"web\"";
         let mut told = Text::new();
-        pressure(&rows(&summary, &pods), &mut told);
+        pressure(&rows(&summary, &pods, "/kubepods"), &mut told);
         let text = text + &told.finish();
         for line in [
             format!("container_cpu_usage_seconds_total{{{of},cpu=\"total\"}} 2 1700000000000"),
@@ -428,6 +442,43 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
         }
     }
+
+    /// With `cgroupRoot: /x` nothing was found below /kubepods.
+    #[test]
+    fn ids_are_cgroups_and_those_of_pods_are_below_the_root_of_pods() {
+        let machine = Machine::new().unwrap();
+        let group = |path: &str| machine.detail(path).user_seconds.is_some();
+        // A tree that is there, wherever this runs: the machine's own cgroups.
+        let (uid, tree) = ("u", "/x/kubepods");
+        let ids: Vec<String> = ["Guaranteed", "Burstable", "BestEffort"]
+            .map(|class| {
+                let pod = json!({ "metadata": {}, "status": { "qosClass": class } });
+                cgroup(tree, Some(&serde_json::from_value(pod).unwrap()), uid)
+            })
+            .into();
+        assert_eq!(ids, ["/x/kubepods/podu", "/x/kubepods/burstable/podu", "/x/kubepods/besteffort/podu"]);
+        assert!(group("/") && !group("/x/kubepods/podu"));
+        let of_pod = PodStats {
+            pod_ref: PodReference { name: "web".into(), namespace: "ns".into(), uid: "u".into() },
+            containers: vec![ContainerStats { id: "abc".into(), ..ContainerStats::default() }],
+            ..PodStats::default()
+        };
+        let summary = Summary { pods: vec![of_pod], ..Summary::default() };
+        let rows: Vec<String> = rows(&summary, &[], tree).into_iter().map(|row| row.id).collect();
+        assert_eq!(rows, ["/", "/x/kubepods/besteffort/podu", "/x/kubepods/besteffort/podu/abc"]);
+    }
+
+    #[test]
+    fn the_machine_and_what_runs_on_it() {
+        let mut text = Text::new();
+        super::machine(&Machine::new().unwrap(), &mut text);
+        let text = text.finish();
+        assert!(text.contains("machine_scrape_error 0\n"), "{text}");
+        let info = text.lines().find(|line| line.starts_with("cadvisor_version_info{")).unwrap();
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        assert!(info.contains(&format!("kernelVersion=\"{kernel}\",osVersion=\"")), "{info}");
+    }
+
     #[test]
     fn processes_and_disks_of_a_container() {
         use crate::server::stats::blkio::Table;
@@ -438,7 +489,7 @@ mod tests {
         let container = ContainerStats { name: "c".into(), id: "abc".into(), ..ContainerStats::default() };
         let stats = PodStats { containers: vec![container], ..PodStats::default() };
         let summary = Summary { pods: vec![stats], ..Summary::default() };
-        let rows = rows(&summary, &[]);
+        let rows = rows(&summary, &[], "/kubepods");
         let entry = |table, operation: &str, value| Entry {
             table,
             device: (4095, 7),

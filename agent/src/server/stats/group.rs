@@ -88,7 +88,7 @@ impl Machine {
             failures: field(&events, "max"),
             kills: field(&events, "oom_kill"),
             memory_limit: limit(file("memory.max")),
-            reservation: limit(file("memory.low")),
+            reservation: limit(file("memory.min")),
             swap_limit: limit(file("memory.swap.max")),
             // Back from the weight that shares were turned into.
             shares: weight.map(|weight| weight.saturating_sub(1) * 262_142 / 9_999 + 2),

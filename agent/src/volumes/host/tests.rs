@@ -351,3 +351,36 @@ async fn an_image_volume_is_the_runtimes_and_read_only() {
     assert_eq!((image.id.as_str(), image.written.as_str()), ("sha256:1", "reg.io/data:v1"));
     place.volumes.tear_down(&pod.uid).await.unwrap();
 }
+
+#[tokio::test]
+async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
+    let place = Place::new();
+    let metrics = Arc::new(Metrics::default());
+    let volumes = place.volumes.clone().counted_in(metrics.clone());
+    let empty = VolumeSource::EmptyDir { memory: false, size_limit: None };
+    let list = vec![
+        volume("scratch", empty.clone()),
+        volume("late", config_map("late")),
+        // No container mounts it.
+        volume("unused", empty),
+    ];
+    let with = Container { mounts: vec![mount("scratch", "/s"), mount("late", "/l")], ..container("web") };
+    let pod = Pod { volumes: list, containers: vec![with], ..pod() };
+    volumes.set_up(&pod).await.unwrap_err();
+    let count = |wanted, there| Count { wanted, there };
+    let of = |plugin: &str| volumes.counts().get(plugin).copied();
+    assert_eq!(of("kubernetes.io/empty-dir"), Some(count(1, 1)));
+    assert_eq!(of("kubernetes.io/configmap"), Some(count(1, 0)));
+    let took = |plugin, operation, status| {
+        metrics.storage_operation_duration.count([plugin, operation, status, "false"])
+    };
+    assert_eq!(took("kubernetes.io/empty-dir", "volume_mount", "success"), 1);
+    assert_eq!(took("kubernetes.io/configmap", "volume_mount", "fail-unknown"), 1);
+    crate::pod::count::volumes(&metrics, &volumes.counts());
+    assert_eq!(metrics.total_volumes.get(["kubernetes.io/configmap", "desired_state_of_world"]), Some(1.0));
+    assert_eq!(metrics.total_volumes.get(["kubernetes.io/configmap", "actual_state_of_world"]), None);
+    volumes.tear_down(&pod.uid).await.unwrap();
+    assert_eq!(took("kubernetes.io/empty-dir", "volume_unmount", "success"), 1);
+    assert_eq!(took("kubernetes.io/configmap", "volume_unmount", "success"), 0, "it was never there");
+    assert_eq!(volumes.counts().len(), 0);
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::events::Kind;
-use crate::pod::spec::Role;
+use crate::pod::spec::{Origin, Role};
 use crate::pod::status::ConditionKind;
 use crate::pod::tests::in_role;
 
@@ -307,4 +307,42 @@ async fn a_pod_that_does_not_end_is_told_in_upstreams_words() {
         let answer = r#""rpc error: code = Unknown desc = a \"busy\" mount""#;
         assert_eq!(told, [format!("error killing pod: {words}: {answer}")]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_waits_for_the_nodes_resolver_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("resolv.conf");
+    let mut world = World::new();
+    let source = crate::dns::source::Source::File(path.clone());
+    world.node.resolver = Arc::new(crate::dns::Resolver { source, ..Default::default() });
+    let handle = world.start(pod());
+    let why = format!("Failed to create pod sandbox: open {}: no such file or directory", path.display());
+    let told = |handle: &PodHandle| {
+        handle.events().iter().any(|e| e.note.reason == "FailedCreatePodSandBox" && e.note.message == why)
+    };
+    until(&handle, "told", |_| told(&handle)).await;
+    assert_eq!(world.runtime.count("run-sandbox"), 0);
+    std::fs::write(&path, "nameserver 10.0.0.1\n").unwrap();
+    until_running(&handle).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_a_resolver_is_told_of_the_node_too() {
+    let server = crate::fake_apiserver::FakeApiServer::default();
+    let mut world = World::new();
+    let (recorder, queue) = crate::events::sink::queue(world.clock.clone());
+    let (_pods, pods) = watch::channel(Arc::from([]));
+    drop(crate::events::sink::run(Some(server.client()), "n1", queue, pods));
+    let deps = Deps { recorder: Some(recorder), ..world.deps() };
+    let (worker, handle) = Worker::new(Pod { origin: Origin::Static, ..pod() }, deps);
+    world.workers.spawn(worker.run());
+    until_running(&handle).await;
+    let text = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+    let of_node = server.until("the node's", |server| server.all("/api/v1/events").into_iter().next()).await;
+    assert_eq!((&of_node["reason"], &of_node["message"]), (&"MissingClusterDNS".into(), &text.into()));
+    assert_eq!(of_node["involvedObject"]["kind"], "Node");
+    let events = handle.events();
+    let of_pod = events.iter().find(|event| event.note.reason == "MissingClusterDNS").unwrap();
+    assert_eq!(of_pod.note.message, format!("pod: \"web_default(uid-1)\". {text}"));
 }
