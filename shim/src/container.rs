@@ -6,6 +6,7 @@ mod devices;
 mod propagation;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod target;
 pub(crate) mod update;
 
 use std::fs;

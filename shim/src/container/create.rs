@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, devices, propagation, reserved};
+use super::{START_FILE, accounts, devices, propagation, reserved, target};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
@@ -30,7 +30,7 @@ use crate::timeline::unix_nanos;
 /// # Errors
 /// What is wrong with the request, or with this node; nothing is left behind.
 pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest) -> Result<String, Error> {
-    let config = request.config.ok_or(spec::Error::Missing("config"))?;
+    let mut config = request.config.ok_or(spec::Error::Missing("config"))?;
     let metadata = config.metadata.clone().ok_or(spec::Error::Missing("config.metadata"))?;
     if metadata.name.is_empty() {
         return Err(spec::Error::Missing("config.metadata.name").into());
@@ -40,6 +40,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     if sandbox.state() != SandboxState::Ready {
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
+    target::resolve(&node.store, &mut config, &sandbox.id)?;
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let id = new_id().map_err(|source| Error::Files {
         what: "get randomness for",

@@ -131,14 +131,7 @@ impl Checked {
     ) -> Result<StartContainer, Error> {
         let security = &self.security;
         let options = security.namespace_options.clone().unwrap_or_default();
-        let Namespaces { net, pid, ipc } = Namespaces::new(&options)?;
-        if pid == NamespaceMode::Sandbox && sandbox.namespaces.pid != cri::NamespaceMode::Pod as i32 {
-            return Err(Error::Invalid {
-                field: "namespace_options.pid",
-                value: "POD".into(),
-                expected: "the sandbox was made without a pid namespace to share",
-            });
-        }
+        let Namespaces { net, pid, ipc } = Namespaces::of_container(&options, &sandbox.namespaces)?;
         let privileged = security.privileged;
         if privileged && !sandbox.privileged {
             return Err(Error::Invalid {
@@ -165,6 +158,7 @@ impl Checked {
             no_new_privs: security.no_new_privs,
             oom_score_adj: oom_score(self.linux_resources.oom_score_adj)?,
             pid: pid.into(),
+            pid_target: if pid == NamespaceMode::Target { options.target_id } else { String::new() },
             ipc: ipc.into(),
             net: net.into(),
             privileged,
