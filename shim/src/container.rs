@@ -3,6 +3,8 @@
 mod accounts;
 pub(crate) mod create;
 mod devices;
+pub(crate) mod image_mounts;
+mod merged;
 mod propagation;
 pub(crate) mod start;
 pub(crate) mod stop;

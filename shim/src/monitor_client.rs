@@ -131,6 +131,9 @@ fn needs(op: &request::Op) -> (&'static str, u32) {
         request::Op::StartContainer(start) if start.pid() == NamespaceMode::Target => {
             ("the pid namespace of another container", 3)
         }
+        request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.image.is_some()) => {
+            ("the mount of an image", 3)
+        }
         request::Op::StartContainer(start) if start.tty || start.stdin => ("a terminal or stdin", 2),
         request::Op::StartContainer(start) if !start.seccomp_filter.is_empty() => ("a seccomp filter", 2),
         request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.recursive_readonly) => {

@@ -158,6 +158,9 @@ func init() {
 			return func(config *cri.PodSandboxConfig) {
 				to := config.Linux.SecurityContext.NamespaceOptions
 				to.Pid, to.Network, to.Ipc = pid, rest, rest
+				if rest == cri.NamespaceMode_NODE {
+					config.Hostname = ""
+				}
 			}
 		}
 		var node []string
