@@ -2,6 +2,7 @@
 //! Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
 //! the processes enter by themselves.
 
+pub(crate) mod detail;
 mod devices;
 mod layout;
 mod limit;
