@@ -100,6 +100,14 @@ pub enum Error {
     BadPath(String),
 }
 
+impl Error {
+    /// Whether a cgroup stays because of members that do not end.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Remove { source, .. } if source.kind() == io::ErrorKind::ResourceBusy)
+    }
+}
+
 /// One cgroup: a folder in each v1 hierarchy, or one on v2. May not exist yet.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
