@@ -31,7 +31,7 @@ pub mod monitor {
 
     /// Version spoken by this build; a monitor answers Hello with its own. A runtime speaks every
     /// version from 1 on, because monitors outlive it by months.
-    pub const PROTOCOL_VERSION: u32 = 2;
+    pub const PROTOCOL_VERSION: u32 = 3;
 }
 
 /// The `gantry` command's requests to an agent, `gantry.operator.v1`.

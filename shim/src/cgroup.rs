@@ -2,6 +2,7 @@
 //! Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
 //! the processes enter by themselves.
 
+pub(crate) mod detail;
 mod devices;
 mod layout;
 mod limit;
@@ -97,6 +98,14 @@ pub enum Error {
     /// A path that would leave the cgroup tree.
     #[error("cgroup path {0:?} is not absolute and plain")]
     BadPath(String),
+}
+
+impl Error {
+    /// Whether a cgroup stays because of members that do not end.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Remove { source, .. } if source.kind() == io::ErrorKind::ResourceBusy)
+    }
 }
 
 /// One cgroup: a folder in each v1 hierarchy, or one on v2. May not exist yet.

@@ -3,9 +3,12 @@
 mod accounts;
 pub(crate) mod create;
 mod devices;
+pub(crate) mod image_mounts;
+mod merged;
 mod propagation;
 pub(crate) mod start;
 pub(crate) mod stop;
+pub(crate) mod target;
 pub(crate) mod update;
 
 use std::fs;

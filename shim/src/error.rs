@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use tonic::{Code, Status};
 
+use crate::container::{image_mounts, target};
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
@@ -58,6 +59,11 @@ pub enum Error {
     NoPodStats(String),
     #[error("container {id} is {state}, not {wanted}")]
     WrongState { id: String, state: &'static str, wanted: &'static str },
+    /// As the kubelet looks for it, and counts it.
+    #[error("ImageVolumeMountFailed")]
+    ImageMount(#[source] image_mounts::Error),
+    #[error("invalid target container")]
+    Target(#[source] target::Error),
     /// As containerd words it: clients look for it.
     #[error("container is in {0} state")]
     NotRunning(&'static str),
@@ -125,15 +131,19 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 impl Error {
     fn code(&self) -> Code {
         match self {
-            Self::Lookup(LookupError::NotFound { .. }) | Self::NoImage(_) => Code::NotFound,
+            Self::Lookup(LookupError::NotFound { .. })
+            | Self::Target(target::Error::Missing { .. })
+            | Self::ImageMount(image_mounts::Error::Absent(_))
+            | Self::NoImage(_) => Code::NotFound,
             Self::Lookup(LookupError::Ambiguous { .. })
             | Self::Spec(_)
             | Self::Seccomp(_)
             | Self::Reference(_)
             | Self::BadStreams(_)
+            | Self::ImageMount(_)
             | Self::Auth(_) => Code::InvalidArgument,
             Self::Name(_) => Code::AlreadyExists,
-            Self::SandboxNotReady(_) | Self::WrongState { .. } => Code::FailedPrecondition,
+            Self::SandboxNotReady(_) | Self::WrongState { .. } | Self::Target(_) => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
             Self::NoPodStats(_) => Code::Unavailable,
             Self::Unkillable { .. } | Self::MonitorStuck { .. } | Self::StartStuck { .. } => {

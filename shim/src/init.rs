@@ -7,6 +7,7 @@ pub mod container;
 mod dev;
 pub mod exec;
 mod identity;
+mod images;
 mod mounts;
 pub mod pause;
 pub mod program;

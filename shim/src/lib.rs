@@ -29,6 +29,8 @@ mod feed;
 #[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]
+mod metrics;
+#[cfg(feature = "runtime")]
 mod monitor_client;
 #[cfg(feature = "runtime")]
 mod node;

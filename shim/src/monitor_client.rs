@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::{
-    Exited, Failure, Hello, PROTOCOL_VERSION, Request, Started, Welcome, reply, request,
+    Exited, Failure, Hello, NamespaceMode, PROTOCOL_VERSION, Request, Started, Welcome, reply, request,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -128,6 +128,12 @@ pub(crate) struct MonitorClient {
 fn needs(op: &request::Op) -> (&'static str, u32) {
     match op {
         request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
+        request::Op::StartContainer(start) if start.pid() == NamespaceMode::Target => {
+            ("the pid namespace of another container", 3)
+        }
+        request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.image.is_some()) => {
+            ("the mount of an image", 3)
+        }
         request::Op::StartContainer(start) if start.tty || start.stdin => ("a terminal or stdin", 2),
         request::Op::StartContainer(start) if !start.seccomp_filter.is_empty() => ("a seccomp filter", 2),
         request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.recursive_readonly) => {

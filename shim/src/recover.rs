@@ -19,7 +19,7 @@ use crate::error::{Error, chain};
 use crate::exit::ExitRecord;
 use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;
-use crate::sandbox::{launch, stop};
+use crate::sandbox::{launch, stop, stuck};
 use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
@@ -48,6 +48,9 @@ const SIGKILL: i32 = 9;
 /// A record that can't be read: serving without it would let the kubelet start a twin.
 pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     load(node)?;
+    if let Err(error) = stuck::resume(node) {
+        tracing::warn!("look for monitors that hung: {error}");
+    }
     let mut found = JoinSet::new();
     for sandbox in node.store.sandboxes() {
         found.spawn(find(node.clone(), sandbox));

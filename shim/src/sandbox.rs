@@ -7,6 +7,7 @@ pub(crate) mod network;
 mod pod_arguments;
 pub(crate) mod run;
 pub(crate) mod stop;
+pub(crate) mod stuck;
 pub(crate) mod update;
 
 pub(crate) use files::HOST_FILES;

@@ -13,6 +13,8 @@ pub(crate) mod user;
 use gantry_proto::cri;
 use gantry_proto::monitor::NamespaceMode;
 
+use crate::store::record::NamespaceModes;
+
 /// A request that can't be honoured.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
@@ -70,6 +72,32 @@ struct Namespaces {
 }
 
 impl Namespaces {
+    /// Of a sandbox.
+    fn of_sandbox(options: &cri::NamespaceOption) -> Result<Self, Error> {
+        let of = Self::new(options)?;
+        unsupported(of.pid == NamespaceMode::Target, "namespace_options.pid of a sandbox")?;
+        Ok(of)
+    }
+
+    /// Of a container. Whether the node's network, IPC and processes are its own is the sandbox's to say:
+    /// a container that asks otherwise has what its sandbox has, as under containerd. A pid namespace
+    /// can be its own all the same, or another container's.
+    fn of_container(options: &cri::NamespaceOption, sandbox: &NamespaceModes) -> Result<Self, Error> {
+        let of = Self::new(options)?;
+        let sandboxs = |mode: i32| match cri::NamespaceMode::try_from(mode) {
+            Ok(cri::NamespaceMode::Node) => NamespaceMode::Host,
+            _ => NamespaceMode::Sandbox,
+        };
+        if of.pid == NamespaceMode::Target && options.target_id.is_empty() {
+            return Err(Error::Missing("namespace_options.target_id"));
+        }
+        let pid = match of.pid {
+            NamespaceMode::Private | NamespaceMode::Target => of.pid,
+            NamespaceMode::Sandbox | NamespaceMode::Host => sandboxs(sandbox.pid),
+        };
+        Ok(Self { net: sandboxs(sandbox.network), pid, ipc: sandboxs(sandbox.ipc) })
+    }
+
     fn new(options: &cri::NamespaceOption) -> Result<Self, Error> {
         let shared = |mode: i32, field| match cri::NamespaceMode::try_from(mode) {
             Ok(cri::NamespaceMode::Pod) => Ok(NamespaceMode::Sandbox),
@@ -83,6 +111,7 @@ impl Namespaces {
         }
         let pid = match cri::NamespaceMode::try_from(options.pid) {
             Ok(cri::NamespaceMode::Container) => NamespaceMode::Private,
+            Ok(cri::NamespaceMode::Target) => NamespaceMode::Target,
             _ => shared(options.pid, "namespace_options.pid")?,
         };
         Ok(Self {
@@ -119,5 +148,42 @@ mod tests {
         let options = cri::NamespaceOption { network: Container.into(), ..Default::default() };
         let refused = Namespaces::new(&options).unwrap_err();
         assert_eq!(refused, Error::Unsupported { field: "namespace_options.network" });
+        let target = cri::NamespaceOption { pid: Target.into(), ..Default::default() };
+        let refused = Namespaces::of_sandbox(&target).unwrap_err();
+        assert_eq!(refused, Error::Unsupported { field: "namespace_options.pid of a sandbox" });
+    }
+
+    #[test]
+    fn a_containers_namespaces_are_its_sandboxs_but_for_pids_of_its_own_or_a_targets() {
+        use NamespaceMode::{Host, Private, Sandbox};
+        use cri::NamespaceMode::{Container, Node, Pod, Target};
+        // As kubelets send them, then as nobody should. Sandbox (pid, net and ipc), container, result.
+        for (sandbox, container, (pid, rest)) in [
+            ((Container, Pod), (Container, Pod), (Private, Sandbox)),
+            ((Pod, Pod), (Pod, Pod), (Sandbox, Sandbox)),
+            ((Node, Node), (Node, Node), (Host, Host)),
+            ((Node, Pod), (Node, Pod), (Host, Sandbox)),
+            ((Container, Node), (Container, Node), (Private, Host)),
+            ((Container, Pod), (Target, Pod), (NamespaceMode::Target, Sandbox)),
+            ((Pod, Pod), (Container, Pod), (Private, Sandbox)),
+            ((Container, Pod), (Pod, Pod), (Sandbox, Sandbox)),
+            ((Container, Pod), (Node, Node), (Sandbox, Sandbox)),
+            ((Node, Node), (Pod, Pod), (Host, Host)),
+            ((Node, Node), (Container, Pod), (Private, Host)),
+        ] {
+            let modes =
+                NamespaceModes { network: sandbox.1.into(), pid: sandbox.0.into(), ipc: sandbox.1.into() };
+            let mut options = cri::NamespaceOption {
+                network: container.1.into(),
+                pid: container.0.into(),
+                ipc: container.1.into(),
+                target_id: "t".into(),
+                ..Default::default()
+            };
+            let found = Namespaces::of_container(&options, &modes);
+            assert_eq!(found, Ok(Namespaces { net: rest, pid, ipc: rest }), "{sandbox:?} {container:?}");
+            options.target_id.clear();
+            assert_eq!(Namespaces::of_container(&options, &modes).is_err(), container.0 == Target);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! handlers call it off the async threads.
 
 mod disk;
-mod network;
+pub(crate) mod network;
 mod rate;
 
 use gantry_proto::cri;

@@ -77,10 +77,6 @@ const SMOKE: [&str; 10] = [
 /// After the others, one by one: these take the node from everyone.
 const ALONE: [(&str, Run); 1] = [("a_drained_node_is_empty_until_it_is_uncordoned", scaling::drain)];
 
-/// What waits for more of CRI in our own runtime, by the words it is refused with: there they must be, until it works.
-const WAITING: [(&str, &str); 1] =
-    [("debug_sees_the_processes_of_its_target", "namespace_options.pid is not supported yet")];
-
 /// How many run at a time: they wait most of theirs.
 const THREADS: usize = 5;
 
@@ -151,7 +147,7 @@ fn specs(cluster: &mut Cluster, filter: Option<&str>, tally: &Tally) {
         let next = || left.lock().ok()?.next();
         while let Some((name, body)) = next() {
             let start = Instant::now();
-            tally.count(run(shared, name, *body), name, start);
+            tally.count(Spec::run(shared, name, *body), name, start);
         }
     };
     std::thread::scope(|scope| {
@@ -161,26 +157,10 @@ fn specs(cluster: &mut Cluster, filter: Option<&str>, tally: &Tally) {
     });
     for (name, body) in ALONE.iter().filter(wanted) {
         let start = Instant::now();
-        tally.count(run(cluster, name, *body), name, start);
+        tally.count(Spec::run(cluster, name, *body), name, start);
     }
     let start = Instant::now();
     tally.count(cluster.check(), "every_program_of_the_cluster_runs_on", start);
-}
-
-fn run(cluster: &Cluster, name: &str, body: Run) -> Result<()> {
-    let outcome = Spec::run(cluster, name, body);
-    let on_ours = cluster.runtime_kind() == runtime::Kind::Gantry;
-    let Some((_, words)) = WAITING.iter().find(|(waiting, _)| on_ours && *waiting == name) else {
-        return outcome;
-    };
-    match outcome {
-        Err(error) if format!("{error:#}").contains(words) => {
-            println!("{name} waits for our runtime: {words}");
-            Ok(())
-        }
-        Err(error) => Err(error),
-        Ok(()) => bail!("it works on our runtime: take it from those that wait"),
-    }
 }
 
 fn cluster(folder: &Path) -> Result<Cluster> {

@@ -66,6 +66,37 @@ fn containers_of_a_pod_share_network_and_ipc_and_not_pids() -> Result<()> {
 }
 
 #[test]
+fn a_container_in_its_targets_pid_namespace_sees_it_and_ends_with_it() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "target")?;
+    let target = pod.start(&pod::container_config("target", &ready.image, &["/workload", "sleep", "60"]))?;
+    let joining = |name: &str, command: &[&str]| {
+        let mut config = pod::container_config(name, &ready.image, command);
+        pod::with_security(&mut config, |security| {
+            let options = security.namespace_options.get_or_insert_default();
+            options.pid = gantry_proto::cri::NamespaceMode::Target.into();
+            // As a kubelet sends it, and short.
+            options.target_id = target.chars().take(16).collect();
+        });
+        config
+    };
+    let guest = pod.start(&joining("guest", &["/workload", "sleep", "60"]))?;
+    let look = pod.start(&joining("look", &["/workload", "ls-proc"]))?;
+    assert_eq!(pod::await_exit(&ready.node, &look)?.exit_code, 0);
+    let seen = pod.log("look")?;
+    assert!(seen.starts_with("1 workload"), "the target is pid 1: {seen}");
+    assert_eq!(seen.lines().count(), 3, "target, guest and who looks: {seen}");
+    // The end of a guest is its own, that of the target everybody's.
+    let status = pod::container_status(&ready.node, &target)?;
+    assert_eq!(status.state, i32::from(gantry_proto::cri::ContainerState::ContainerRunning));
+    let stop = gantry_proto::cri::StopContainerRequest { container_id: target.clone(), timeout: 0 };
+    ready.node.cri().stop_container(stop)?;
+    assert_eq!(pod::await_exit(&ready.node, &guest)?.exit_code, 137);
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
 fn rt_2_8_signals_are_as_a_program_expects_them() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "signals")?;

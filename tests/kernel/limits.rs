@@ -51,15 +51,42 @@ fn rt_5_3_a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
 fn an_oom_that_the_container_outlives_is_not_its_end() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "outlives")?;
-    let script = "/workload alloc 200; echo still here; exit 3";
+    let script = "/workload alloc 200; echo still here; read end < /end; exit 3";
     let mut config = pod::container_config("outlives", &ready.image, &["/bin/sh", "-c", script]);
     config.linux.get_or_insert_default().resources.get_or_insert_default().memory_limit_in_bytes = 32 << 20;
+    // The container waits at a pipe of ours until its OOM has been counted.
+    let pipe = ready.node.roots().path("end");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)?;
+    let host_path = pipe.to_string_lossy().into_owned();
+    config.mounts.push(cri::Mount { container_path: "/end".into(), host_path, ..Default::default() });
     let id = pod.start(&config)?;
+    poll("the OOM to be counted", Duration::from_secs(60), || {
+        let counted = oom_events(&ready.node, &id).map_err(|error| format!("{error:#}"))?;
+        let outlived = pod.log("outlives").is_ok_and(|log| log.contains("still here"));
+        if outlived && counted > 0 {
+            Ok(())
+        } else {
+            Err(format!("{counted} are counted, outlived: {outlived}"))
+        }
+    })?;
+    std::fs::write(&pipe, "end\n")?;
     let status = pod::await_exit(&ready.node, &id)?;
     assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"), "{status:?}");
-    assert!(pod.log("outlives")?.contains("still here"));
+    std::fs::remove_file(&pipe)?;
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
+}
+
+/// `container_oom_events_total` of a container, by its id among the labels.
+fn oom_events(node: &gantry_tests::node::Node, id: &str) -> Result<u64> {
+    let pods = node.cri().list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest::default())?.pod_metrics;
+    let mut containers = pods.into_iter().flat_map(|pod| pod.container_metrics);
+    let found = containers.find(|container| container.container_id == id).context("no metrics of it")?;
+    let mut metrics = found.metrics.into_iter();
+    let metric =
+        metrics.find(|metric| metric.name == "container_oom_events_total").context("no such metric")?;
+    assert_eq!(metric.label_values.get(3).map(String::as_str), Some(id), "{metric:?}");
+    Ok(metric.value.map_or(0, |value| value.value))
 }
 
 fn update(

@@ -8,6 +8,7 @@ mod events;
 mod exec;
 mod exec_stream;
 mod harness;
+mod image_mounts;
 mod images;
 mod isolation;
 mod kubelet_api;

@@ -338,6 +338,36 @@ fn an_unfinished_sandbox_that_cannot_be_undone_keeps_no_other_pod_from_being_ser
 }
 
 #[test]
+fn rt_2_5_a_monitor_that_sigkill_does_not_end_keeps_no_pod_from_being_stopped_and_removed() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let pod = Pod::run(&node, "stuck")?;
+    pod.start(&pod::container_config("stuck", &image, &["/workload", "sleep", "600"]))?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    // As a write to a disk that hangs: on v1 a frozen process does not even die. On v2 it does.
+    let above = format!("{}-monitors", node.roots().tag());
+    let frozen: Vec<_> = leakcheck::tagged_cgroups(node.roots().tag())?
+        .into_iter()
+        .filter(|folder| folder.ends_with(&above))
+        .flat_map(|folder| [(folder.join("freezer.state"), "FROZEN"), (folder.join("cgroup.freeze"), "1")])
+        .filter(|(file, _)| file.exists())
+        .collect();
+    let [(freezer, word)] = &frozen[..] else { anyhow::bail!("not one freezer: {frozen:?}") };
+    std::fs::write(freezer, word)?;
+    remove(&node, &sandbox)?;
+    let listed = node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?;
+    assert!(listed.items.is_empty(), "{listed:?}");
+    if *word == "FROZEN" {
+        let stays = leakcheck::tagged_cgroups(node.roots().tag())?;
+        assert!(stays.iter().any(|folder| folder.ends_with(format!("{above}/{sandbox}"))), "{stays:?}");
+        // The next runtime goes on waiting.
+        node.restart()?;
+    }
+    std::fs::write(freezer, if *word == "FROZEN" { "THAWED" } else { "0" })?;
+    node.assert_clean(&before)
+}
+
+#[test]
 fn rt_2_5_a_monitor_that_does_not_answer_keeps_neither_its_pod_nor_the_node_from_being_served() -> Result<()>
 {
     let Ready { mut node, registry: _registry, image, before } = ready()?;

@@ -132,6 +132,8 @@ calls! { runtime:
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
     list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
+    list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse;
+    list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse;
     update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
     update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) -> UpdatePodSandboxResourcesResponse;
 }

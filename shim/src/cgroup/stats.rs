@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::{Cgroup, Error};
 
 /// Above this a limit is none: the kernel rounds "no limit" to pages.
-const UNLIMITED: u64 = 1 << 62;
+pub(super) const UNLIMITED: u64 = 1 << 62;
 
 /// One reading. None where this node has no such controller or file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -82,7 +82,7 @@ pub struct Stall {
 }
 
 /// Text of a controller's file; None when there is none.
-type Read<'a> = &'a dyn Fn(&str, &str) -> Result<Option<String>, Error>;
+pub(super) type Read<'a> = &'a dyn Fn(&str, &str) -> Result<Option<String>, Error>;
 
 impl Cgroup {
     /// Reads the accounting files.
@@ -90,7 +90,13 @@ impl Cgroup {
     /// # Errors
     /// When the cgroup is gone, or a file can't be read.
     pub fn usage(&self) -> Result<Usage, Error> {
-        let read = |controller: &str, file: &str| -> Result<Option<String>, Error> {
+        let read = self.reader();
+        if self.layout.is_unified() { v2(&read) } else { v1(&read) }
+    }
+
+    /// Reads a controller's file.
+    pub(super) fn reader(&self) -> impl Fn(&str, &str) -> Result<Option<String>, Error> {
+        |controller, file| {
             let Some(folder) = self.layout.folder_of(controller, &self.path) else { return Ok(None) };
             let path = folder.join(file);
             match fs::read_to_string(&path) {
@@ -100,8 +106,7 @@ impl Cgroup {
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
                 Err(source) => Err(Error::Read { path, source }),
             }
-        };
-        if self.layout.is_unified() { v2(&read) } else { v1(&read) }
+        }
     }
 
     /// Bytes charged and not reclaimable at will; None when this node accounts no memory.
@@ -119,7 +124,7 @@ impl Cgroup {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
@@ -128,7 +133,7 @@ fn limit(text: &str) -> Option<u64> {
 }
 
 /// The value of `key` in a file of `key value` lines; 0 when it is not there.
-fn field(text: &str, key: &str) -> u64 {
+pub(super) fn field(text: &str, key: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
     line.and_then(number).unwrap_or(0)
 }
@@ -214,10 +219,12 @@ fn psi(text: &str) -> Option<Psi> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn reading<'a>(files: &'a [(&'a str, &'a str)]) -> impl Fn(&str, &str) -> Result<Option<String>, Error> {
+    pub(in super::super) fn reading<'a>(
+        files: &'a [(&'a str, &'a str)],
+    ) -> impl Fn(&str, &str) -> Result<Option<String>, Error> {
         |_: &str, file: &str| {
             Ok(files.iter().find(|(name, _)| *name == file).map(|(_, text)| (*text).to_owned()))
         }

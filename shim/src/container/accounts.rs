@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags};
 
+use super::merged;
 use crate::error::Error;
 use crate::spec::user::Accounts;
-use crate::sys::task;
 
 /// More than any account file of an image; no more is read.
 const MAX_ACCOUNTS: u64 = 4 << 20;
@@ -76,19 +75,13 @@ fn plain(layers_dir: &Path, layers: &[String], name: &str) -> Result<Found, Errn
     Ok(Found::Nothing)
 }
 
-/// Both files through a read-only overlay of the layers. On a thread of its own: a mount namespace and
-/// a working folder belong to the thread, and end with it.
+/// Both files through a read-only overlay of the layers.
 fn merged(layers_dir: &Path, layers: &[String], mount_point: &Path) -> Result<Accounts, Error> {
-    let (folder, names, target) = (layers_dir.to_owned(), layers.to_vec(), mount_point.to_owned());
-    let job = move || {
-        let root = match names.as_slice() {
-            [single] => rustix::fs::open(folder.join(single), FOLDER, Mode::empty())?,
-            _ => mount(&folder, &names, &target)?,
-        };
+    let job = |root: &OwnedFd| {
         let text = |name: &str| {
             let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
             let path = PathBuf::from("etc").join(name);
-            match rustix::fs::openat2(&root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            match rustix::fs::openat2(root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Ok(found) => file(&found).map(Option::unwrap_or_default),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(String::new()),
                 Err(errno) => Err(errno),
@@ -96,28 +89,7 @@ fn merged(layers_dir: &Path, layers: &[String], mount_point: &Path) -> Result<Ac
         };
         Ok(Accounts { passwd: text(PASSWD)?, group: text(GROUP)? })
     };
-    let fail = |errno| wrap("put together the layers of the image in", layers_dir, errno);
-    let thread = std::thread::Builder::new().name("accounts".to_owned()).spawn(job);
-    let thread = thread.map_err(|source| Error::Files {
-        what: "start a thread for",
-        path: layers_dir.to_owned(),
-        source,
-    })?;
-    thread.join().unwrap_or(Err(Errno::IO)).map_err(fail)
-}
-
-fn mount(layers_dir: &Path, layers: &[String], target: &Path) -> Result<OwnedFd, Errno> {
-    task::new_namespaces(libc::CLONE_NEWNS)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // Relative names keep the options short, as in init::rootfs.
-    rustix::process::chdir(layers_dir)?;
-    let options =
-        format!("lowerdir={},index=off,redirect_dir=nofollow,metacopy=off,xino=off", layers.join(":"));
-    let options = std::ffi::CString::new(options).map_err(|_| Errno::INVAL)?;
-    let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str())?;
-    rustix::fs::open(target, FOLDER, Mode::empty())
+    merged::with(layers_dir, layers, mount_point, job)
 }
 
 fn contents(folder: &OwnedFd, name: &str) -> Result<Option<String>, Errno> {

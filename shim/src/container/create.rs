@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, devices, propagation, reserved};
+use super::{START_FILE, accounts, devices, image_mounts, propagation, reserved, target};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
@@ -21,7 +21,7 @@ use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
 use crate::spec::user::User;
-use crate::store::record::{self, ContainerRecord, MountRecord, SandboxRecord, VERSION};
+use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
 use crate::store::{Container, ContainerState, SandboxState};
 use crate::timeline::unix_nanos;
 
@@ -30,7 +30,7 @@ use crate::timeline::unix_nanos;
 /// # Errors
 /// What is wrong with the request, or with this node; nothing is left behind.
 pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest) -> Result<String, Error> {
-    let config = request.config.ok_or(spec::Error::Missing("config"))?;
+    let mut config = request.config.ok_or(spec::Error::Missing("config"))?;
     let metadata = config.metadata.clone().ok_or(spec::Error::Missing("config.metadata"))?;
     if metadata.name.is_empty() {
         return Err(spec::Error::Missing("config.metadata.name").into());
@@ -40,6 +40,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     if sandbox.state() != SandboxState::Ready {
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
+    target::resolve(&node.store, &mut config, &sandbox.id)?;
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let id = new_id().map_err(|source| Error::Files {
         what: "get randomness for",
@@ -53,7 +54,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let folder = node.container_folder(&id);
     let (owned, parent, into) = (node.clone(), sandbox.record(), folder.clone());
     let job = move || {
-        let made = make(&owned, &parent, &image, &config, &id, &into);
+        let made = image_mounts::pin(&config, &pin)
+            .and_then(|mounted| make(&owned, &parent, &Pinned { image, mounted }, &config, &id, &into));
         if made.is_err() && into.exists() {
             // The failure is what the caller must hear; what stays is removed at the next start.
             if let Err(error) = crate::remove::tree(&into) {
@@ -74,14 +76,31 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     Ok(id)
 }
 
+/// The images that the container needs.
+struct Pinned {
+    /// Its own.
+    image: Arc<Image>,
+    /// One for each mount of the request that is of an image.
+    mounted: Vec<Option<Arc<Image>>>,
+}
+
+impl Pinned {
+    /// What the record has to hold.
+    fn layer_keys(&self) -> Vec<String> {
+        let all = std::iter::once(&self.image).chain(self.mounted.iter().flatten());
+        all.flat_map(|image| image.layer_keys()).cloned().collect()
+    }
+}
+
 fn make(
     node: &Node,
     sandbox: &SandboxRecord,
-    image: &Image,
+    pinned: &Pinned,
     config: &cri::ContainerConfig,
     id: &str,
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
+    let image = &pinned.image;
     let checked = spec::container::check(config, &node.config.unset_seccomp())?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
@@ -107,6 +126,7 @@ fn make(
     start.log_path.clone_from(&log_path);
     start.record_dir = folder.display().to_string();
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
+    image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
     resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
@@ -114,7 +134,7 @@ fn make(
         log_path,
         stop_signal,
         cgroup: cgroup_path,
-        ..new_record(node, sandbox, image, config, &checked, &user, id)
+        ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;
     Ok(record)
@@ -164,7 +184,7 @@ fn resolve_mounts(
     sandbox: &Path,
     readonly: bool,
 ) -> Result<(), Error> {
-    for mount in &mut start.mounts {
+    for mount in start.mounts.iter_mut().filter(|mount| mount.image.is_none()) {
         let source = Path::new(&mount.source);
         let wrap =
             |error| Error::Files { what: "prepare the mount source", path: source.to_owned(), source: error };
@@ -192,12 +212,13 @@ fn resolve_mounts(
 fn new_record(
     node: &Node,
     sandbox: &SandboxRecord,
-    image: &Image,
+    pinned: &Pinned,
     config: &cri::ContainerConfig,
     checked: &Checked,
     user: &User,
     id: &str,
 ) -> ContainerRecord {
+    let image = &pinned.image;
     let metadata = config.metadata.clone().unwrap_or_default();
     let named = config.image.clone().unwrap_or_default();
     let mounts = config.mounts.iter().map(|mount| MountRecord {
@@ -206,6 +227,11 @@ fn new_record(
         readonly: mount.readonly,
         propagation: mount.propagation,
         recursive_readonly: mount.recursive_read_only,
+        image: mount.image.as_ref().map(|image| MountedImage {
+            image: image.image.clone(),
+            user_specified_image: image.user_specified_image.clone(),
+            sub_path: mount.image_sub_path.clone(),
+        }),
     });
     ContainerRecord {
         version: VERSION,
@@ -217,7 +243,7 @@ fn new_record(
         image: if named.user_specified_image.is_empty() { named.image } else { named.user_specified_image },
         image_id: image.id.clone(),
         image_ref: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.clone()),
-        layers: image.layer_keys().to_vec(),
+        layers: pinned.layer_keys(),
         labels: config.labels.clone().into_iter().collect(),
         annotations: config.annotations.clone().into_iter().collect(),
         mounts: mounts.collect(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gantry_proto::monitor::{StartContainer, request};
 use prost::Message;
 
-use super::{START_FILE, start_error};
+use super::{START_FILE, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
 use crate::feed;
@@ -53,6 +53,10 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             let (layout, owned) = (node.layout.clone(), container.clone());
             tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
         };
+        if !start.pid_target.is_empty() {
+            // It may have ended since create looked.
+            target::check(&node.store, &start.pid_target, &sandbox.id)?;
+        }
         let _stage = container.spans.stage("clone");
         let start = client.start(request::Op::StartContainer(start));
         match tokio::time::timeout(SET_UP, start).await {

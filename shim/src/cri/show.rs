@@ -223,6 +223,12 @@ fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
         readonly: record.readonly,
         propagation: record.propagation,
         recursive_read_only: record.recursive_readonly,
+        image: record.image.as_ref().map(|from| cri::ImageSpec {
+            image: from.image.clone(),
+            user_specified_image: from.user_specified_image.clone(),
+            ..cri::ImageSpec::default()
+        }),
+        image_sub_path: record.image.as_ref().map(|from| from.sub_path.clone()).unwrap_or_default(),
         ..cri::Mount::default()
     }
 }

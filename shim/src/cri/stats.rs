@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::error::Error;
 use crate::node::Node;
-use crate::stats;
+use crate::{metrics, stats};
 
 async fn blocking<T: Send + 'static>(
     node: &Arc<Node>,
@@ -52,4 +52,8 @@ pub(super) async fn sandboxes(
     let filter = request.filter.unwrap_or_default();
     let stats = blocking(node, move |node| Ok(stats::sandboxes(node, &filter))).await?;
     Ok(cri::ListPodSandboxStatsResponse { stats })
+}
+
+pub(super) async fn metrics(node: &Arc<Node>) -> Result<Vec<cri::PodSandboxMetrics>, Status> {
+    blocking(node, |node| Ok(metrics::sandboxes(node))).await
 }

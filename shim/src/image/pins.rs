@@ -68,6 +68,21 @@ impl Images {
 }
 
 impl Pin {
+    /// One more image, for the same container. None: it is not here. Blocks.
+    pub(crate) fn also(&self, name_or_id: &str) -> Option<Arc<Image>> {
+        let inner = &self.images.inner;
+        loop {
+            let image = inner.store.find(name_or_id)?;
+            inner.store.hold(image.layer_keys());
+            if inner.store.image_record(&image.id).is_some() {
+                let mut pins = inner.pins.lock();
+                pins.entry(self.container.clone()).or_default().extend_from_slice(image.layer_keys());
+                return Some(image);
+            }
+            inner.store.release(image.layer_keys());
+        }
+    }
+
     /// The container is known, and unpins itself when it goes.
     pub(crate) fn keep(mut self) {
         self.kept = true;

@@ -12,7 +12,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
-use super::{Progress, Step, StepError, console, dev, identity, mounts, refuse, rootfs};
+use super::{Progress, Step, StepError, console, dev, identity, images, mounts, refuse, rootfs};
 use crate::sys;
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
@@ -88,8 +88,9 @@ fn build_root(
     let (Some(root), Some(cgroup)) = (&start.rootfs, &start.cgroup) else {
         return refuse(libc::EINVAL, "the request has no root file system or no cgroup");
     };
-    let sources = mounts::sources(&start.mounts)?;
+    let mut sources = mounts::sources(&start.mounts)?;
     rootfs::detach_from_host()?;
+    images::fill(&mut sources, &start.mounts, root, note)?;
     let shm = shared_memory(start, joined)?;
     // The network namespace first: a sysfs shows the one its mounter is in.
     for (namespace, kind, name) in [
@@ -108,6 +109,7 @@ fn build_root(
     dev::build(top.as_fd(), &shm, &start.devices)?;
     for (mount, source) in start.mounts.iter().zip(&sources) {
         // The one step that waits for other machines, when the source is on their disks.
+        let Some(source) = source else { continue };
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
         mounts::bind(top.as_fd(), mount, source)?;
     }

@@ -167,9 +167,12 @@ fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFla
 }
 
 /// The trees of the request's sources. Taken before the container's mount namespace lets go of the
-/// host's: a copy made then is still a peer of a shared mount, made later only its slave.
-pub(super) fn sources(mounts: &[Mount]) -> Result<Vec<OwnedFd>, StepError> {
-    mounts.iter().map(|mount| copy_tree(&mount.source, true)).collect()
+/// host's: a copy made then is still a peer of a shared mount, made later only its slave. None for an
+/// image, which is mounted after that.
+pub(super) fn sources(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>, StepError> {
+    let of_the_host =
+        |mount: &Mount| mount.image.is_none().then(|| copy_tree(&mount.source, true)).transpose();
+    mounts.iter().map(of_the_host).collect()
 }
 
 /// One mount of the request: the source's tree on the destination.

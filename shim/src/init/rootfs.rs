@@ -11,13 +11,15 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::{Step, StepError, refuse};
 
-/// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4). `volatile`
-/// because the last unmount happens in the exit path, where a sync would stall it (P6); an upper is
-/// never used twice.
-const OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off,volatile";
+/// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4).
+pub(super) const LOWER_OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off";
+
+/// With an upper: the last unmount happens in the exit path, where a sync would stall it (P6), and an upper
+/// is never used twice.
+const UPPER_OPTIONS: &str = "volatile";
 
 /// Data of mount(2) is one page.
-const MAX_OPTIONS: usize = 4095;
+pub(super) const MAX_OPTIONS: usize = 4095;
 
 /// Makes the mount namespace the child's own: what the host mounts still arrives, nothing goes back.
 pub(super) fn detach_from_host() -> Result<(), StepError> {
@@ -54,7 +56,9 @@ pub(super) fn mount(rootfs: &Rootfs) -> Result<OwnedFd, StepError> {
 }
 
 fn options(rootfs: &Rootfs) -> String {
-    format!("lowerdir={},upperdir={},workdir={},{OPTIONS}", rootfs.lower.join(":"), rootfs.upper, rootfs.work)
+    let lower = rootfs.lower.join(":");
+    let upper = format!("upperdir={},workdir={}", rootfs.upper, rootfs.work);
+    format!("lowerdir={lower},{upper},{LOWER_OPTIONS},{UPPER_OPTIONS}")
 }
 
 /// Makes `root` the root of this mount namespace and lets go of the host's (pivot_root(2), whose
@@ -87,6 +91,10 @@ mod tests {
             work: "/c/work".into(),
             ..Rootfs::default()
         };
-        assert_eq!(options(&rootfs), format!("lowerdir=b:a,upperdir=/c/upper,workdir=/c/work,{OPTIONS}"));
+        assert_eq!(
+            options(&rootfs),
+            "lowerdir=b:a,upperdir=/c/upper,workdir=/c/work,\
+             index=off,redirect_dir=nofollow,metacopy=off,xino=off,volatile"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use gantry_proto::monitor::{
-    Exited, Failure, ReopenLog, StartContainer, StartSandbox, Started, frame, reply,
+    Exited, Failure, NamespaceMode, ReopenLog, StartContainer, StartSandbox, Started, frame, reply,
 };
 
 use super::child::{self, Child, Input, Output, Phase};
@@ -60,8 +60,23 @@ impl Monitor {
         };
         let log = LogFile::open(&start.log_path).step(|| format!("open the log {}", start.log_path))?;
         let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
-        let spawned = spawn::container(start, namespaces, &self.null)?;
+        let target = self.target_of(start)?;
+        let spawned = spawn::container(start, namespaces, target, &self.null)?;
         self.follow(child, spawned, start.stdin_once, reply_to)
+    }
+
+    /// The first process of the container whose pid namespace is to be joined. It holds that namespace
+    /// while it runs: the kernel ends everyone in it with its init, which the target is or shares.
+    fn target_of(&self, start: &StartContainer) -> Result<Option<&OwnedFd>, StepError> {
+        if start.pid() != NamespaceMode::Target {
+            return Ok(None);
+        }
+        let id = &start.pid_target;
+        let running = self.children.get(id).filter(|child| matches!(child.phase, Phase::Running));
+        match running.and_then(|child| child.pidfd.as_ref()) {
+            Some(process) => Ok(Some(process)),
+            None => refuse(libc::ESRCH, format!("the target container {id} is not running")),
+        }
     }
 
     /// Whether this start was under way or done already: asked for by a runtime that died before it

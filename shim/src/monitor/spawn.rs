@@ -53,7 +53,7 @@ pub(super) struct Namespaces {
     ipc: Option<OwnedFd>,
     uts: Option<OwnedFd>,
     mnt: OwnedFd,
-    /// Shared by the containers, or None when each has its own.
+    /// Pause's, for the containers that share it; None on the host's.
     pid: Option<OwnedFd>,
 }
 
@@ -70,7 +70,7 @@ impl Namespaces {
             ipc: (start.ipc() != NamespaceMode::Host).then(|| open("ipc")).transpose()?,
             uts: (!start.host_network).then(|| open("uts")).transpose()?,
             mnt: open("mnt")?,
-            pid: (start.pid() == NamespaceMode::Sandbox).then(|| open("pid")).transpose()?,
+            pid: (start.pid() != NamespaceMode::Host).then(|| open("pid")).transpose()?,
         })
     }
 }
@@ -108,10 +108,12 @@ pub(super) fn pause(start: &StartSandbox, null: &OwnedFd) -> Result<Spawned, Ste
     }
 }
 
-/// Clones a container of the sandbox whose namespaces are given.
+/// Clones a container of the sandbox whose namespaces are given. `target` is the first process of the
+/// container whose pid namespace it joins, where it joins one.
 pub(super) fn container(
     start: &StartContainer,
     held: &Namespaces,
+    target: Option<&OwnedFd>,
     null: &OwnedFd,
 ) -> Result<Spawned, StepError> {
     let mut namespaces = CLONE_NEWNS;
@@ -130,10 +132,14 @@ pub(super) fn container(
     };
     let (ends, theirs) = streams_of(start)?;
     let (report, child_end) = pipe()?;
-    let birthplace = match (start.pid() == NamespaceMode::Sandbox, &held.pid) {
-        (false, _) => Birthplace::Here,
-        (true, Some(namespace)) => Birthplace::Namespace(namespace),
-        (true, None) => return refuse(libc::EINVAL, "the sandbox has no pid namespace to share"),
+    let birthplace = match (start.pid(), &held.pid, target) {
+        (NamespaceMode::Private | NamespaceMode::Host, ..) => Birthplace::Here,
+        (NamespaceMode::Sandbox, Some(namespace), _) => Birthplace::Namespace(namespace),
+        (NamespaceMode::Sandbox, None, _) => {
+            return refuse(libc::EINVAL, "the sandbox has no pid namespace to share");
+        }
+        (NamespaceMode::Target, _, Some(process)) => Birthplace::Of(process),
+        (NamespaceMode::Target, _, None) => return refuse(libc::EINVAL, "no target container is named"),
     };
     let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
     match clone_in(&birthplace, &args)? {

@@ -46,6 +46,14 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let start = StartContainer { mounts, ..StartContainer::default() };
     let error = old.tell(request::Op::StartContainer(start)).await.unwrap_err();
     assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
+    let start = StartContainer { pid: NamespaceMode::Target.into(), ..StartContainer::default() };
+    let mounts = vec![Mount { image: Some(Default::default()), ..Mount::default() }];
+    let mounting = StartContainer { mounts, ..StartContainer::default() };
+    for start in [start, mounting] {
+        let second = greeted_by(2).await.unwrap();
+        let error = second.tell(request::Op::StartContainer(start)).await.unwrap_err();
+        assert!(matches!(error, Error::TooOld { theirs: 2, needed: 3, .. }), "{error}");
+    }
     // What it does know is sent: this one hangs up instead of answering.
     let error = old.tell(request::Op::StartContainer(Default::default())).await.unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error}");

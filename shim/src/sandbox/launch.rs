@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
+use super::stuck;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::monitor_client::MonitorClient;
@@ -105,13 +106,18 @@ fn prepare(node: &Node, id: &str) -> Result<(UnixListener, fs::File, Cgroup), Er
     Ok((listener, log, cgroup))
 }
 
-/// What a monitor leaves: its socket and its cgroup. Kills it if it is stuck. Blocks.
+/// What a monitor leaves: its socket and its cgroup. Kills it if it is stuck; one that even then does not end
+/// keeps no pod from being stopped. Blocks.
 pub(super) fn clean_up(node: &Node, id: &str) -> Result<(), Error> {
     let path = node.monitor_sockets().join(socket_name(id));
     let unlinked = match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.map_err(|source| Error::Files { what: "remove", path, source }),
     };
-    Cgroup::new(&node.layout, &node.monitor_cgroup(id))?.remove()?;
+    let cgroup = Cgroup::new(&node.layout, &node.monitor_cgroup(id))?;
+    match cgroup.remove() {
+        Err(error) if error.is_busy() => stuck::leave(node, id, cgroup, &error),
+        removed => removed?,
+    }
     unlinked
 }

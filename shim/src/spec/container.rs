@@ -35,12 +35,13 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
-        unsupported(mount.image.is_some(), "mounts.image")?;
-        unsupported(!mount.image_sub_path.is_empty(), "mounts.image_sub_path")?;
         recursive_read_only(mount)?;
         unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
         absolute("mounts.container_path", &mount.container_path)?;
-        absolute("mounts.host_path", &mount.host_path)?;
+        match &mount.image {
+            Some(image) => image_mount(mount, image)?,
+            None => host_mount(mount)?,
+        }
     }
     for device in &config.devices {
         if device.permissions.contains(|letter| !matches!(letter, 'r' | 'w' | 'm')) {
@@ -63,6 +64,42 @@ fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Re
     profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
+}
+
+fn host_mount(mount: &cri::Mount) -> Result<(), Error> {
+    if !mount.image_sub_path.is_empty() {
+        return Err(Error::Invalid {
+            field: "mounts.image_sub_path",
+            value: mount.image_sub_path.clone(),
+            expected: "set with mounts.image only",
+        });
+    }
+    absolute("mounts.host_path", &mount.host_path)
+}
+
+/// Containerd's rules, and that a sub-path leads downwards.
+fn image_mount(mount: &cri::Mount, image: &cri::ImageSpec) -> Result<(), Error> {
+    super::handler("mounts.image.runtime_handler", &image.runtime_handler)?;
+    let invalid =
+        |field, value: &str, expected| Err(Error::Invalid { field, value: value.to_owned(), expected });
+    if !mount.host_path.is_empty() {
+        return invalid("mounts.host_path", &mount.host_path, "it must be empty while an image is mounted");
+    }
+    if !mount.readonly {
+        return invalid("mounts.readonly", "false", "it must be true while an image is mounted");
+    }
+    if mount.propagation() != cri::MountPropagation::PropagationPrivate {
+        let mode = mount.propagation().as_str_name();
+        return invalid("mounts.propagation", mode, "nothing is mounted below an image: PRIVATE");
+    }
+    if image.image.is_empty() {
+        return Err(Error::Missing("mounts.image.image"));
+    }
+    let sub_path = &mount.image_sub_path;
+    if sub_path.starts_with('/') || sub_path.contains('\0') || sub_path.split('/').any(|part| part == "..") {
+        return invalid("mounts.image_sub_path", sub_path, "a relative path without ..");
+    }
+    Ok(())
 }
 
 /// What the CRI says of the field, and containerd checks.
@@ -131,14 +168,7 @@ impl Checked {
     ) -> Result<StartContainer, Error> {
         let security = &self.security;
         let options = security.namespace_options.clone().unwrap_or_default();
-        let Namespaces { net, pid, ipc } = Namespaces::new(&options)?;
-        if pid == NamespaceMode::Sandbox && sandbox.namespaces.pid != cri::NamespaceMode::Pod as i32 {
-            return Err(Error::Invalid {
-                field: "namespace_options.pid",
-                value: "POD".into(),
-                expected: "the sandbox was made without a pid namespace to share",
-            });
-        }
+        let Namespaces { net, pid, ipc } = Namespaces::of_container(&options, &sandbox.namespaces)?;
         let privileged = security.privileged;
         if privileged && !sandbox.privileged {
             return Err(Error::Invalid {
@@ -165,6 +195,7 @@ impl Checked {
             no_new_privs: security.no_new_privs,
             oom_score_adj: oom_score(self.linux_resources.oom_score_adj)?,
             pid: pid.into(),
+            pid_target: if pid == NamespaceMode::Target { options.target_id } else { String::new() },
             ipc: ipc.into(),
             net: net.into(),
             privileged,
@@ -204,6 +235,8 @@ fn mount(from: &cri::Mount) -> Mount {
         readonly: from.readonly,
         recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),
+        // Which layers these are, the node knows.
+        image: None,
     }
 }
 

@@ -60,7 +60,7 @@ impl SandboxSpec {
         unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
         let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
-        let Namespaces { net, pid, ipc } = Namespaces::new(&options)?;
+        let Namespaces { net, pid, ipc } = Namespaces::of_sandbox(&options)?;
         let host_network = net == NamespaceMode::Host;
         // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
         let is_mapped = |port: &cri::PortMapping| port.host_port > 0 && !host_network;

@@ -1,5 +1,5 @@
 //! Counters of a pod's interfaces, from the view that /proc gives of pause's network namespace: no
-//! namespace is entered. Called by `stats`.
+//! namespace is entered. Called by `stats` and `metrics`.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,25 @@ use crate::error::Error;
 use crate::sandbox::network::IFNAME;
 use crate::store::record::Process;
 
-/// All interfaces but loopback; the default one is eth0, else the first.
-pub(super) fn usage(id: &str, pause: Process, timestamp: i64) -> Result<cri::NetworkUsage, Error> {
+/// One interface's columns of /proc/net/dev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub name: String,
+    pub received: Traffic,
+    pub sent: Traffic,
+}
+
+/// One direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub bytes: u64,
+    pub packets: u64,
+    pub errors: u64,
+    pub dropped: u64,
+}
+
+/// All interfaces but loopback.
+pub(crate) fn interfaces(id: &str, pause: Process) -> Result<Vec<Interface>, Error> {
     let wrap = |source: io::Error| Error::Process { id: id.to_owned(), pid: pause.pid, source };
     let text = fs::read_to_string(format!("/proc/{}/net/dev", pause.pid)).map_err(wrap)?;
     // Looked at afterwards: had the pid been given to another meanwhile, it would show now.
@@ -20,7 +37,19 @@ pub(super) fn usage(id: &str, pause: Process, timestamp: i64) -> Result<cri::Net
     if ticks != pause.start_time_ticks {
         return Err(wrap(rustix::io::Errno::SRCH.into()));
     }
-    let interfaces = parse(&text);
+    Ok(parse(&text))
+}
+
+/// All interfaces but loopback; the default one is eth0, else the first.
+pub(super) fn usage(id: &str, pause: Process, timestamp: i64) -> Result<cri::NetworkUsage, Error> {
+    let told = |from: Interface| cri::NetworkInterfaceUsage {
+        name: from.name,
+        rx_bytes: Some(UInt64Value { value: from.received.bytes }),
+        rx_errors: Some(UInt64Value { value: from.received.errors }),
+        tx_bytes: Some(UInt64Value { value: from.sent.bytes }),
+        tx_errors: Some(UInt64Value { value: from.sent.errors }),
+    };
+    let interfaces: Vec<_> = interfaces(id, pause)?.into_iter().map(told).collect();
     Ok(cri::NetworkUsage {
         timestamp,
         default_interface: interfaces
@@ -32,20 +61,23 @@ pub(super) fn usage(id: &str, pause: Process, timestamp: i64) -> Result<cri::Net
     })
 }
 
-/// Lines `name: rx_bytes packets errs …(8 columns) tx_bytes packets errs …`.
-fn parse(text: &str) -> Vec<cri::NetworkInterfaceUsage> {
-    let line = |line: &str| -> Option<cri::NetworkInterfaceUsage> {
+/// Lines `name: rx_bytes packets errs drop …(8 columns) tx_bytes packets errs drop …`.
+fn parse(text: &str) -> Vec<Interface> {
+    let line = |line: &str| -> Option<Interface> {
         let (name, columns) = line.split_once(':')?;
         let columns: Vec<&str> = columns.split_whitespace().collect();
-        let column = |at: usize| Some(UInt64Value { value: columns.get(at)?.parse().ok()? });
-        let (name, rx_bytes) = (name.trim(), column(0)?);
-        (name != "lo").then(|| cri::NetworkInterfaceUsage {
-            name: name.to_owned(),
-            rx_bytes: Some(rx_bytes),
-            rx_errors: column(2),
-            tx_bytes: column(8),
-            tx_errors: column(10),
-        })
+        let column = |at: usize| columns.get(at)?.parse().ok();
+        let traffic = |at: usize| {
+            Some(Traffic {
+                bytes: column(at)?,
+                packets: column(at + 1)?,
+                errors: column(at + 2)?,
+                dropped: column(at + 3)?,
+            })
+        };
+        let name = name.trim();
+        let interface = Interface { name: name.to_owned(), received: traffic(0)?, sent: traffic(8)? };
+        (name != "lo").then_some(interface)
     };
     text.lines().filter_map(line).collect()
 }
@@ -58,12 +90,11 @@ mod tests {
     fn loopback_is_left_out_and_the_columns_are_the_kernels() {
         let text = "Inter-|   Receive   |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes …\n\
                     lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n\
-                  eth0: 1000 10 1 0 0 0 0 0 2000 20 2 0 0 0 0 0\n";
+                  eth0: 1000 10 1 3 0 0 0 0 2000 20 2 4 0 0 0 0\n";
         let found = parse(text);
         let [eth0] = &found[..] else { panic!("{found:?}") };
-        let value = |from: &Option<UInt64Value>| from.as_ref().unwrap().value;
         assert_eq!(eth0.name, "eth0");
-        assert_eq!((value(&eth0.rx_bytes), value(&eth0.rx_errors)), (1000, 1));
-        assert_eq!((value(&eth0.tx_bytes), value(&eth0.tx_errors)), (2000, 2));
+        assert_eq!(eth0.received, Traffic { bytes: 1000, packets: 10, errors: 1, dropped: 3 });
+        assert_eq!(eth0.sent, Traffic { bytes: 2000, packets: 20, errors: 2, dropped: 4 });
     }
 }

@@ -159,6 +159,17 @@ pub(crate) struct MountRecord {
     pub propagation: i32,
     #[serde(default)]
     pub recursive_readonly: bool,
+    /// What is mounted in place of a path of the host.
+    #[serde(default)]
+    pub image: Option<MountedImage>,
+}
+
+/// The image of a mount, as the request names it: the kubelet's image collector compares.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct MountedImage {
+    pub image: String,
+    pub user_specified_image: String,
+    pub sub_path: String,
 }
 
 /// The container's process, from the moment its program runs.

@@ -7,6 +7,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// mountedImage adds the mount of an image.
+func mountedImage(image, subPath, at string) Change {
+	return mounted(&cri.Mount{Image: &cri.ImageSpec{Image: image}, ImageSubPath: subPath, ContainerPath: at, Readonly: true})
+}
+
 func init() {
 	register("mount/writable", func(t *T) {
 		host := t.Folder("data")
@@ -55,6 +60,72 @@ func init() {
 		text := t.RunPod("mount").Output("cat /data/file /data/inner/file", mounted(&cri.Mount{HostPath: t.Folder("inner"), ContainerPath: "/data/inner"}),
 			mounted(&cri.Mount{HostPath: t.Folder("outer"), ContainerPath: "/data"}))
 		Equal(t, "output", text, "outer\ninner\n")
+	})
+	register("mount/image", func(t *T) {
+		other := t.Sibling("other:1")
+		t.Need(other)
+		pod := t.RunPod("image")
+		container := pod.Run("main", "cat /vol/etc/other; ls /vol/opaque; [ -e /vol/gone ] || echo gone; touch /vol/x 2>/dev/null || echo refused; sleep 1000",
+			mountedImage(other, "", "/vol"))
+		container.AwaitWritten("refused")
+		Equal(t, "output", container.Written(), "other\nnew\ngone\nrefused\n")
+		mounts := container.Status().Mounts
+		Equal(t, "mounts told", len(mounts), 1)
+		Equal(t, "image told", mounts[0].GetImage().GetImage(), other)
+		t.True(mounts[0].Readonly, "the mount is not told as read-only")
+		// A second container of the pod; then the image goes, and both keep what they mounted.
+		Equal(t, "a second one", pod.Output("cat /vol/etc/other", mountedImage(other, "", "/vol")), "other\n")
+		t.remove(other)
+		Equal(t, "without the image", string(container.ExecSync("cat /vol/etc/other").Stdout), "other\n")
+		t.Need(other)
+	})
+	register("mount/image-sub-path", func(t *T) {
+		other := t.Sibling("other:1")
+		t.Need(other)
+		pod := t.RunPod("image")
+		text := pod.Output("cat /vol/other; ls /deep", mountedImage(other, "etc", "/vol"), mountedImage(other, "opaque/", "/deep"))
+		Equal(t, "output", text, "other\nnew\n")
+	})
+	register("mount/image-sub-path-that-is-none", func(t *T) {
+		other := t.Sibling("other:1")
+		t.Need(other)
+		pod := t.RunPod("image")
+		refuse := func(image, subPath string, words ...string) {
+			_, err := pod.TryCreate(pod.containerConfig("refused", "true", mountedImage(image, subPath, "/vol")))
+			t.True(err != nil, "a container with the part %q of %s was made", subPath, image)
+			for _, word := range append(words, "ImageVolumeMountFailed: failed to ") {
+				t.Contains("error", err.Error(), word)
+			}
+		}
+		t.Need(t.Image)
+		refuse(other, "none", "failed to ensure image subpath \"none\" in ", "no such file or directory")
+		refuse(other, "gone", "failed to ensure image subpath \"gone\" in ", "no such file or directory")
+		// The image's absolute link to /tmp leads nowhere, or into the image, which has nothing there.
+		link, err := pod.TryCreate(pod.containerConfig("link", "ls /vol", mountedImage(other, "escape", "/vol")))
+		if err != nil {
+			t.Contains("error", err.Error(), "failed to ensure image subpath \"escape\" in ")
+		} else {
+			link.Start()
+			link.AwaitExit()
+			Equal(t, "behind the link", link.Written(), "")
+		}
+		refuse(other, "etc/other", "only directory subpath is supported, subpath: \"etc/other\"")
+		refuse(t.Sibling("never-pulled:1"), "", "failed to resolve image", "not found")
+	})
+	register("mount/image-and-host-path-or-writable", func(t *T) {
+		other := t.Sibling("other:1")
+		t.Need(other)
+		pod := t.RunPod("image")
+		for _, change := range []func(*cri.Mount){
+			func(mount *cri.Mount) { mount.HostPath = "/tmp" },
+			func(mount *cri.Mount) { mount.Readonly = false },
+			func(mount *cri.Mount) { mount.Image.Image = "" },
+		} {
+			config := pod.containerConfig("refused", "true", mountedImage(other, "", "/vol"))
+			change(config.Mounts[0])
+			_, err := pod.TryCreate(config)
+			t.True(err != nil, "a container with the mount %v was made", config.Mounts[0])
+		}
 	})
 	register("mount/hosts-file-of-the-kubelet", func(t *T) {
 		file := t.Write("hosts", "10.1.2.3 here\n")

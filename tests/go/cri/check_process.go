@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,14 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+// targeting has a container join the pid namespace of another one.
+func targeting(id string) Change {
+	return security(func(to *cri.LinuxContainerSecurityContext) {
+		to.NamespaceOptions.Pid = cri.NamespaceMode_TARGET
+		to.NamespaceOptions.TargetId = id
+	})
+}
 
 // What a process finds: its words, environment, folder, identity, namespaces.
 func init() {
@@ -93,11 +102,94 @@ func init() {
 		pod := t.RunPod("target")
 		target := pod.Run("target", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
 		target.AwaitWritten("ready")
-		text := pod.Output("tr '\\0' ' ' < /proc/1/cmdline", security(func(to *cri.LinuxContainerSecurityContext) {
-			to.NamespaceOptions.Pid = cri.NamespaceMode_TARGET
-			to.NamespaceOptions.TargetId = target.ID
-		}))
+		text := pod.Output("tr '\\0' ' ' < /proc/1/cmdline", targeting(target.ID))
 		t.Contains("pid 1", text, "echo ready")
+	})
+	register("process/target-and-those-who-join-it", func(t *T) {
+		pod := t.RunPod("target")
+		target := pod.Run("target", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
+		target.AwaitWritten("ready")
+		// One that leaves its target alone, and one that goes with it.
+		pod.Output("exit 0", targeting(target.ID))
+		guest := pod.Run("guest", "echo here; exec sleep 1000", targeting(target.ID))
+		guest.AwaitWritten("here")
+		t.Contains("pid 1 of an exec", string(guest.ExecSync("tr '\\0' ' ' < /proc/1/cmdline").Stdout), "echo ready")
+		Equal(t, "state of the target", target.Status().State, cri.ContainerState_CONTAINER_RUNNING)
+		target.Stop(10)
+		status := guest.AwaitExit()
+		Equal(t, "exit code of who joined", status.ExitCode, int32(137))
+		Equal(t, "its reason", status.Reason, "Error")
+	})
+	register("process/target-that-cannot-be", func(t *T) {
+		pod, other := t.RunPod("target"), t.RunPod("other")
+		refuse := func(target, words string) {
+			config := pod.containerConfig("refused", "true", targeting(target))
+			t.Need(config.Image.Image)
+			_, err := pod.TryCreate(config)
+			t.True(err != nil, "a container with the target %q was made", target)
+			t.Contains("error", err.Error(), "invalid target container: container ")
+			t.Contains("error", err.Error(), words)
+		}
+		refuse("nobody", "does not exist")
+		stranger := other.Sleep("stranger")
+		refuse(stranger.ID, "(sandbox "+other.ID+") does not belong to sandbox "+pod.ID)
+		created := pod.Create("created", "true")
+		refuse(created.ID, "is not running - in state CONTAINER_CREATED")
+		// It ends between the two calls.
+		ending := pod.Sleep("ending")
+		guest := pod.Create("guest", "true", targeting(ending.ID))
+		ending.Stop(10)
+		refuse(ending.ID, "is not running - in state CONTAINER_EXITED")
+		err := guest.TryStart()
+		t.True(err != nil, "a container started whose target has ended")
+		t.Contains("error", err.Error(), "is not running - in state CONTAINER_EXITED")
+		status := guest.Status()
+		Equal(t, "state", status.State, cri.ContainerState_CONTAINER_EXITED)
+		Equal(t, "reason", status.Reason, "StartError")
+		Equal(t, "exit code", status.ExitCode, int32(128))
+	})
+	register("process/namespaces-are-the-sandbox-s", func(t *T) {
+		ask := func(pid, rest cri.NamespaceMode) Change {
+			return security(func(to *cri.LinuxContainerSecurityContext) {
+				to.NamespaceOptions.Pid, to.NamespaceOptions.Network, to.NamespaceOptions.Ipc = pid, rest, rest
+			})
+		}
+		modes := func(pid, rest cri.NamespaceMode) func(*cri.PodSandboxConfig) {
+			return func(config *cri.PodSandboxConfig) {
+				to := config.Linux.SecurityContext.NamespaceOptions
+				to.Pid, to.Network, to.Ipc = pid, rest, rest
+				if rest == cri.NamespaceMode_NODE {
+					config.Hostname = ""
+				}
+			}
+		}
+		var node []string
+		for _, kind := range []string{"pid", "net", "ipc"} {
+			own, err := os.Readlink("/proc/self/ns/" + kind)
+			t.OK("readlink", err)
+			node = append(node, own)
+		}
+		script := "for n in pid net ipc; do readlink /proc/self/ns/$n; done; echo $$"
+		const container, pod, host = cri.NamespaceMode_CONTAINER, cri.NamespaceMode_POD, cri.NamespaceMode_NODE
+		for _, one := range []struct {
+			sandboxPid, sandboxRest, pid, rest cri.NamespaceMode
+			hostPid, hostRest, init            bool
+		}{
+			{host, pod, host, pod, true, false, false},
+			{container, host, container, host, false, true, true},
+			{host, host, container, host, false, true, true},
+			{pod, pod, host, host, false, false, false},
+			{container, pod, pod, pod, false, false, false},
+			{host, host, pod, pod, true, true, false},
+		} {
+			what := fmt.Sprintf("sandbox %v %v, container %v %v", one.sandboxPid, one.sandboxRest, one.pid, one.rest)
+			found := strings.Fields(t.RunPod("modes", modes(one.sandboxPid, one.sandboxRest)).Output(script, ask(one.pid, one.rest)))
+			Equal(t, what+": words", len(found), 4)
+			Equal(t, what+": the node's processes", found[0] == node[0], one.hostPid)
+			Equal(t, what+": the node's network", found[1] == node[1], one.hostRest)
+			Equal(t, what+": the node's IPC", found[2] == node[2], one.hostRest)
+			Equal(t, what+": is an init", found[3] == "1", one.init)
+		}
 	})
 	register("process/host-ipc-namespace", func(t *T) {
 		pod := t.RunPod("hostipc", func(config *cri.PodSandboxConfig) {

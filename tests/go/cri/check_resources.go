@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -174,13 +175,157 @@ func init() {
 		t.True(len(list(nil)) >= 2, "all: %d", len(list(nil)))
 	})
 	register("metrics/descriptors", func(t *T) {
-		answer, err := t.Runtime.ListMetricDescriptors(t.Ctx, &cri.ListMetricDescriptorsRequest{})
-		if status.Code(err) == codes.Unimplemented {
-			t.Skipf("ListMetricDescriptors is not implemented")
+		keys := t.descriptors()
+		base := []string{"pod", "namespace", "container", "id", "image"}
+		for name, more := range map[string][]string{
+			"container_cpu_usage_seconds_total":          nil,
+			"container_cpu_cfs_throttled_periods_total":  nil,
+			"container_memory_working_set_bytes":         nil,
+			"container_memory_failures_total":            {"failure_type", "scope"},
+			"container_oom_events_total":                 nil,
+			"container_network_receive_bytes_total":      {"interface"},
+			"container_fs_usage_bytes":                   {"device"},
+			"container_fs_writes_bytes_total":            {"device"},
+			"container_blkio_device_usage_total":         {"device", "major", "minor", "operation"},
+			"container_processes":                        nil,
+			"container_ulimits_soft":                     {"ulimit"},
+			"container_last_seen":                        nil,
+			"container_start_time_seconds":               nil,
+			"container_spec_memory_limit_bytes":          nil,
+			"container_memory_total_inactive_file_bytes": nil,
+		} {
+			Equal(t, "labels of "+name, strings.Join(keys[name], " "), strings.Join(append(append([]string(nil), base...), more...), " "))
 		}
-		t.OK("ListMetricDescriptors", err)
-		t.True(len(answer.Descriptors) > 0, "no descriptor")
+		t.True(len(keys) >= 49, "%d descriptors", len(keys))
 	})
+	register("metrics/list", func(t *T) {
+		keys := t.descriptors()
+		pod := t.RunPod("metrics")
+		container := pod.Sleep("main", resources(func(to *cri.LinuxContainerResources) { to.MemoryLimitInBytes = 256 << 20 }), func(config *cri.ContainerConfig) {
+			config.Image.UserSpecifiedImage = "as-the-user-says"
+		})
+		var own *cri.PodSandboxMetrics
+		t.Await("metrics of the pod", 20*time.Second, func() (bool, string) {
+			answer, err := t.Runtime.ListPodSandboxMetrics(t.Ctx, &cri.ListPodSandboxMetricsRequest{})
+			t.OK("ListPodSandboxMetrics", err)
+			own = podMetrics(answer.PodMetrics, pod.ID)
+			return len(own.GetContainerMetrics()) == 1, own.String()
+		})
+		Equal(t, "container", own.ContainerMetrics[0].ContainerId, container.ID)
+		t.described(keys, own)
+		labels := strings.Join([]string{pod.Config.Metadata.Name, "cri-suite", "main", container.ID, "as-the-user-says"}, " ")
+		found := map[string]*cri.Metric{}
+		for _, metric := range own.ContainerMetrics[0].Metrics {
+			found[metric.Name] = metric
+			Equal(t, "labels of "+metric.Name, strings.Join(metric.LabelValues[:5], " "), labels)
+		}
+		for name, least := range map[string]uint64{
+			"container_cpu_usage_seconds_total":  0,
+			"container_cpu_user_seconds_total":   0,
+			"container_memory_usage_bytes":       1,
+			"container_memory_working_set_bytes": 1,
+			"container_memory_rss":               1,
+			"container_memory_failures_total":    0,
+			"container_oom_events_total":         0,
+			"container_fs_usage_bytes":           0,
+			"container_fs_limit_bytes":           1,
+			"container_processes":                1,
+			"container_file_descriptors":         3,
+			"container_sockets":                  0,
+			"container_threads_max":              0,
+			"container_last_seen":                1700000000,
+			"container_start_time_seconds":       1700000000,
+			"container_spec_memory_limit_bytes":  256 << 20,
+		} {
+			t.True(found[name] != nil && found[name].GetValue().GetValue() >= least, "%s: %v", name, found[name])
+		}
+		Equal(t, "type of a counter", found["container_cpu_usage_seconds_total"].MetricType, cri.MetricType_COUNTER)
+		Equal(t, "type of a gauge", found["container_memory_usage_bytes"].MetricType, cri.MetricType_GAUGE)
+		Equal(t, "kill of nobody", found["container_oom_events_total"].Value.Value, 0)
+		network := map[string][]string{}
+		for _, metric := range own.Metrics {
+			network[metric.Name] = metric.LabelValues
+		}
+		Equal(t, "interface", strings.Join(network["container_network_transmit_packets_total"], "|"),
+			strings.Join([]string{pod.Config.Metadata.Name, "cri-suite", "", pod.ID, "", "eth0"}, "|"))
+		container.Stop(10)
+		pod.Stop()
+		answer, err := t.Runtime.ListPodSandboxMetrics(t.Ctx, &cri.ListPodSandboxMetricsRequest{})
+		t.OK("ListPodSandboxMetrics", err)
+		t.True(podMetrics(answer.PodMetrics, pod.ID) == nil, "metrics of a pod that is stopped")
+	})
+	register("metrics/stream", func(t *T) {
+		pod := t.RunPod("metrics")
+		pod.Sleep("main")
+		stream, err := t.Runtime.StreamPodSandboxMetrics(t.Ctx, &cri.StreamPodSandboxMetricsRequest{})
+		t.OK("StreamPodSandboxMetrics", err)
+		var all []*cri.PodSandboxMetrics
+		for {
+			piece, err := stream.Recv()
+			if err == io.EOF {
+				break
+			}
+			if status.Code(err) == codes.Unimplemented {
+				t.Skipf("StreamPodSandboxMetrics is not implemented")
+			}
+			t.OK("Recv", err)
+			all = append(all, piece.PodSandboxMetrics...)
+		}
+		own := podMetrics(all, pod.ID)
+		Equal(t, "containers", len(own.GetContainerMetrics()), 1)
+		t.described(t.descriptors(), own)
+	})
+	register("container/checkpoint-without-criu", func(t *T) {
+		container := t.RunPod("checkpoint").Sleep("main")
+		location := filepath.Join(t.Folder("checkpoint"), "archive.tar")
+		_, err := t.Runtime.CheckpointContainer(t.Ctx, &cri.CheckpointContainerRequest{ContainerId: container.ID, Location: location})
+		t.True(err != nil, "a container was checkpointed without criu")
+		if status.Code(err) != codes.Unimplemented {
+			t.Contains("error", err.Error(), "criu binary not found")
+		}
+		Equal(t, "state", container.Status().State, cri.ContainerState_CONTAINER_RUNNING)
+		_, err = os.Stat(location)
+		t.True(os.IsNotExist(err), "an archive was left behind: %v", err)
+	})
+}
+
+// descriptors is ListMetricDescriptors: the labels of each metric.
+func (t *T) descriptors() map[string][]string {
+	answer, err := t.Runtime.ListMetricDescriptors(t.Ctx, &cri.ListMetricDescriptorsRequest{})
+	t.OK("ListMetricDescriptors", err)
+	keys := map[string][]string{}
+	for _, one := range answer.Descriptors {
+		t.True(keys[one.Name] == nil, "%s is described twice", one.Name)
+		t.True(one.Help != "", "%s has no help", one.Name)
+		keys[one.Name] = one.LabelKeys
+	}
+	return keys
+}
+
+// described says whether each metric has a descriptor with as many labels, is there once, and has a time:
+// a Prometheus client refuses the rest.
+func (t *T) described(keys map[string][]string, of *cri.PodSandboxMetrics) {
+	metrics := append([]*cri.Metric(nil), of.Metrics...)
+	for _, container := range of.ContainerMetrics {
+		metrics = append(metrics, container.Metrics...)
+	}
+	seen := map[string]bool{}
+	for _, metric := range metrics {
+		Equal(t, "labels of "+metric.Name, len(metric.LabelValues), len(keys[metric.Name]))
+		t.True(metric.Timestamp > 0, "%s has no time", metric.Name)
+		series := metric.Name + "|" + strings.Join(metric.LabelValues, "|")
+		t.True(!seen[series], "%s is there twice", series)
+		seen[series] = true
+	}
+}
+
+func podMetrics(all []*cri.PodSandboxMetrics, id string) *cri.PodSandboxMetrics {
+	for _, one := range all {
+		if one.PodSandboxId == id {
+			return one
+		}
+	}
+	return nil
 }
 
 func (t *T) cpuIs(container *Container, shares, quota, period string) {

@@ -52,6 +52,38 @@ fn what_is_not_honoured_is_refused_by_name() {
 }
 
 #[test]
+fn a_mount_of_an_image_is_read_only_has_no_host_path_and_leads_downwards() {
+    let mount = cri::Mount {
+        container_path: "/data".into(),
+        readonly: true,
+        image: Some(cri::ImageSpec { image: "data".into(), ..Default::default() }),
+        image_sub_path: "a/b".into(),
+        ..Default::default()
+    };
+    let checked = |change: &dyn Fn(&mut cri::Mount)| {
+        let mut mount = mount.clone();
+        change(&mut mount);
+        let config = cri::ContainerConfig { mounts: vec![mount], ..Default::default() };
+        check(&config, &Wanted::Unconfined).map(drop)
+    };
+    assert_eq!(checked(&|_| {}), Ok(()));
+    let field = |change: &dyn Fn(&mut cri::Mount)| match checked(change).unwrap_err() {
+        Error::Invalid { field, .. } | Error::Missing(field) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(field(&|mount| mount.host_path = "/tmp".into()), "mounts.host_path");
+    assert_eq!(field(&|mount| mount.readonly = false), "mounts.readonly");
+    let shared = cri::MountPropagation::PropagationBidirectional;
+    assert_eq!(field(&|mount| mount.propagation = shared.into()), "mounts.propagation");
+    assert_eq!(field(&|mount| mount.image = Some(Default::default())), "mounts.image.image");
+    for path in ["/a", "../a", "a/../..", "a\0"] {
+        assert_eq!(field(&|mount| mount.image_sub_path = path.into()), "mounts.image_sub_path", "{path:?}");
+    }
+    let without = |mount: &mut cri::Mount| (mount.image, mount.host_path) = (None, "/tmp".into());
+    assert_eq!(field(&without), "mounts.image_sub_path");
+}
+
+#[test]
 fn an_image_of_an_unknown_handler_is_refused_by_name() {
     let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
     let config = cri::ContainerConfig { image: Some(image), ..cri::ContainerConfig::default() };
