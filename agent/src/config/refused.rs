@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::fields::KubeletConfiguration;
+use super::flag::{Flag, Given};
 use super::gates::Gates;
 use super::{Host, KubeletFlags, to_json};
 
@@ -93,6 +94,36 @@ pub const INERT: [(&str, &str); 26] = [
 pub const FLAGS: [(&str, &str); 1] =
     [("experimental-mounter-path", "volumes are mounted by system calls, without a program")];
 
+const LIBRARY: &str = "of a library that this kubelet does not have";
+const DEAD: &str = "containers that have ended stay as long as their pod needs them";
+
+/// Flags that are no field and change nothing here, and why; whoever gives one another value than its
+/// default is told once.
+pub const INERT_FLAGS: [(&str, &str); 22] = [
+    ("application-metrics-count-limit", LIBRARY),
+    ("boot-id-file", LIBRARY),
+    ("container-hints", LIBRARY),
+    ("containerd", LIBRARY),
+    ("containerd-namespace", LIBRARY),
+    ("enable-load-reader", LIBRARY),
+    ("event-storage-age-limit", LIBRARY),
+    ("event-storage-event-limit", LIBRARY),
+    ("global-housekeeping-interval", LIBRARY),
+    ("housekeeping-interval", "usage is read when it is asked for, not collected"),
+    ("log-cadvisor-usage", LIBRARY),
+    ("machine-id-file", LIBRARY),
+    ("maximum-dead-containers", DEAD),
+    ("maximum-dead-containers-per-container", DEAD),
+    ("minimum-container-ttl-duration", DEAD),
+    ("storage-driver-buffer-duration", LIBRARY),
+    ("storage-driver-db", LIBRARY),
+    ("storage-driver-host", LIBRARY),
+    ("storage-driver-password", LIBRARY),
+    ("storage-driver-secure", LIBRARY),
+    ("storage-driver-table", LIBRARY),
+    ("storage-driver-user", LIBRARY),
+];
+
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
 }
@@ -144,6 +175,16 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
         ));
     }
     found
+}
+
+/// Flags that are given and change nothing.
+pub(super) fn inert_flags(given: &Given) -> Vec<String> {
+    let moved = |flag: &&'static Flag| given.text(flag.name) != flag.default;
+    let told = given.flags().filter(moved).filter_map(|flag| {
+        let (name, why) = INERT_FLAGS.iter().find(|(name, _)| *name == flag.name)?;
+        Some(format!("--{name} changes nothing: {why}"))
+    });
+    told.collect()
 }
 
 /// What is set and changes nothing, in one line each; all about eviction in one.

@@ -1,11 +1,12 @@
 // What the upstream kubelet of this release accepts, as data for agent/src/config/upstream: every flag with its
-// type, its default and the field that it sets, every field of its configuration with its default, and every
-// feature gate.
+// type, its default and the field that it sets, every field of its configuration with its default, every
+// feature gate; and the names of cipher suites.
 //
 //	flags     name, letter, type, value without "=", default, field, deprecation; one line each, tabs between
 //	fields    each JSON path of KubeletConfiguration v1beta1 and its Go type
 //	defaults  the configuration that an empty file gives, as JSON
 //	gates     name, default, locked, stage
+//	ciphers   each name that tlsCipherSuites may have
 //
 // A flag's field is found by trying: it is set, and what changed in the configuration is the field.
 package main
@@ -43,7 +44,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	if len(args) != 1 {
-		return errors.New("one of flags, fields, defaults, gates")
+		return errors.New("one of flags, fields, defaults, gates, ciphers")
 	}
 	switch args[0] {
 	case "flags":
@@ -55,6 +56,9 @@ func run(args []string, out io.Writer) error {
 		return defaults(out)
 	case "gates":
 		return gates(out)
+	case "ciphers":
+		_, err := fmt.Fprintln(out, strings.Join(cliflag.TLSCipherPossibleValues(), "\n"))
+		return err
 	default:
 		return fmt.Errorf("unknown list %q", args[0])
 	}
