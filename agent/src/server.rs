@@ -9,6 +9,7 @@ mod answer;
 pub mod authn;
 pub mod authz;
 mod cache;
+pub mod ciphers;
 pub mod client_ca;
 mod container_logs;
 mod cri;
