@@ -91,20 +91,42 @@ pub struct CriRuntime {
     pulls: Option<Pulls>,
 }
 
-/// Dials a runtime's socket, `unix:///path`.
+/// Dials a runtime's socket: `unix:///path`, `unix:/path` or a path alone.
 ///
 /// # Errors
 /// When the endpoint is no unix socket or nobody answers there.
 pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
-    let bad = || Error::Endpoint { endpoint: endpoint.to_owned() };
-    if !endpoint.starts_with("unix:///") {
-        return Err(bad());
-    }
-    let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
+    let bad = |reason: &str| Error::Endpoint { endpoint: endpoint.to_owned(), reason: reason.to_owned() };
+    let path = socket(endpoint).map_err(|reason| bad(&reason))?;
+    let dial = Endpoint::from_shared(format!("unix://{path}")).map_err(|error| bad(&error.to_string()))?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
         source: Failure { code: "", ..Failure::new(FailureKind::Unavailable, root_cause(&error)) },
     })
+}
+
+/// The path in an endpoint, as upstream reads one: what has no scheme is a unix socket's, and what
+/// stands between two slashes and the next is a host, which nobody asks.
+fn socket(endpoint: &str) -> Result<&str, String> {
+    let is_scheme = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    let (scheme, rest) = match endpoint.split_once(':') {
+        Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest.to_owned()),
+        _ => ("unix".to_owned(), format!("//{endpoint}")),
+    };
+    match scheme.as_str() {
+        "unix" => {}
+        "tcp" => return Err("only support unix socket endpoint".to_owned()),
+        other => return Err(format!("protocol {other:?} not supported")),
+    }
+    let path = match rest.strip_prefix("//") {
+        Some(rest) => rest.find('/').map_or(0, |slash| rest.len() - slash),
+        None => rest.len(),
+    };
+    let path = &endpoint[endpoint.len() - path..];
+    if path.starts_with('/') { Ok(path) } else { Err("there is no path of a socket in it".to_owned()) }
 }
 
 impl CriRuntime {
