@@ -10,8 +10,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
+use crate::cgroups::limits::Rules;
 use crate::dns::{self, DnsConfig, Resolver, parse_resolv_conf};
-use crate::runtime::cri::NodeConfig;
+use crate::runtime::cri::{NodeConfig, REQUEST_TIMEOUT};
 
 /// Of services; only names of pods with a subdomain show it here.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -159,6 +160,8 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain,
+        rules: Rules::default(),
+        request_timeout: REQUEST_TIMEOUT,
     })
 }
 

@@ -10,7 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 34] = [
+pub const FIELDS: [(&str, &str); 29] = [
     (
         "staticPodURL",
         "pods come from the API server and from staticPodPath: put the manifest into that folder",
@@ -25,11 +25,7 @@ pub const FIELDS: [(&str, &str); 34] = [
     ("topologyManagerPolicy", "resources are not aligned to NUMA nodes"),
     ("topologyManagerPolicyOptions", "it belongs to topologyManagerPolicy"),
     ("qosReserved", "nothing is reserved by quality of service"),
-    ("podPidsLimit", "processes of a pod are not counted"),
-    ("cpuCFSQuota", "limits of CPU are always held"),
-    ("cpuCFSQuotaPeriod", "limits of CPU are held over 100ms"),
     ("enableControllerAttachDetach", "the controller attaches volumes"),
-    ("protectKernelDefaults", "the kernel's settings are left as they are"),
     ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
     (
         "systemReservedCgroup",
@@ -53,7 +49,6 @@ pub const FIELDS: [(&str, &str); 34] = [
     ("userNamespaces.idsPerPod", "a pod's user namespace has 65536 ids"),
     ("enableContentionProfiling", "there is no such profile"),
     ("imageServiceEndpoint", "images come from the same runtime as containers"),
-    ("crashLoopBackOff.maxContainerRestartPeriod", "a container that crashes waits for 5m at most"),
 ];
 
 /// Values of [`FIELDS`] that mean the default though they are not it.
@@ -61,7 +56,7 @@ const AS_GOOD: [(&str, &str); 2] =
     [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 26] = [
+pub const INERT: [(&str, &str); 25] = [
     ("evictionHard", "pods are not evicted for pressure; the thresholds only lower what is allocatable"),
     ("evictionSoft", "pods are not evicted for pressure"),
     ("evictionSoftGracePeriod", "pods are not evicted for pressure"),
@@ -86,7 +81,6 @@ pub const INERT: [(&str, &str); 26] = [
     ("syncFrequency", "pods are looked at when something changes; only /healthz counts by it"),
     ("httpCheckFrequency", "it belongs to staticPodURL"),
     ("podCIDR", "the API server, or the network's configuration, tells it"),
-    ("runtimeRequestTimeout", "calls to the runtime have 2m, and 4m with a network"),
     ("kubeletCgroups", "the kubelet stays where it was started; its usage is read there"),
 ];
 
@@ -141,7 +135,9 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
     for (path, why) in FIELDS {
         let (value, default) = (at(&now, path), at(&default, path));
         let text = value.to_string();
-        let as_good = AS_GOOD.iter().any(|(of, good)| *of == path && *good == text);
+        let same = path == "imageServiceEndpoint"
+            && config.image_service_endpoint == config.container_runtime_endpoint;
+        let as_good = same || AS_GOOD.iter().any(|(of, good)| *of == path && *good == text);
         let nothing = value.is_null() || matches!(text.as_str(), "\"0\"" | "0");
         if value != default && !as_good && !(nothing && default.is_null()) {
             found.push(format!(

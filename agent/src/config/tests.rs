@@ -286,6 +286,14 @@ fn errors_are_told_in_upstreams_words() {
         "invalid configuration: topologyManagerScope (--topology-manager-scope) \"x\" must be one of: \"container\", \
          or \"pod\""
     );
+    for period in ["999us", "1001ms"] {
+        assert!(
+            invalid(&format!("cpuCFSQuotaPeriod: {period}"))
+                .ends_with("must be between 1ms and 1sec, inclusive")
+        );
+    }
+    let images = "containerRuntimeEndpoint: unix:///a\nimageServiceEndpoint: unix:///b";
+    assert!(invalid(images).contains("imageServiceEndpoint \"unix:///b\" is not supported"));
     assert!(invalid("topologyManagerPolicy: x").contains(
         "topologyManagerPolicy (--topology-manager-policy) \"x\" must be one of: [\"none\" \"best-effort\" \
          \"restricted\" \"single-numa-node\"]"

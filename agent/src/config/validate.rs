@@ -61,6 +61,12 @@ fn numbers(config: &KubeletConfiguration, _: Host) -> Vec<String> {
     if healthz != 0 {
         between(&mut found, "healthzPort (--healthz-port)", healthz, 1, 65535);
     }
+    let period = config.cpu_cfs_quota_period.unwrap_or_default();
+    if !(Span(1_000_000)..=Span::seconds(1)).contains(&period) {
+        found.push(format!(
+            "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} must be between 1ms and 1sec, inclusive"
+        ));
+    }
     let (high, low) =
         (number(config.image_gc_high_threshold_percent), number(config.image_gc_low_threshold_percent));
     between(&mut found, "imageGCHighThresholdPercent (--image-gc-high-threshold)", high, 0, 100);

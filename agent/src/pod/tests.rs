@@ -120,6 +120,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         node: Arc::new(node_info()),
         network: watch::channel(None).1,
         users: Arc::default(),
+        longest_wait: super::restart::LONGEST_WAIT,
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         images: Arc::new(Images::plain()),

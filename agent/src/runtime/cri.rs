@@ -31,6 +31,7 @@ use super::{
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::beyond::pulls::Pulls;
+use crate::cgroups::limits::Rules;
 use crate::dns::Resolver;
 use crate::metrics::Metrics;
 use crate::pod::spec::PodUid;
@@ -38,10 +39,8 @@ use crate::timeline::{Span, parse_runtime_spans};
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
-/// The kubelet's runtimeRequestTimeout.
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Sandboxes wait for the network, and get twice that.
-const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+/// The kubelet's runtimeRequestTimeout, unless it is set.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Past a command's own deadline.
 const EXEC_SLACK: Duration = Duration::from_secs(10);
@@ -65,6 +64,10 @@ pub struct NodeConfig {
     pub seccomp_root: PathBuf,
     /// For pods whose host name is their FQDN.
     pub cluster_domain: String,
+    /// By what CPU and processes are held.
+    pub rules: Rules,
+    /// For an answer of the runtime; sandboxes wait for the network, and get twice that.
+    pub request_timeout: Duration,
 }
 
 /// What the runtime can do.
@@ -160,9 +163,11 @@ impl CriRuntime {
     pub async fn features(&self) -> Result<Features, Error> {
         let wrap = |status: Status| Error::Features { source: failure(&status) };
         let ask = wire::VersionRequest { version: String::new() };
-        let version = self.runtime().version(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        let version =
+            self.runtime().version(timed(ask, self.node.request_timeout)).await.map_err(wrap)?.into_inner();
         let ask = wire::StatusRequest { verbose: false };
-        let status = self.runtime().status(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        let status =
+            self.runtime().status(timed(ask, self.node.request_timeout)).await.map_err(wrap)?.into_inner();
         Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
@@ -178,15 +183,23 @@ impl CriRuntime {
         Ok(match of {
             Subject::Image(image) => {
                 let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: true };
-                self.images().image_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.images().image_status(timed(ask, self.node.request_timeout)).await?.into_inner().info
             }
             Subject::Sandbox(id) => {
                 let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-                self.runtime().pod_sandbox_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.runtime()
+                    .pod_sandbox_status(timed(ask, self.node.request_timeout))
+                    .await?
+                    .into_inner()
+                    .info
             }
             Subject::Container(id) => {
                 let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-                self.runtime().container_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.runtime()
+                    .container_status(timed(ask, self.node.request_timeout))
+                    .await?
+                    .into_inner()
+                    .info
             }
         })
     }
@@ -203,7 +216,9 @@ impl Runtime for CriRuntime {
 
     fn pods(&self) -> Effect<'_, Vec<KnownPod>> {
         Box::pin(async move {
-            observe::pods(self.runtime()).await.map_err(|status| Error::Pods { source: failure(&status) })
+            observe::pods(self.runtime(), self.node.request_timeout)
+                .await
+                .map_err(|status| Error::Pods { source: failure(&status) })
         })
     }
 
@@ -212,7 +227,7 @@ impl Runtime for CriRuntime {
             let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: false };
             let answer = self
                 .images()
-                .image_status(timed(ask, TIMEOUT))
+                .image_status(timed(ask, self.node.request_timeout))
                 .await
                 .map_err(|status| Error::Image { image: image.to_owned(), source: failure(&status) })?;
             Ok(answer.into_inner().image.map(observe::image))
@@ -252,7 +267,7 @@ impl Runtime for CriRuntime {
                 runtime_handler: new.handler.to_owned(),
             };
             let begun = Instant::now();
-            let answer = self.runtime().run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await;
+            let answer = self.runtime().run_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await;
             self.metrics.run_podsandbox_duration.took([new.handler], begun.elapsed());
             if answer.is_err() {
                 self.metrics.run_podsandbox_errors.inc([new.handler]);
@@ -266,7 +281,8 @@ impl Runtime for CriRuntime {
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-            let answer = self.runtime().stop_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().stop_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::StopSandbox { id: id.to_owned(), source })
         })
     }
@@ -274,7 +290,8 @@ impl Runtime for CriRuntime {
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-            let answer = self.runtime().remove_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().remove_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveSandbox { id: id.to_owned(), source })
         })
     }
@@ -292,9 +309,13 @@ impl Runtime for CriRuntime {
                     &self.node,
                 )),
             };
-            let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await.map_err(|status| {
-                Error::CreateContainer { name: new.container.name.clone(), source: failure(&status) }
-            })?;
+            let answer =
+                self.runtime().create_container(timed(ask, self.node.request_timeout)).await.map_err(
+                    |status| Error::CreateContainer {
+                        name: new.container.name.clone(),
+                        source: failure(&status),
+                    },
+                )?;
             Ok(answer.into_inner().container_id)
         })
     }
@@ -302,7 +323,7 @@ impl Runtime for CriRuntime {
     fn start_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::StartContainerRequest { container_id: id.to_owned() };
-            match self.runtime().start_container(timed(ask, TIMEOUT)).await {
+            match self.runtime().start_container(timed(ask, self.node.request_timeout)).await {
                 Ok(_) => Ok(()),
                 Err(status) => Err(Error::StartContainer { id: id.to_owned(), source: failure(&status) }),
             }
@@ -317,8 +338,11 @@ impl Runtime for CriRuntime {
                 container_id: id.to_owned(),
                 timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
             };
-            let answer =
-                self.runtime().stop_container(timed(ask, grace.saturating_add(TIMEOUT))).await.map(drop);
+            let answer = self
+                .runtime()
+                .stop_container(timed(ask, grace.saturating_add(self.node.request_timeout)))
+                .await
+                .map(drop);
             gone_is_fine(answer).map_err(|source| Error::StopContainer { id: id.to_owned(), source })
         })
     }
@@ -326,7 +350,8 @@ impl Runtime for CriRuntime {
     fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::RemoveContainerRequest { container_id: id.to_owned() };
-            let answer = self.runtime().remove_container(timed(ask, TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().remove_container(timed(ask, self.node.request_timeout)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveContainer { id: id.to_owned(), source })
         })
     }

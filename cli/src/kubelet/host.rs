@@ -33,9 +33,7 @@ pub(super) fn name(given: &str) -> Result<String> {
 
 /// What of the machine a kubelet is told not to start on; looked at before anything is made on it.
 pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<()> {
-    if config.fail_swap_on != Some(false) {
-        refuse_swap(Path::new("/proc/swaps"))?;
-    }
+    refuse_swap(config, Path::new("/proc/swaps"))?;
     if config.protect_kernel_defaults {
         check_kernel(Path::new("/proc/sys"))?;
     }
@@ -44,8 +42,11 @@ pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Resu
     fits::check(&wiring::registration(flags, config, "")?, &machine).map_err(anyhow::Error::msg)
 }
 
-/// Swap is no memory that anybody asked for.
-fn refuse_swap(swaps: &Path) -> Result<()> {
+/// Swap is no memory that anybody asked for, unless failSwapOn says so.
+fn refuse_swap(config: &KubeletConfiguration, swaps: &Path) -> Result<()> {
+    if config.fail_swap_on == Some(false) {
+        return Ok(());
+    }
     match fs::read_to_string(swaps) {
         Ok(text) if has_swap(&text) => bail!(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
@@ -136,12 +137,17 @@ mod tests {
         let swap = format!("{heading}/dev/sda2 partition 1 0 -2\n");
         assert!(has_swap(&swap));
         let file = std::env::temp_dir().join(format!("gantry-swaps-{}", std::process::id()));
-        refuse_swap(&file).unwrap();
+        let of = |fail| {
+            let config = KubeletConfiguration { fail_swap_on: Some(fail), ..Default::default() };
+            refuse_swap(&config, &file)
+        };
+        of(true).unwrap();
         fs::write(&file, heading).unwrap();
-        refuse_swap(&file).unwrap();
+        of(true).unwrap();
         fs::write(&file, swap).unwrap();
-        let told = refuse_swap(&file).unwrap_err().to_string();
+        let told = of(true).unwrap_err().to_string();
         assert!(told.starts_with("running with swap on is not supported"), "{told}");
+        of(false).unwrap();
         fs::remove_file(file).unwrap();
     }
 

@@ -328,6 +328,7 @@ async fn setup(
         cgroup_root,
         seccomp_default,
         given: wiring::given(flags, config, name)?,
+        tuning: wiring::tuning(config),
         users: Range::of_kubelet(config.max_pods)
             .await
             .map_err(|error| anyhow!("user namespaces: {error}"))?,

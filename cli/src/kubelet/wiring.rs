@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_agent::admission::Allowed;
+use gantry_agent::cgroups::limits::Rules;
 use gantry_agent::config::duration::Span;
 use gantry_agent::config::{KubeletConfiguration, KubeletFlags, eviction};
 use gantry_agent::housekeeping::{images, logs};
@@ -29,6 +30,8 @@ use gantry_agent::server::route::Switches;
 use gantry_agent::server::{self, ciphers, stats};
 use gantry_agent::version;
 use k8s_openapi::api::core::v1::Taint;
+
+use crate::session::Tuning;
 
 /// A flag or a field that no part can use as it is.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +122,23 @@ pub(super) fn pods(flags: &KubeletFlags, config: &KubeletConfiguration) -> Pods 
         logs: PathBuf::from(&config.pod_logs_dir),
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: flags.seccomp_default || on(config.seccomp_default),
+    }
+}
+
+/// By what pods are held and waited for.
+pub(super) fn tuning(config: &KubeletConfiguration) -> Tuning {
+    let usual = Tuning::default();
+    let period = config.cpu_cfs_quota_period.map(|period| period.0 / 1000);
+    let rules = Rules {
+        quota: config.cpu_cfs_quota != Some(false),
+        period: period.unwrap_or(usual.rules.period),
+        pids: config.pod_pids_limit.filter(|limit| *limit > 0),
+    };
+    let longest = config.crash_loop_back_off.max_container_restart_period;
+    Tuning {
+        rules,
+        request_timeout: config.runtime_request_timeout.duration(),
+        longest_wait: longest.map_or(usual.longest_wait, Span::duration),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::cgroups::limits::Rules;
 use crate::dns::DnsConfig;
 use crate::pod::spec::probe::Lifecycle;
 use crate::pod::spec::{
@@ -25,6 +26,8 @@ pub(super) fn node() -> NodeConfig {
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: "cluster.local".into(),
+        rules: Rules::default(),
+        request_timeout: super::REQUEST_TIMEOUT,
     }
 }
 

@@ -134,6 +134,18 @@ fn pods_learn_the_address_that_the_kubelet_was_given() {
 }
 
 #[test]
+fn the_wiring_says_how_pods_are_held() {
+    assert_eq!(tuning(&loaded("", "").config), Tuning::default());
+    let text = "podPidsLimit: 4096\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 20ms\nruntimeRequestTimeout: 15m\n\
+                crashLoopBackOff: {maxContainerRestartPeriod: 30s}\n";
+    let given = tuning(&loaded(text, "").config);
+    assert_eq!(given.rules, Rules { quota: false, period: 20_000, pids: Some(4096) });
+    assert_eq!((given.request_timeout, given.longest_wait), (seconds(900), seconds(30)));
+    let endpoint = "containerRuntimeEndpoint: unix:///x\nimageServiceEndpoint: unix:///x\n";
+    assert_eq!(loaded(endpoint, "").config.image_service_endpoint, "unix:///x", "one runtime, said twice");
+}
+
+#[test]
 fn the_wiring_says_how_images_are_pulled() {
     let pulls_of = |text: &str, flags: &str| {
         let Loaded { flags, config, .. } = loaded(text, flags);
