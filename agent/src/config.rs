@@ -5,6 +5,7 @@
 
 mod defaults;
 pub mod duration;
+pub mod eviction;
 pub mod fields;
 pub mod file;
 pub mod flag;
@@ -113,12 +114,13 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
     }
     let gates = Gates::default();
     let flags = KubeletFlags::from_given(&given);
-    labels::check(&flags.node_labels).map_err(Error::Labels)?;
     let mut notes = Vec::new();
     let mut config = KubeletConfiguration::default();
     config.set_defaults(&gates);
     config.set_legacy_defaults();
     apply(&given, &mut config)?;
+    known(&gates, &config)?;
+    labels::check(&flags.node_labels).map_err(Error::Labels)?;
     if !flags.config.is_empty() {
         config = from_file(&flags.config, &gates, &mut notes)?;
     }
@@ -126,13 +128,23 @@ pub fn load(arguments: &[String], host: Host, mut deprecated: impl FnMut(&str)) 
         config = merged(&config, &flags.config_dir, &gates, &mut notes)?;
     }
     apply(&given, &mut config)?;
+    known(&gates, &config)?;
     let problems = validate::problems(&config, &flags, &gates, host);
     if !problems.is_empty() {
         return Err(Error::Invalid(problems));
     }
     notes.extend(refused::inert(&config));
+    notes.extend(refused::inert_flags(&given));
     let flagz = flag::all().iter().map(|flag| (flag.name.to_owned(), given.text(flag.name))).collect();
     Ok(Order::Run(Box::new(Loaded { flags, config, flagz, notes })))
+}
+
+/// Gates that nobody has, or that cannot move.
+fn known(gates: &Gates, config: &KubeletConfiguration) -> Result<(), Error> {
+    match gates.wrong(&config.feature_gates) {
+        wrong if wrong.is_empty() => Ok(()),
+        wrong => Err(Error::Gates(join(&wrong))),
+    }
 }
 
 /// Puts flags over what is there.
@@ -176,6 +188,8 @@ fn from_file(path: &str, gates: &Gates, notes: &mut Vec<String>) -> Result<Kubel
         .map_err(|source| wrap(file::Error::Read { path: PathBuf::from(path), source }))?;
     let document = file::read(&absolute).map_err(wrap)?;
     file::check_kind(&document.object).map_err(wrap)?;
+    // No thresholds are something else than nothing about thresholds.
+    let thresholds = document.object.get("evictionHard").is_some_and(|value| !value.is_null());
     let (mut config, unknown) = file::decode(document.object).map_err(wrap)?;
     let strict: Vec<String> = document
         .duplicate
@@ -190,7 +204,7 @@ fn from_file(path: &str, gates: &Gates, notes: &mut Vec<String>) -> Result<Kubel
         ));
     }
     config.set_defaults(gates);
-    config.set_file_defaults();
+    config.set_file_defaults(thresholds);
     file::resolve_paths(&mut config, absolute.parent().unwrap_or(Path::new("/")));
     Ok(config)
 }

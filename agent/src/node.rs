@@ -10,9 +10,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
+use crate::cgroups::limits::Rules;
 use crate::dns::Resolver;
 use crate::dns::source::Source;
-use crate::runtime::cri::NodeConfig;
+use crate::runtime::cri::{NodeConfig, REQUEST_TIMEOUT};
 
 /// Of services; only names of pods with a subdomain show it here.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -150,6 +151,8 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain,
+        rules: Rules::default(),
+        request_timeout: REQUEST_TIMEOUT,
     })
 }
 

@@ -14,6 +14,7 @@ mod amount;
 mod compose;
 mod conditions;
 pub mod enforce;
+pub mod fits;
 pub mod health;
 mod lease;
 pub mod machine;

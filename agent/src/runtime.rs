@@ -485,8 +485,8 @@ pub enum Error {
         #[source]
         source: Failure,
     },
-    #[error("runtime endpoint {endpoint:?} is not of the form unix:///path")]
-    Endpoint { endpoint: String },
+    #[error("runtime endpoint {endpoint:?}: {reason}")]
+    Endpoint { endpoint: String, reason: String },
 }
 
 impl Error {

@@ -9,6 +9,7 @@ mod answer;
 pub mod authn;
 pub mod authz;
 mod cache;
+pub mod ciphers;
 pub mod client_ca;
 mod container_logs;
 mod cri;
@@ -78,7 +79,7 @@ pub struct Sources {
     /// The agent's pods.
     pub pods: Arc<dyn NodePods>,
     /// The runtime.
-    pub runtime: Channel,
+    pub runtime: Line,
     /// The configuration in force, a KubeletConfiguration with kind and apiVersion.
     pub configz: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// Flags and their values, sorted.
@@ -97,6 +98,15 @@ pub struct Sources {
     pub stats: Arc<stats::Stats>,
     /// Sets the log's verbosity, klog's number; `/debug/flags/v`.
     pub verbosity: Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>,
+}
+
+/// The way to the runtime.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Where it answers.
+    pub channel: Channel,
+    /// runtimeRequestTimeout.
+    pub request_timeout: Duration,
 }
 
 impl fmt::Debug for Sources {

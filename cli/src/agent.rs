@@ -16,7 +16,7 @@ use crate::detach::daemon;
 use crate::output;
 use crate::run::BAD_MANIFEST;
 use crate::run::signals::Signals;
-use crate::session::{self, News, Session, Setup};
+use crate::session::{self, News, Session, Setup, Tuning};
 
 /// Until a signal, which leaves the pods as they are, or until `gantry down`.
 pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
@@ -49,6 +49,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         seccomp_default,
         given: node::Given::default(),
         users: Range::default(),
+        tuning: Tuning::default(),
     };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;

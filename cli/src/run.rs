@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
-use crate::session::{self, News, Session, Setup};
+use crate::session::{self, News, Session, Setup, Tuning};
 use crate::{detach, output, runtime};
 use narrate::Narrators;
 use signals::Signals;
@@ -73,6 +73,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         seccomp_default: true,
         given: node::Given::default(),
         users: Range::default(),
+        tuning: Tuning::default(),
     };
     let (deps, _root) = setup.deps(channel.clone(), objects).await?;
     let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;

@@ -14,6 +14,7 @@ use gantry_agent::agent::Agent;
 use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
 use gantry_agent::beyond::Beyond;
+use gantry_agent::cgroups::limits::Rules;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
@@ -23,11 +24,12 @@ use gantry_agent::metrics::Metrics;
 use gantry_agent::node::{HostIps, NodeInfo};
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
+use gantry_agent::pod::restart::LONGEST_WAIT;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig};
+use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig, REQUEST_TIMEOUT};
 use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
 use gantry_agent::users::{Range, UserRanges};
@@ -75,6 +77,24 @@ pub(crate) struct Setup {
     pub(crate) given: node::Given,
     /// For pods with a user namespace.
     pub(crate) users: Range,
+    pub(crate) tuning: Tuning,
+}
+
+/// Numbers that a kubelet's configuration has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tuning {
+    /// By what CPU and processes are held.
+    pub(crate) rules: Rules,
+    /// For an answer of the runtime.
+    pub(crate) request_timeout: Duration,
+    /// Of a container that crashes.
+    pub(crate) longest_wait: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { rules: Rules::default(), request_timeout: REQUEST_TIMEOUT, longest_wait: LONGEST_WAIT }
+    }
 }
 
 /// What pods are run with.
@@ -103,11 +123,14 @@ impl Setup {
         api: Arc<dyn Api>,
         metrics: Arc<Metrics>,
     ) -> Result<Made> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given, users } = self;
+        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given, users, tuning } =
+            self;
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
             seccomp_default,
+            rules: tuning.rules,
+            request_timeout: tuning.request_timeout,
             ..node::facts(pod_logs_dir.clone(), &given)?
         };
         let mut info = node::info(&root_dir)?;
@@ -141,11 +164,12 @@ impl Setup {
                 HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
                     .counted_in(metrics.clone()),
             ),
-            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?),
+            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?.ruled(tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
+            longest_wait: tuning.longest_wait,
             metrics,
             probe_metrics: Arc::default(),
             // Without a kubelet nobody asks for it: a try tells.

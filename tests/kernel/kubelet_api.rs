@@ -17,7 +17,7 @@ use gantry_agent::server::client_ca::ClientCa;
 use gantry_agent::server::listen::{TlsSettings, tls_config};
 use gantry_agent::server::route::Switches;
 use gantry_agent::server::stats::{self, Stats};
-use gantry_agent::server::{NodePods, Server, Settings, Sources};
+use gantry_agent::server::{Line, NodePods, Server, Settings, Sources};
 use gantry_proto::cri;
 use gantry_tests::http;
 use gantry_tests::node::Node;
@@ -120,7 +120,7 @@ impl Api {
         let sources = Sources {
             node_name: "node".to_owned(),
             pods: Arc::new(Known(vec![Arc::new(pod)])),
-            runtime,
+            runtime: Line { channel: runtime, request_timeout: Duration::from_secs(120) },
             configz: Arc::new(|| json!({})),
             flagz: Vec::new(),
             version: "v1.36.3".to_owned(),

@@ -301,3 +301,90 @@ fn a_second_kubelet_takes_the_lock_file_and_the_first_ends() -> Result<()> {
     assert!(first.ends()?.success(), "{}", first.log());
     healthy(&second)
 }
+
+/// What a kubelet says that ends by itself; it must end with 1.
+fn ends_with_1(roots: &Roots, flags: &[String]) -> Result<String> {
+    // Each attempt has a log of its own.
+    let log = roots.path("kubelet.log");
+    if log.exists() {
+        std::fs::remove_file(&log)?;
+    }
+    let mut kubelet = Kubelet::start(roots, flags, &[])?;
+    let status = kubelet.ends()?;
+    assert_eq!(status.code(), Some(1), "{}", kubelet.log());
+    Ok(kubelet.log())
+}
+
+#[test]
+fn a_kubelet_that_cannot_work_ends_with_1_and_says_why() -> Result<()> {
+    place::require_own_namespaces()?;
+    let roots = Roots::new()?;
+    let at = |name: &str| roots.path(name).display().to_string();
+    let nobody = format!(
+        "validate service connection: validate CRI v1 runtime API for endpoint \\\"unix://{}\\\"",
+        at("cri.sock")
+    );
+    let certificate = format!("tlsCertFile: {0}\ntlsPrivateKeyFile: {0}\n", at("nowhere"));
+    for (more, flags_too, told) in [
+        ("", vec![], nobody.as_str()),
+        (
+            "",
+            vec!["--container-runtime-endpoint=tcp://127.0.0.1:1".to_owned()],
+            "only support unix socket endpoint",
+        ),
+        (certificate.as_str(), vec![], "nowhere"),
+        ("systemReserved: {memory: 1Pi}\n", vec![], "invalid Node Allocatable configuration. Resource"),
+        ("evictionHard: {memory.avialable: 1Gi}\n", vec![], "unsupported eviction signal memory.avialable"),
+        (
+            "tlsCipherSuites: [TLS_NONSENSE]\n",
+            vec![],
+            "Cipher suite TLS_NONSENSE not supported or doesn't exist",
+        ),
+    ] {
+        let mut flags = flags(&roots, more)?;
+        flags.extend(flags_too);
+        let log = ends_with_1(&roots, &flags)?;
+        assert!(log.contains("failed to run Kubelet: ") && log.contains(told), "{told}: {log}");
+        assert!(!roots.path("kubelet/pods").exists(), "nothing was made for {told}");
+    }
+    if std::fs::read_to_string("/proc/swaps")?.lines().count() > 1 {
+        let mut flags = flags(&roots, "")?;
+        flags.push("--fail-swap-on=true".to_owned());
+        let log = ends_with_1(&roots, &flags)?;
+        assert!(log.contains("running with swap on is not supported"), "{log}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_kubelet_whose_server_cannot_be_ends_with_1() -> Result<()> {
+    place::require_own_namespaces()?;
+    let node = Node::start()?;
+    let roots = node.roots();
+    let _shared = Shared(roots);
+    let at = |name: &str| roots.path(name).display().to_string();
+    let missing =
+        format!("authentication: {{x509: {{clientCAFile: {}}}, webhook: {{enabled: false}}}}\n", at("no-ca"));
+    let broken = roots.path("plugins.yaml");
+    std::fs::write(&broken, "nonsense")?;
+    let plugins = vec![
+        format!("--image-credential-provider-config={}", broken.display()),
+        format!("--image-credential-provider-bin-dir={}", at("bin")),
+    ];
+    let webhook = "--authentication-token-webhook=true".to_owned();
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 10250))?;
+    let port = "address: 127.0.0.1\n".to_owned();
+    for (more, words, told) in [
+        (missing, vec![], "no-ca"),
+        (String::new(), plugins, "plugins.yaml"),
+        (String::new(), vec![webhook], "webhook"),
+        (port, vec![], "failed to listen and serve on 127.0.0.1:10250"),
+    ] {
+        let mut flags = flags(roots, &more)?;
+        flags.extend(words);
+        let log = ends_with_1(roots, &flags)?;
+        assert!(log.contains(told), "{told}: {log}");
+    }
+    drop(taken);
+    remove_kubepods(roots)
+}

@@ -9,27 +9,56 @@ use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::qos::{Qos, peak, qos};
 use crate::pod::spec::{Pod, Resources};
 
-/// Microseconds in which a quota is used up.
-pub const PERIOD: i64 = 100_000;
+/// Microseconds in which a quota is used up, unless a node has other rules.
+const PERIOD: i64 = 100_000;
 /// The kernel refuses less than a millisecond of quota.
 const MIN_QUOTA: i64 = 1000;
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
+
+/// By what a node holds its pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// cpuCFSQuota: limits of CPU are held, not only weighed.
+    pub quota: bool,
+    /// cpuCFSQuotaPeriod, in microseconds.
+    pub period: i64,
+    /// podPidsLimit: processes and threads of one pod.
+    pub pids: Option<i64>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { quota: true, period: PERIOD, pids: None }
+    }
+}
+
+impl Rules {
+    /// Period and quota of a container with that limit in thousandths of a core; none of either where
+    /// limits are not held.
+    pub(crate) fn cpu(&self, milli: i64) -> (i64, i64) {
+        if self.quota { (self.period, quota(milli, self.period)) } else { (0, 0) }
+    }
+}
 
 /// Of one cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// In the words of v1: 1024 is one core's worth.
     pub(crate) cpu_shares: i64,
-    /// Microseconds in each period.
+    /// Microseconds in each period; -1 lifts what was there.
     pub(crate) cpu_quota: Option<i64>,
+    /// Microseconds.
+    pub(crate) cpu_period: i64,
     /// Bytes.
     pub(crate) memory: Option<i64>,
+    /// Processes and threads.
+    pub(crate) pids: Option<i64>,
 }
 
 /// A pod's; quota and memory only when each of its containers has a limit, or it has one itself. What
 /// its sandbox needs besides comes on top.
-pub(crate) fn of_pod(pod: &Pod) -> Limits {
+pub(crate) fn of_pod(pod: &Pod, rules: &Rules) -> Limits {
     let amount = |list: &BTreeMap<String, String>, name: &str| {
         let text = list.get(name)?;
         if name == "cpu" { parse_milli(text).ok() } else { parse_units(text).ok() }
@@ -41,17 +70,21 @@ pub(crate) fn of_pod(pod: &Pod) -> Limits {
         Some(limit.saturating_add(amount(&pod.overhead, name).unwrap_or(0)))
     };
     match qos(pod) {
-        Qos::BestEffort => Limits { cpu_shares: MIN_SHARES, ..Limits::default() },
+        Qos::BestEffort => Limits { pids: rules.pids, ..BEST_EFFORT },
         Qos::Burstable | Qos::Guaranteed => Limits {
             cpu_shares: shares(requests(pod).get("cpu").copied().unwrap_or(0)),
-            cpu_quota: limited("cpu", |r| r.cpu_limit).map(quota),
+            cpu_quota: limited("cpu", |r| r.cpu_limit)
+                .map(|milli| if rules.quota { quota(milli, rules.period) } else { -1 }),
+            cpu_period: rules.period,
             memory: limited("memory", |r| r.memory_limit),
+            pids: rules.pids,
         },
     }
 }
 
 /// Of the best-effort class: what the others leave.
-pub(super) const BEST_EFFORT: Limits = Limits { cpu_shares: MIN_SHARES, cpu_quota: None, memory: None };
+pub(super) const BEST_EFFORT: Limits =
+    Limits { cpu_shares: MIN_SHARES, cpu_quota: None, cpu_period: PERIOD, memory: None, pids: None };
 
 /// Thousandths of a core as shares.
 #[must_use]
@@ -60,9 +93,8 @@ pub fn shares(milli: i64) -> i64 {
 }
 
 /// Thousandths of a core as microseconds in each period; 0 is no limit.
-#[must_use]
-pub fn quota(milli: i64) -> i64 {
-    if milli == 0 { 0 } else { (milli.saturating_mul(PERIOD) / 1000).max(MIN_QUOTA) }
+fn quota(milli: i64, period: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli.saturating_mul(period) / 1000).max(MIN_QUOTA) }
 }
 
 /// v1 shares as v2 weight 1…10000: 1024 shares give the default 100, and small ones keep their
@@ -98,24 +130,31 @@ impl Limits {
     pub(super) fn v1(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.shares", self.cpu_shares.to_string())];
         if let Some(quota) = self.cpu_quota {
-            files.push(("cpu", "cpu.cfs_period_us", PERIOD.to_string()));
+            files.push(("cpu", "cpu.cfs_period_us", self.cpu_period.to_string()));
             files.push(("cpu", "cpu.cfs_quota_us", quota.to_string()));
         }
         if let Some(memory) = self.memory {
             files.push(("memory", "memory.limit_in_bytes", memory.to_string()));
         }
+        files.extend(self.pids());
         files
     }
 
     pub(super) fn v2(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.weight", weight(self.cpu_shares).to_string())];
         if let Some(quota) = self.cpu_quota {
-            files.push(("cpu", "cpu.max", format!("{quota} {PERIOD}")));
+            let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
+            files.push(("cpu", "cpu.max", format!("{quota} {}", self.cpu_period)));
         }
         if let Some(memory) = self.memory {
             files.push(("memory", "memory.max", memory.to_string()));
         }
+        files.extend(self.pids());
         files
+    }
+
+    fn pids(&self) -> Option<Setting> {
+        self.pids.map(|pids| ("pids", "pids.max", pids.to_string()))
     }
 }
 
@@ -192,7 +231,9 @@ mod tests {
         };
         let overhead = text(&[("cpu", "250m"), ("memory", "1Mi")]);
         let pod = Pod { resources: Some(own), overhead, ..with(&[Resources::default()]) };
-        assert_eq!(of_pod(&pod), Limits { cpu_shares: 768, cpu_quota: Some(125_000), memory: Some(2 << 20) });
+        let wanted =
+            Limits { cpu_shares: 768, cpu_quota: Some(125_000), memory: Some(2 << 20), ..BEST_EFFORT };
+        assert_eq!(of_pod(&pod, &Rules::default()), wanted);
     }
 
     #[test]
@@ -228,15 +269,16 @@ mod tests {
             memory_limit: Some(20),
             ..Resources::default()
         };
+        let of_pod = |pod: &Pod| super::of_pod(pod, &Rules::default());
         assert_eq!(of_pod(&with(&[Resources::default()])), BEST_EFFORT);
         assert_eq!(
             of_pod(&with(&[full, full])),
-            Limits { cpu_shares: 512, cpu_quota: Some(100_000), memory: Some(40) }
+            Limits { cpu_shares: 512, cpu_quota: Some(100_000), memory: Some(40), ..BEST_EFFORT }
         );
         let part = Resources { memory_limit: None, ..full };
         assert_eq!(
             of_pod(&with(&[full, part])),
-            Limits { cpu_shares: 512, cpu_quota: Some(100_000), memory: None }
+            Limits { cpu_shares: 512, cpu_quota: Some(100_000), ..BEST_EFFORT }
         );
         assert_eq!(of_pod(&with(&[full, Resources::default()])).cpu_quota, None);
     }
@@ -244,12 +286,18 @@ mod tests {
     #[test]
     fn numbers_are_the_kubelets_and_runcs() {
         assert_eq!([shares(0), shares(1), shares(250), shares(1_000_000)], [2, 2, 256, 262_144]);
-        assert_eq!([quota(0), quota(1), quota(500)], [0, 1000, 50_000]);
+        assert_eq!([0, 1, 500].map(|milli| quota(milli, PERIOD)), [0, 1000, 50_000]);
         for (shares, expected) in [(2, 1), (102, 17), (1024, 100), (262_144, 10_000)] {
             assert_eq!(weight(shares), expected, "{shares}");
             assert_eq!(weight(shares_of(expected)), expected, "{shares}");
         }
-        let limits = Limits { cpu_shares: 1024, cpu_quota: Some(50_000), memory: Some(7) };
+        let limits = Limits {
+            cpu_shares: 1024,
+            cpu_quota: Some(50_000),
+            memory: Some(7),
+            pids: Some(9),
+            ..BEST_EFFORT
+        };
         let text = |list: Vec<Setting>| -> Vec<String> {
             list.into_iter().map(|(_, file, value)| format!("{file}={value}")).collect()
         };
@@ -259,9 +307,44 @@ mod tests {
                 "cpu.shares=1024",
                 "cpu.cfs_period_us=100000",
                 "cpu.cfs_quota_us=50000",
-                "memory.limit_in_bytes=7"
+                "memory.limit_in_bytes=7",
+                "pids.max=9"
             ]
         );
-        assert_eq!(text(limits.v2()), ["cpu.weight=100", "cpu.max=50000 100000", "memory.max=7"]);
+        assert_eq!(
+            text(limits.v2()),
+            ["cpu.weight=100", "cpu.max=50000 100000", "memory.max=7", "pids.max=9"]
+        );
+    }
+
+    #[test]
+    fn a_node_has_its_own_rules() {
+        let full = Resources { cpu_limit: Some(500), memory_limit: Some(20), ..Resources::default() };
+        let of = |rules: &Rules, resources: Resources| -> Vec<String> {
+            let limits = of_pod(&with(&[resources]), rules);
+            let (v1, v2) = (limits.v1(), limits.v2());
+            let files =
+                v1.into_iter().chain(v2).filter(|(_, file, _)| file.contains("cfs") || file.contains("max"));
+            files.map(|(_, file, value)| format!("{file}={value}")).collect()
+        };
+        let rules = Rules { period: 20_000, pids: Some(64), ..Rules::default() };
+        assert_eq!(rules.cpu(500), (20_000, 10_000));
+        assert_eq!(
+            of(&rules, full),
+            [
+                "cpu.cfs_period_us=20000",
+                "cpu.cfs_quota_us=10000",
+                "pids.max=64",
+                "cpu.max=10000 20000",
+                "memory.max=20",
+                "pids.max=64"
+            ]
+        );
+        assert_eq!(of(&rules, Resources::default()), ["pids.max=64", "pids.max=64"], "best effort");
+        let free = Rules { quota: false, ..Rules::default() };
+        assert_eq!(free.cpu(500), (0, 0));
+        let lifted = of(&free, full);
+        assert_eq!(lifted[1], "cpu.cfs_quota_us=-1");
+        assert_eq!(lifted[2], "cpu.max=max 100000");
     }
 }

@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::hierarchies::{Hierarchies, Hierarchy, parse};
-use super::limits::{self, BEST_EFFORT, Limits};
+use super::limits::{self, BEST_EFFORT, Limits, Rules};
 use super::{Cgroups, Error, Together};
 use crate::pod::spec::qos::{Qos, qos};
 use crate::pod::spec::{Pod, PodUid};
@@ -35,6 +35,7 @@ const STEP: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone)]
 pub struct Tree {
     inner: Arc<Inner>,
+    rules: Rules,
 }
 
 #[derive(Debug)]
@@ -70,7 +71,14 @@ impl Tree {
         let root = root.trim_matches('/').to_owned();
         let all = Mutex::new(Together { cpu, ..Together::default() });
         let (held, turn) = (AtomicBool::new(false), Mutex::new(()));
-        Ok(Self { inner: Arc::new(Inner { hierarchies, root, all, held, turn }) })
+        let inner = Arc::new(Inner { hierarchies, root, all, held, turn });
+        Ok(Self { inner, rules: Rules::default() })
+    }
+
+    /// The same, by a node's own rules.
+    #[must_use]
+    pub fn ruled(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 }
 
@@ -109,12 +117,12 @@ impl Inner {
         }
     }
 
-    fn set_up(&self, pod: &Pod) -> Result<String, String> {
+    fn set_up(&self, pod: &Pod, rules: &Rules) -> Result<String, String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let class = self.class(qos(pod));
         let path = class.join(format!("pod{}", pod.uid));
         self.make(&path)?;
-        self.write(&path, &limits::of_pod(pod))?;
+        self.write(&path, &limits::of_pod(pod, rules))?;
         match qos(pod) {
             Qos::Guaranteed => {}
             Qos::Burstable => self.weigh_burstable()?,
@@ -430,8 +438,8 @@ async fn blocking<T: Send + 'static>(
 
 impl Cgroups for Tree {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<String, Error>> {
-        let (inner, pod) = (self.inner.clone(), pod.clone());
-        Box::pin(blocking(move || inner.set_up(&pod)))
+        let (inner, pod, rules) = (self.inner.clone(), pod.clone(), self.rules);
+        Box::pin(blocking(move || inner.set_up(&pod, &rules)))
     }
 
     fn hold<'a>(&'a self, all: &'a Together) -> BoxFuture<'a, Result<(), Error>> {

@@ -1,6 +1,8 @@
 //! The defaults of KubeletConfiguration v1beta1, and those of a command line without any file. Pure:
 //! owns the values; never judges one. Called by [`super`].
 
+use serde_json::Value;
+
 use super::duration::Span;
 use super::fields::{Authentication, Authorization, CrashLoopBackOff, KubeletConfiguration, Logging};
 use super::gates::Gates;
@@ -149,14 +151,22 @@ impl KubeletConfiguration {
         some(&mut self.container_log_monitor_interval, Span::seconds(10));
         let Logging { format, flush_frequency, options, .. } = &mut self.logging;
         text(format, "text");
-        some(flush_frequency, "5s".into());
+        // kubeadm writes 0 and means nothing by it.
+        let zero = |value: &Value| match value {
+            Value::String(text) => Span::parse(text) == Ok(Span::default()),
+            value => value.as_i64() == Some(0),
+        };
+        if flush_frequency.as_ref().is_none_or(zero) {
+            *flush_frequency = Some("5s".into());
+        }
         some(&mut options.text.info_buffer_size, "0".into());
         some(&mut options.json.info_buffer_size, "0".into());
     }
 
-    /// What a configuration file without thresholds gets; drop-ins come later and merge key by key.
-    pub(super) fn set_file_defaults(&mut self) {
-        if self.eviction_hard.is_empty() || self.merge_default_eviction_settings == Some(true) {
+    /// What a configuration file that says nothing about thresholds gets; drop-ins come later and merge
+    /// key by key.
+    pub(super) fn set_file_defaults(&mut self, thresholds: bool) {
+        if !thresholds || self.merge_default_eviction_settings == Some(true) {
             for (signal, threshold) in EVICTION_HARD {
                 self.eviction_hard.entry(signal.to_owned()).or_insert_with(|| threshold.to_owned());
             }

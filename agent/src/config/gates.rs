@@ -138,8 +138,8 @@ impl Gates {
         self.0.iter().map(|(name, gate)| (*name, gate.stage, self.enabled(name, set)))
     }
 
-    /// What may not be set so.
-    pub(super) fn problems(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
+    /// What no kubelet of this release may be told.
+    pub(super) fn wrong(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
         let mut found = Vec::new();
         for (name, value) in set {
             match self.0.get(name.as_str()) {
@@ -151,6 +151,12 @@ impl Gates {
                 Some(_) => {}
             }
         }
+        found
+    }
+
+    /// What upstream may be told and this kubelet may not.
+    pub(super) fn unsupported(&self, set: &BTreeMap<String, bool>) -> Vec<String> {
+        let mut found = Vec::new();
         let moved = OURS
             .iter()
             .filter(|name| !EITHER.contains(name))
@@ -185,24 +191,21 @@ mod tests {
     #[test]
     fn gates_at_their_default_and_gates_of_others_are_no_problem() {
         let gates = Gates::default();
-        assert_eq!(
-            gates
-                .problems(&set(&[("RotateKubeletServerCertificate", true), ("APIServingWithRoutine", true)])),
-            Vec::<String>::new()
-        );
-        assert_eq!(gates.problems(&set(&[("AllAlpha", false), ("AllBeta", true)])).len(), 4);
+        let usual = set(&[("RotateKubeletServerCertificate", true), ("APIServingWithRoutine", true)]);
+        assert_eq!((gates.wrong(&usual), gates.unsupported(&usual)), (vec![], vec![]));
+        assert_eq!(gates.unsupported(&set(&[("AllAlpha", false), ("AllBeta", true)])).len(), 4);
     }
 
     #[test]
     fn gates_that_nobody_knows_or_that_cannot_move_are_told_in_upstreams_words() {
         let gates = Gates::default();
-        assert_eq!(gates.problems(&set(&[("Nonsense", true)])), ["unrecognized feature gate: Nonsense"]);
+        assert_eq!(gates.wrong(&set(&[("Nonsense", true)])), ["unrecognized feature gate: Nonsense"]);
         assert_eq!(
-            gates.problems(&set(&[("NodeSwap", false)])),
+            gates.wrong(&set(&[("NodeSwap", false)])),
             ["cannot set feature gate NodeSwap to false, feature is locked to true"]
         );
         assert_eq!(
-            gates.problems(&set(&[("EventedPLEG", true)])),
+            gates.unsupported(&set(&[("EventedPLEG", true)])),
             ["feature gate EventedPLEG=true is not supported by this kubelet: leave it at false"]
         );
     }

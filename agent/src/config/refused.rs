@@ -4,12 +4,13 @@
 use serde_json::Value;
 
 use super::fields::KubeletConfiguration;
+use super::flag::{Flag, Given};
 use super::gates::Gates;
 use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 34] = [
+pub const FIELDS: [(&str, &str); 29] = [
     (
         "staticPodURL",
         "pods come from the API server and from staticPodPath: put the manifest into that folder",
@@ -24,11 +25,7 @@ pub const FIELDS: [(&str, &str); 34] = [
     ("topologyManagerPolicy", "resources are not aligned to NUMA nodes"),
     ("topologyManagerPolicyOptions", "it belongs to topologyManagerPolicy"),
     ("qosReserved", "nothing is reserved by quality of service"),
-    ("podPidsLimit", "processes of a pod are not counted"),
-    ("cpuCFSQuota", "limits of CPU are always held"),
-    ("cpuCFSQuotaPeriod", "limits of CPU are held over 100ms"),
     ("enableControllerAttachDetach", "the controller attaches volumes"),
-    ("protectKernelDefaults", "the kernel's settings are left as they are"),
     ("reservedSystemCPUs", "containers share all CPUs: reserve an amount by systemReserved"),
     (
         "systemReservedCgroup",
@@ -52,7 +49,6 @@ pub const FIELDS: [(&str, &str); 34] = [
     ("userNamespaces.idsPerPod", "a pod's user namespace has 65536 ids"),
     ("enableContentionProfiling", "there is no such profile"),
     ("imageServiceEndpoint", "images come from the same runtime as containers"),
-    ("crashLoopBackOff.maxContainerRestartPeriod", "a container that crashes waits for 5m at most"),
 ];
 
 /// Values of [`FIELDS`] that mean the default though they are not it.
@@ -60,7 +56,7 @@ const AS_GOOD: [(&str, &str); 2] =
     [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 26] = [
+pub const INERT: [(&str, &str); 25] = [
     ("evictionHard", "pods are not evicted for pressure; the thresholds only lower what is allocatable"),
     ("evictionSoft", "pods are not evicted for pressure"),
     ("evictionSoftGracePeriod", "pods are not evicted for pressure"),
@@ -85,13 +81,42 @@ pub const INERT: [(&str, &str); 26] = [
     ("syncFrequency", "pods are looked at when something changes; only /healthz counts by it"),
     ("httpCheckFrequency", "it belongs to staticPodURL"),
     ("podCIDR", "the API server, or the network's configuration, tells it"),
-    ("runtimeRequestTimeout", "calls to the runtime have 2m, and 4m with a network"),
     ("kubeletCgroups", "the kubelet stays where it was started; its usage is read there"),
 ];
 
 /// Flags that are no field and must not be given, and why.
 pub const FLAGS: [(&str, &str); 1] =
     [("experimental-mounter-path", "volumes are mounted by system calls, without a program")];
+
+const LIBRARY: &str = "of a library that this kubelet does not have";
+const DEAD: &str = "containers that have ended stay as long as their pod needs them";
+
+/// Flags that are no field and change nothing here, and why; whoever gives one another value than its
+/// default is told once.
+pub const INERT_FLAGS: [(&str, &str); 22] = [
+    ("application-metrics-count-limit", LIBRARY),
+    ("boot-id-file", LIBRARY),
+    ("container-hints", LIBRARY),
+    ("containerd", LIBRARY),
+    ("containerd-namespace", LIBRARY),
+    ("enable-load-reader", LIBRARY),
+    ("event-storage-age-limit", LIBRARY),
+    ("event-storage-event-limit", LIBRARY),
+    ("global-housekeeping-interval", LIBRARY),
+    ("housekeeping-interval", "usage is read when it is asked for, not collected"),
+    ("log-cadvisor-usage", LIBRARY),
+    ("machine-id-file", LIBRARY),
+    ("maximum-dead-containers", DEAD),
+    ("maximum-dead-containers-per-container", DEAD),
+    ("minimum-container-ttl-duration", DEAD),
+    ("storage-driver-buffer-duration", LIBRARY),
+    ("storage-driver-db", LIBRARY),
+    ("storage-driver-host", LIBRARY),
+    ("storage-driver-password", LIBRARY),
+    ("storage-driver-secure", LIBRARY),
+    ("storage-driver-table", LIBRARY),
+    ("storage-driver-user", LIBRARY),
+];
 
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
@@ -110,7 +135,9 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
     for (path, why) in FIELDS {
         let (value, default) = (at(&now, path), at(&default, path));
         let text = value.to_string();
-        let as_good = AS_GOOD.iter().any(|(of, good)| *of == path && *good == text);
+        let same = path == "imageServiceEndpoint"
+            && config.image_service_endpoint == config.container_runtime_endpoint;
+        let as_good = same || AS_GOOD.iter().any(|(of, good)| *of == path && *good == text);
         let nothing = value.is_null() || matches!(text.as_str(), "\"0\"" | "0");
         if value != default && !as_good && !(nothing && default.is_null()) {
             found.push(format!(
@@ -144,6 +171,16 @@ pub(super) fn problems(config: &KubeletConfiguration, flags: &KubeletFlags, host
         ));
     }
     found
+}
+
+/// Flags that are given and change nothing.
+pub(super) fn inert_flags(given: &Given) -> Vec<String> {
+    let moved = |flag: &&'static Flag| given.text(flag.name) != flag.default;
+    let told = given.flags().filter(moved).filter_map(|flag| {
+        let (name, why) = INERT_FLAGS.iter().find(|(name, _)| *name == flag.name)?;
+        Some(format!("--{name} changes nothing: {why}"))
+    });
+    told.collect()
 }
 
 /// What is set and changes nothing, in one line each; all about eviction in one.

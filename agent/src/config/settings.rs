@@ -1,9 +1,6 @@
 //! What only flags say. Pure: owns the names; never a judgement. Called by [`super`].
 
-use serde_json::Value;
-
 use super::Texts;
-use super::duration::Span;
 use super::flag::Given;
 
 /// The flags that are no field of the configuration, by upstream's names.
@@ -21,9 +18,6 @@ pub struct KubeletFlags {
     pub image_credential_provider_config: String,
     pub kubeconfig: String,
     pub lock_file: String,
-    pub maximum_dead_containers: i64,
-    pub maximum_dead_containers_per_container: i64,
-    pub minimum_container_ttl_duration: Span,
     pub allocatable_ignore_eviction: bool,
     pub mounter_path: String,
     pub node_ip: String,
@@ -35,10 +29,7 @@ pub struct KubeletFlags {
 
 impl KubeletFlags {
     pub(super) fn from_given(given: &Given) -> Self {
-        let number = |name: &str, default| given.value(name).and_then(|v| v.as_i64()).unwrap_or(default);
         let labels = given.value("node-labels").and_then(|v| serde_json::from_value(v).ok());
-        let ttl = given.value("minimum-container-ttl-duration");
-        let ttl = ttl.as_ref().and_then(Value::as_str).and_then(|text| Span::parse(text).ok());
         Self {
             bootstrap_kubeconfig: given.text("bootstrap-kubeconfig"),
             cert_dir: given.text("cert-dir"),
@@ -51,9 +42,6 @@ impl KubeletFlags {
             image_credential_provider_config: given.text("image-credential-provider-config"),
             kubeconfig: given.text("kubeconfig"),
             lock_file: given.text("lock-file"),
-            maximum_dead_containers: number("maximum-dead-containers", -1),
-            maximum_dead_containers_per_container: number("maximum-dead-containers-per-container", 1),
-            minimum_container_ttl_duration: ttl.unwrap_or_default(),
             allocatable_ignore_eviction: given.is_on("experimental-allocatable-ignore-eviction"),
             mounter_path: given.text("experimental-mounter-path"),
             node_ip: given.text("node-ip"),

@@ -179,7 +179,129 @@ fn an_unknown_field_of_a_file_is_noted_and_the_rest_holds() {
 }
 
 #[test]
+fn kubeadms_file_and_flags_are_taken_without_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    // As `kubeadm join` writes both.
+    fs::write(&file, include_str!("upstream/kubeadm.yaml")).unwrap();
+    let flags = "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \
+                 --kubeconfig=/etc/kubernetes/kubelet.conf \
+                 --container-runtime-endpoint=unix:///var/run/containerd/containerd.sock";
+    let Loaded { config, notes, .. } = loaded(&words(&format!("{flags} --config={}", file.display())));
+    assert_eq!(notes, Vec::<String>::new());
+    let mut upstream: Value = serde_json::from_str(include_str!("upstream/defaults.json")).unwrap();
+    for (path, value) in [
+        ("authentication.x509.clientCAFile", json!("/etc/kubernetes/pki/ca.crt")),
+        ("cgroupDriver", json!("systemd")),
+        ("clusterDNS", json!(["10.96.0.10"])),
+        ("clusterDomain", json!("cluster.local")),
+        ("containerRuntimeEndpoint", json!("unix:///var/run/containerd/containerd.sock")),
+        (
+            "evictionHard",
+            json!({
+                "imagefs.available": "15%", "imagefs.inodesFree": "5%", "memory.available": "100Mi",
+                "nodefs.available": "10%", "nodefs.inodesFree": "5%"
+            }),
+        ),
+        ("rotateCertificates", json!(true)),
+        // The one default that is ours.
+        ("serializeImagePulls", json!(false)),
+        ("staticPodPath", json!("/etc/kubernetes/manifests")),
+    ] {
+        set(&mut upstream, path, value);
+    }
+    assert_eq!(configz(&config)["kubeletconfig"], upstream);
+}
+
+#[test]
+fn a_file_that_wants_no_thresholds_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let thresholds = |text: &str| {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        fs::write(&file, format!("{head}{text}\n")).unwrap();
+        let config = loaded(&words(&format!("--config={}", file.display()))).config;
+        (config.eviction_hard.len(), configz(&config)["kubeletconfig"].get("evictionHard").is_some())
+    };
+    assert_eq!(thresholds("evictionHard: {}"), (0, false));
+    assert_eq!(thresholds("evictionHard: {memory.available: 1Gi}"), (1, true));
+    for usual in ["", "evictionHard: null", "evictionHard: {}\nmergeDefaultEvictionSettings: true"] {
+        assert_eq!(thresholds(usual), (5, true), "{usual}");
+    }
+    assert_eq!(
+        thresholds("evictionHard: {memory.available: 1Gi}\nmergeDefaultEvictionSettings: true"),
+        (5, true)
+    );
+}
+
+#[test]
+fn flags_that_change_nothing_are_told() {
+    let told = |text: &str| loaded(&words(text)).notes;
+    assert_eq!(told("--housekeeping-interval=1s --maximum-dead-containers=-1"), Vec::<String>::new());
+    assert_eq!(
+        told("--housekeeping-interval=7s"),
+        ["--housekeeping-interval changes nothing: usage is read when it is asked for, not collected"]
+    );
+    for (name, why) in refused::INERT_FLAGS {
+        let kind = flag::all().iter().find(|flag| flag.name == name).unwrap().kind;
+        let value = match kind {
+            "bool" => "true",
+            "duration" => "7m7s",
+            "int" | "int32" => "7",
+            _ => "x",
+        };
+        assert_eq!(told(&format!("--{name}={value}")), [format!("--{name} changes nothing: {why}")]);
+    }
+}
+
+#[test]
 fn errors_are_told_in_upstreams_words() {
+    let gates = "failed to set feature gates from initial flags-based config: ";
+    assert_eq!(
+        refusal("--feature-gates=Nonsense=true"),
+        format!("{gates}unrecognized feature gate: Nonsense")
+    );
+    assert_eq!(
+        refusal("--feature-gates=NodeSwap=false --node-labels=kubernetes.io/x=y"),
+        format!("{gates}cannot set feature gate NodeSwap to false, feature is locked to true")
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let invalid = |text: &str| {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        fs::write(&file, format!("{head}{text}\n")).unwrap();
+        let told = refusal(&format!("--config={}", file.display()));
+        told.strip_prefix("failed to validate kubelet configuration, error: ").unwrap_or(&told).to_owned()
+    };
+    assert_eq!(
+        invalid("featureGates: {Nonsense: true}"),
+        format!("{gates}unrecognized feature gate: Nonsense")
+    );
+    assert_eq!(
+        invalid("registerWithTaints: [{key: k, value: v, effect: E}]"),
+        "invalid taint: {k v E <nil>}"
+    );
+    assert_eq!(
+        invalid("topologyManagerScope: x"),
+        "invalid configuration: topologyManagerScope (--topology-manager-scope) \"x\" must be one of: \"container\", \
+         or \"pod\""
+    );
+    for period in ["999us", "1001ms"] {
+        assert!(
+            invalid(&format!("cpuCFSQuotaPeriod: {period}"))
+                .ends_with("must be between 1ms and 1sec, inclusive")
+        );
+    }
+    let images = "containerRuntimeEndpoint: unix:///a\nimageServiceEndpoint: unix:///b";
+    assert!(invalid(images).contains("imageServiceEndpoint \"unix:///b\" is not supported"));
+    assert!(invalid("topologyManagerPolicy: x").contains(
+        "topologyManagerPolicy (--topology-manager-policy) \"x\" must be one of: [\"none\" \"best-effort\" \
+         \"restricted\" \"single-numa-node\"]"
+    ));
+    assert!(
+        invalid("memorySwap: {swapBehavior: x}")
+            .contains("memorySwap.swapBehavior \"x\" must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"")
+    );
     assert_eq!(refusal("--nonsense"), "failed to parse kubelet flag: unknown flag: --nonsense");
     assert_eq!(refusal("run"), "unknown command run");
     assert_eq!(

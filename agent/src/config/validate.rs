@@ -24,10 +24,10 @@ pub(super) fn problems(
     gates: &Gates,
     host: Host,
 ) -> Vec<String> {
-    let mut found = gates.problems(&config.feature_gates);
+    let mut found = gates.unsupported(&config.feature_gates);
     let rules = [numbers, node, node_allocatable, images, host_rules, server, logs];
     found.extend(rules.iter().flat_map(|rule| rule(config, host)).map(|problem| {
-        if problem.starts_with("kubelet is configured") {
+        if problem.starts_with("kubelet is configured") || problem.starts_with("invalid taint: ") {
             problem
         } else {
             format!("invalid configuration: {problem}")
@@ -60,6 +60,12 @@ fn numbers(config: &KubeletConfiguration, _: Host) -> Vec<String> {
     let healthz = number(config.healthz_port);
     if healthz != 0 {
         between(&mut found, "healthzPort (--healthz-port)", healthz, 1, 65535);
+    }
+    let period = config.cpu_cfs_quota_period.unwrap_or_default();
+    if !(Span(1_000_000)..=Span::seconds(1)).contains(&period) {
+        found.push(format!(
+            "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} must be between 1ms and 1sec, inclusive"
+        ));
     }
     let (high, low) =
         (number(config.image_gc_high_threshold_percent), number(config.image_gc_low_threshold_percent));
@@ -107,30 +113,38 @@ fn node(config: &KubeletConfiguration, _: Host) -> Vec<String> {
         );
     }
     for one in &config.register_with_taints {
-        if let Some(problem) = taint::problem(one) {
-            found.push(format!("taint {}={}:{}: {problem}", one.key, one.value, one.effect));
+        if taint::problem(one).is_some() {
+            let added = one.time_added.as_deref().unwrap_or("<nil>");
+            found.push(format!("invalid taint: {{{} {} {} {added}}}", one.key, one.value, one.effect));
         }
         if one.time_added.is_some() {
             found.push("taint.TimeAdded is not nil".to_owned());
         }
     }
-    let one_of = |found: &mut Vec<String>, name: &str, value: &str, of: &[&str]| {
-        if !of.contains(&value) {
-            let of: Vec<String> = of.iter().map(|one| format!("{one:?}")).collect();
-            found.push(format!("{name} {value:?} must be one of: {}", of.join(", ")));
-        }
-    };
     let policies = ["none", "best-effort", "restricted", "single-numa-node"];
-    one_of(
-        &mut found,
-        "topologyManagerPolicy (--topology-manager-policy)",
-        &config.topology_manager_policy,
-        &policies,
-    );
-    let scope = &config.topology_manager_scope;
-    one_of(&mut found, "topologyManagerScope (--topology-manager-scope)", scope, &["container", "pod"]);
-    let swap = &config.memory_swap.swap_behavior;
-    one_of(&mut found, "memorySwap.swapBehavior", swap, &["", "LimitedSwap", "NoSwap"]);
+    let one_of: [(&str, &str, &[&str], &str); 3] = [
+        (
+            "topologyManagerPolicy (--topology-manager-policy)",
+            &config.topology_manager_policy,
+            &policies,
+            "[\"none\" \"best-effort\" \"restricted\" \"single-numa-node\"]",
+        ),
+        (
+            "topologyManagerScope (--topology-manager-scope)",
+            &config.topology_manager_scope,
+            &["container", "pod"],
+            "\"container\", or \"pod\"",
+        ),
+        (
+            "memorySwap.swapBehavior",
+            &config.memory_swap.swap_behavior,
+            &["", "LimitedSwap", "NoSwap"],
+            "\"\", \"LimitedSwap\" or \"NoSwap\"",
+        ),
+    ];
+    for (name, value, _, told) in one_of.iter().filter(|(_, value, of, _)| !of.contains(value)) {
+        found.push(format!("{name} {value:?} must be one of: {told}"));
+    }
     if !matches!(config.hairpin_mode.as_str(), "none" | "hairpin-veth" | "promiscuous-bridge") {
         found.push(format!(
             "option {:?} specified for hairpinMode (--hairpin-mode). Valid options are \"none\", \"hairpin-veth\" or \

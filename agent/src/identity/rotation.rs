@@ -333,7 +333,8 @@ impl std::fmt::Display for Chain<'_> {
 /// How long the kubelet stays without a valid certificate though the API server answers.
 const WITHOUT: Duration = Duration::from_secs(5 * 60);
 
-/// Resolves with a reason to end: somebody outside must give new credentials.
+/// Resolves with a reason to end: somebody outside must give new credentials. One that has expired is
+/// none, as for upstream's manager of certificates: it gets the five minutes, too.
 pub async fn must_exit(current: Current, healthy: watch::Receiver<bool>) -> String {
     let mut last = Timestamp::now();
     loop {

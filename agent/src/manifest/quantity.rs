@@ -42,6 +42,20 @@ pub fn parse_units(text: &str) -> Result<i64, QuantityError> {
     parse_scaled(text, 1)
 }
 
+/// What Go's own parser says of a text that is no quantity.
+#[must_use]
+pub fn in_go(text: &str) -> &'static str {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let suffix = unsigned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let letters = suffix.trim_start_matches(|c: char| "eEinumkKMGTP".contains(c));
+    let exponent = letters.strip_prefix(['+', '-']).unwrap_or(letters);
+    if !unsigned.is_empty() && exponent.bytes().all(|b| b.is_ascii_digit()) {
+        "unable to parse quantity's suffix"
+    } else {
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    }
+}
+
 /// One sign at most; a negative zero is a zero.
 fn parse_scaled(text: &str, scale: u128) -> Result<i64, QuantityError> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -125,6 +139,14 @@ impl Multiplier {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_quantity_is_told_in_gos_words() {
+        for text in ["", "x", "1 Gi", "10MB"] {
+            assert!(in_go(text).starts_with("quantities must match"), "{text}");
+        }
+        assert_eq!(in_go("1KK"), "unable to parse quantity's suffix");
+    }
 
     #[test]
     fn suffixes_are_exact_and_round_up() {

@@ -6,6 +6,12 @@ use std::time::Duration;
 
 use super::spec::{Container, Pod, RestartPolicy};
 
+/// Forgotten after so long without need, however long a wait may be.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
+/// Of a container that crashes, unless crashLoopBackOff.maxContainerRestartPeriod says otherwise.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
 /// 10 s, doubled up to 5 min, forgotten after 10 min without need.
 #[derive(Debug, Clone)]
 pub struct Backoff {
@@ -22,29 +28,35 @@ struct Entry {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { initial: Duration::from_secs(10), max: Duration::from_secs(300), entries: BTreeMap::new() }
+        Self::up_to(LONGEST_WAIT)
     }
 }
 
 impl Backoff {
+    /// That waits no longer than `max`.
+    #[must_use]
+    pub fn up_to(max: Duration) -> Self {
+        Self { initial: max.min(Duration::from_secs(10)), max, entries: BTreeMap::new() }
+    }
+
     /// Until when the key is blocked, counted from `event` (when the container ended).
     #[must_use]
     pub fn blocked_since_event(&self, key: &str, event: Duration, now: Duration) -> Option<Duration> {
-        let entry = self.entries.get(key).filter(|entry| !self.expired(entry, event))?;
+        let entry = self.entries.get(key).filter(|entry| !expired(entry, event))?;
         Some(event + entry.delay).filter(|until| now < *until)
     }
 
     /// Until when the key is blocked, counted from its last failure.
     #[must_use]
     pub fn blocked(&self, key: &str, now: Duration) -> Option<Duration> {
-        let entry = self.entries.get(key).filter(|entry| !self.expired(entry, now))?;
+        let entry = self.entries.get(key).filter(|entry| !expired(entry, now))?;
         Some(entry.updated + entry.delay).filter(|until| now < *until)
     }
 
     /// One more failure, which happened at `event`.
     pub fn next(&mut self, key: &str, event: Duration, now: Duration) {
         let delay = match self.entries.get(key) {
-            Some(entry) if !self.expired(entry, event) => (entry.delay * 2).min(self.max),
+            Some(entry) if !expired(entry, event) => (entry.delay * 2).min(self.max),
             _ => self.initial,
         };
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
@@ -55,10 +67,10 @@ impl Backoff {
     pub fn delay(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |entry| entry.delay)
     }
+}
 
-    fn expired(&self, entry: &Entry, event: Duration) -> bool {
-        event.saturating_sub(entry.updated) > self.max * 2
-    }
+fn expired(entry: &Entry, event: Duration) -> bool {
+    event.saturating_sub(entry.updated) > FORGOTTEN
 }
 
 /// Whether a container that ended with `code` is started again.
@@ -130,6 +142,24 @@ mod tests {
         backoff.next("a", updated + s(601), updated + s(601));
         assert_eq!(backoff.delay("a"), s(10));
         assert_eq!(backoff.delay("b"), s(0));
+    }
+
+    #[test]
+    fn the_longest_wait_may_be_shorter_and_is_forgotten_no_sooner() {
+        let waits = |max: u64| -> Vec<u64> {
+            let mut backoff = Backoff::up_to(s(max));
+            let next = |_| {
+                backoff.next("a", s(0), s(0));
+                backoff.delay("a").as_secs()
+            };
+            (0..4).map(next).collect()
+        };
+        assert_eq!(waits(30), [10, 20, 30, 30]);
+        assert_eq!(waits(4), [4, 4, 4, 4]);
+        let mut backoff = Backoff::up_to(s(20));
+        backoff.next("a", s(0), s(0));
+        backoff.next("a", s(599), s(599));
+        assert_eq!(backoff.delay("a"), s(20));
     }
 
     #[test]

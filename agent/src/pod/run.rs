@@ -10,6 +10,7 @@ mod probe;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
@@ -64,6 +65,8 @@ pub struct Deps {
     pub images: Arc<Images>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
+    /// crashLoopBackOff.maxContainerRestartPeriod.
+    pub longest_wait: Duration,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// The same of probes.

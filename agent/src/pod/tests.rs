@@ -121,6 +121,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         network: watch::channel(None).1,
         recorder: None,
         users: Arc::default(),
+        longest_wait: super::restart::LONGEST_WAIT,
         metrics: Arc::default(),
         probe_metrics: Arc::default(),
         images: Arc::new(Images::plain()),

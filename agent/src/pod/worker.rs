@@ -18,6 +18,7 @@ use super::history::{History, Trouble};
 use super::phase::{self, Seen};
 use super::plan::{Action, Ended, Op, Plan, Wait, plan};
 use super::publish::Publisher;
+use super::restart::Backoff;
 use super::run::{Deps, Finished, Teller, detailed, open_stage, perform};
 use super::spec::{Pod, RestartPolicy};
 use super::status::{ConditionKind, PodStatus};
@@ -106,6 +107,7 @@ impl Worker {
         // Told once: what the API has as ended was told by an agent before.
         let rejection = refused.clone().filter(|_| last.end.is_none());
         let taken_up = last.started_at;
+        history.crash = Backoff::up_to(deps.longest_wait);
         history.inherit(last, refused, now, wall);
         let first = phase::status(Seen {
             pod: &pod,

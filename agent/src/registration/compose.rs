@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::machine::Machine;
 use super::{Settings, Threshold, amount};
 use crate::cgroups::Together;
-use crate::manifest::quantity;
+use crate::manifest::quantity::{self, QuantityError};
 use crate::runtime::about::{Health, StoredImage, Version};
 
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -242,17 +242,20 @@ fn resources(status: &mut NodeStatus, facts: &Facts<'_>) {
 
 impl Settings {
     /// What the system and Kubernetes' own daemons keep, in units or thousandths.
-    fn reserved_of(&self, name: &str, scale: i64) -> i64 {
+    pub(super) fn reserved_of(&self, name: &str, scale: i64) -> i64 {
         let parse = if scale == 1000 { quantity::parse_milli } else { quantity::parse_units };
-        let of =
-            |all: &BTreeMap<String, String>| all.get(name).and_then(|text| parse(text).ok()).unwrap_or(0);
+        let of = |all: &BTreeMap<String, String>| match all.get(name).map(|text| parse(text)) {
+            Some(Ok(amount)) => amount,
+            Some(Err(QuantityError::TooLarge { .. })) => i64::MAX,
+            _ => 0,
+        };
         of(&self.system_reserved).saturating_add(of(&self.kube_reserved))
     }
 }
 
 impl Threshold {
     /// Of so much.
-    fn of(self, all: i64) -> i64 {
+    pub(super) fn of(self, all: i64) -> i64 {
         match self {
             Self::None => 0,
             Self::Bytes(bytes) => bytes,

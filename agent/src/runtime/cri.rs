@@ -31,6 +31,7 @@ use super::{
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::beyond::pulls::Pulls;
+use crate::cgroups::limits::Rules;
 use crate::dns::{Resolver, source};
 use crate::metrics::Metrics;
 use crate::pod::spec::{Pod, PodUid};
@@ -39,10 +40,8 @@ use crate::timeline::{Span, parse_runtime_spans};
 
 /// As the kubelet sets it: lists of a full node exceed gRPC's own 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
-/// The kubelet's runtimeRequestTimeout.
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Sandboxes wait for the network, and get twice that.
-const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+/// The kubelet's runtimeRequestTimeout, unless it is set.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Past a command's own deadline.
 const EXEC_SLACK: Duration = Duration::from_secs(10);
@@ -66,6 +65,10 @@ pub struct NodeConfig {
     pub seccomp_root: PathBuf,
     /// For pods whose host name is their FQDN.
     pub cluster_domain: String,
+    /// By what CPU and processes are held.
+    pub rules: Rules,
+    /// For an answer of the runtime; sandboxes wait for the network, and get twice that.
+    pub request_timeout: Duration,
 }
 
 /// What the runtime can do.
@@ -92,20 +95,42 @@ pub struct CriRuntime {
     pulls: Option<Pulls>,
 }
 
-/// Dials a runtime's socket, `unix:///path`.
+/// Dials a runtime's socket: `unix:///path`, `unix:/path` or a path alone.
 ///
 /// # Errors
 /// When the endpoint is no unix socket or nobody answers there.
 pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
-    let bad = || Error::Endpoint { endpoint: endpoint.to_owned() };
-    if !endpoint.starts_with("unix:///") {
-        return Err(bad());
-    }
-    let dial = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| bad())?;
+    let bad = |reason: &str| Error::Endpoint { endpoint: endpoint.to_owned(), reason: reason.to_owned() };
+    let path = socket(endpoint).map_err(|reason| bad(&reason))?;
+    let dial = Endpoint::from_shared(format!("unix://{path}")).map_err(|error| bad(&error.to_string()))?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
         source: Failure { code: "", ..Failure::new(FailureKind::Unavailable, root_cause(&error)) },
     })
+}
+
+/// The path in an endpoint, as upstream reads one: what has no scheme is a unix socket's, and what
+/// stands between two slashes and the next is a host, which nobody asks.
+fn socket(endpoint: &str) -> Result<&str, String> {
+    let is_scheme = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    let (scheme, rest) = match endpoint.split_once(':') {
+        Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest.to_owned()),
+        _ => ("unix".to_owned(), format!("//{endpoint}")),
+    };
+    match scheme.as_str() {
+        "unix" => {}
+        "tcp" => return Err("only support unix socket endpoint".to_owned()),
+        other => return Err(format!("protocol {other:?} not supported")),
+    }
+    let path = match rest.strip_prefix("//") {
+        Some(rest) => rest.find('/').map_or(0, |slash| rest.len() - slash),
+        None => rest.len(),
+    };
+    let path = &endpoint[endpoint.len() - path..];
+    if path.starts_with('/') { Ok(path) } else { Err("there is no path of a socket in it".to_owned()) }
 }
 
 impl CriRuntime {
@@ -139,9 +164,11 @@ impl CriRuntime {
     pub async fn features(&self) -> Result<Features, Error> {
         let wrap = |status: Status| Error::Features { source: failure(&status) };
         let ask = wire::VersionRequest { version: String::new() };
-        let version = self.runtime().version(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        let version =
+            self.runtime().version(timed(ask, self.node.request_timeout)).await.map_err(wrap)?.into_inner();
         let ask = wire::StatusRequest { verbose: false };
-        let status = self.runtime().status(timed(ask, TIMEOUT)).await.map_err(wrap)?.into_inner();
+        let status =
+            self.runtime().status(timed(ask, self.node.request_timeout)).await.map_err(wrap)?.into_inner();
         Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
@@ -174,15 +201,23 @@ impl CriRuntime {
         Ok(match of {
             Subject::Image(image) => {
                 let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: true };
-                self.images().image_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.images().image_status(timed(ask, self.node.request_timeout)).await?.into_inner().info
             }
             Subject::Sandbox(id) => {
                 let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-                self.runtime().pod_sandbox_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.runtime()
+                    .pod_sandbox_status(timed(ask, self.node.request_timeout))
+                    .await?
+                    .into_inner()
+                    .info
             }
             Subject::Container(id) => {
                 let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-                self.runtime().container_status(timed(ask, TIMEOUT)).await?.into_inner().info
+                self.runtime()
+                    .container_status(timed(ask, self.node.request_timeout))
+                    .await?
+                    .into_inner()
+                    .info
             }
         })
     }
@@ -199,7 +234,9 @@ impl Runtime for CriRuntime {
 
     fn pods(&self) -> Effect<'_, Vec<KnownPod>> {
         Box::pin(async move {
-            observe::pods(self.runtime()).await.map_err(|status| Error::Pods { source: failure(&status) })
+            observe::pods(self.runtime(), self.node.request_timeout)
+                .await
+                .map_err(|status| Error::Pods { source: failure(&status) })
         })
     }
 
@@ -208,7 +245,7 @@ impl Runtime for CriRuntime {
             let ask = wire::ImageStatusRequest { image: Some(image_spec(image)), verbose: false };
             let answer = self
                 .images()
-                .image_status(timed(ask, TIMEOUT))
+                .image_status(timed(ask, self.node.request_timeout))
                 .await
                 .map_err(|status| Error::Image { image: image.to_owned(), source: failure(&status) })?;
             Ok(answer.into_inner().image.map(observe::image))
@@ -244,7 +281,7 @@ impl Runtime for CriRuntime {
             let ask =
                 wire::RunPodSandboxRequest { config: Some(config), runtime_handler: new.handler.to_owned() };
             let begun = Instant::now();
-            let answer = self.runtime().run_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await;
+            let answer = self.runtime().run_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await;
             self.metrics.run_podsandbox_duration.took([new.handler], begun.elapsed());
             if answer.is_err() {
                 self.metrics.run_podsandbox_errors.inc([new.handler]);
@@ -258,7 +295,8 @@ impl Runtime for CriRuntime {
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-            let answer = self.runtime().stop_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().stop_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::StopSandbox { id: id.to_owned(), source })
         })
     }
@@ -266,7 +304,8 @@ impl Runtime for CriRuntime {
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-            let answer = self.runtime().remove_pod_sandbox(timed(ask, SANDBOX_TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().remove_pod_sandbox(timed(ask, self.node.request_timeout * 2)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveSandbox { id: id.to_owned(), source })
         })
     }
@@ -281,7 +320,7 @@ impl Runtime for CriRuntime {
                 config: Some(container_config::container(&new, &self.node)),
                 sandbox_config: Some(sandbox.map_err(wrap)?),
             };
-            let answer = self.runtime().create_container(timed(ask, TIMEOUT)).await;
+            let answer = self.runtime().create_container(timed(ask, self.node.request_timeout)).await;
             let answer = answer.map_err(|status| wrap(failure(&status)))?;
             Ok(answer.into_inner().container_id)
         })
@@ -290,7 +329,7 @@ impl Runtime for CriRuntime {
     fn start_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::StartContainerRequest { container_id: id.to_owned() };
-            match self.runtime().start_container(timed(ask, TIMEOUT)).await {
+            match self.runtime().start_container(timed(ask, self.node.request_timeout)).await {
                 Ok(_) => Ok(()),
                 Err(status) => Err(Error::StartContainer { id: id.to_owned(), source: failure(&status) }),
             }
@@ -305,8 +344,11 @@ impl Runtime for CriRuntime {
                 container_id: id.to_owned(),
                 timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
             };
-            let answer =
-                self.runtime().stop_container(timed(ask, grace.saturating_add(TIMEOUT))).await.map(drop);
+            let answer = self
+                .runtime()
+                .stop_container(timed(ask, grace.saturating_add(self.node.request_timeout)))
+                .await
+                .map(drop);
             gone_is_fine(answer).map_err(|source| Error::StopContainer { id: id.to_owned(), source })
         })
     }
@@ -314,7 +356,8 @@ impl Runtime for CriRuntime {
     fn remove_container<'a>(&'a self, id: &'a str) -> Effect<'a, ()> {
         Box::pin(async move {
             let ask = wire::RemoveContainerRequest { container_id: id.to_owned() };
-            let answer = self.runtime().remove_container(timed(ask, TIMEOUT)).await.map(drop);
+            let answer =
+                self.runtime().remove_container(timed(ask, self.node.request_timeout)).await.map(drop);
             gone_is_fine(answer).map_err(|source| Error::RemoveContainer { id: id.to_owned(), source })
         })
     }

@@ -13,16 +13,15 @@ use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use crate::metrics::Metrics;
 use crate::runtime::cri::counted::Counted;
 use crate::runtime::cri::in_go;
+use crate::server::Line;
 
 /// As the kubelet sets it.
 const MAX_MESSAGE: usize = 16 << 20;
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -34,6 +33,7 @@ const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 pub(super) struct Cri {
     runtime: RuntimeServiceClient<Counted>,
     images: ImageServiceClient<Counted>,
+    timeout: Duration,
 }
 
 /// Which streams are wanted.
@@ -66,11 +66,12 @@ fn timed<T>(message: T, timeout: Duration) -> Request<T> {
 }
 
 impl Cri {
-    pub(super) fn new(channel: &Channel, metrics: &Arc<Metrics>) -> Self {
-        let channel = Counted::new(channel.clone(), metrics.clone());
+    pub(super) fn new(line: &Line, metrics: &Arc<Metrics>) -> Self {
+        let channel = Counted::new(line.channel.clone(), metrics.clone());
         Self {
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
             images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            timeout: line.request_timeout,
         }
     }
 
@@ -88,7 +89,8 @@ impl Cri {
             ..wire::ContainerFilter::default()
         };
         let ask = wire::ListContainersRequest { filter: Some(filter) };
-        let found = self.runtime.clone().list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+        let found =
+            self.runtime.clone().list_containers(timed(ask, self.timeout)).await?.into_inner().containers;
         Ok(found.into_iter().max_by_key(|container| container.created_at).map(|container| container.id))
     }
 
@@ -99,7 +101,7 @@ impl Cri {
             ..wire::PodSandboxFilter::default()
         };
         let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
-        let found = self.runtime.clone().list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+        let found = self.runtime.clone().list_pod_sandbox(timed(ask, self.timeout)).await?.into_inner().items;
         Ok(found.into_iter().max_by_key(|sandbox| sandbox.created_at).map(|sandbox| sandbox.id))
     }
 
@@ -107,20 +109,20 @@ impl Cri {
     pub(super) async fn exec(&self, id: String, cmd: Vec<String>, wanted: Wanted) -> Result<String, Status> {
         let Wanted { stdin, stdout, stderr, tty } = wanted;
         let ask = wire::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
-        Ok(self.runtime.clone().exec(timed(ask, TIMEOUT)).await?.into_inner().url)
+        Ok(self.runtime.clone().exec(timed(ask, self.timeout)).await?.into_inner().url)
     }
 
     /// Where to stream what already runs.
     pub(super) async fn attach(&self, id: String, wanted: Wanted) -> Result<String, Status> {
         let Wanted { stdin, stdout, stderr, tty } = wanted;
         let ask = wire::AttachRequest { container_id: id, stdin, tty, stdout, stderr };
-        Ok(self.runtime.clone().attach(timed(ask, TIMEOUT)).await?.into_inner().url)
+        Ok(self.runtime.clone().attach(timed(ask, self.timeout)).await?.into_inner().url)
     }
 
     /// Where to stream connections.
     pub(super) async fn port_forward(&self, sandbox: String, port: Vec<i32>) -> Result<String, Status> {
         let ask = wire::PortForwardRequest { pod_sandbox_id: sandbox, port };
-        Ok(self.runtime.clone().port_forward(timed(ask, TIMEOUT)).await?.into_inner().url)
+        Ok(self.runtime.clone().port_forward(timed(ask, self.timeout)).await?.into_inner().url)
     }
 
     /// Runs a command to its end; both outputs, one after the other, and the code.
@@ -134,7 +136,8 @@ impl Cri {
     /// Where a container's log is, and whether more will come.
     pub(super) async fn logged(&self, id: &str) -> Result<Logged, Status> {
         let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        let status = self.runtime.clone().container_status(timed(ask, TIMEOUT)).await?.into_inner().status;
+        let status =
+            self.runtime.clone().container_status(timed(ask, self.timeout)).await?.into_inner().status;
         let status = status.ok_or_else(|| Status::internal("container status is nil"))?;
         let running = status.state() == wire::ContainerState::ContainerRunning;
         Ok(Logged { path: status.log_path, running })
@@ -143,10 +146,12 @@ impl Cri {
     /// How many sandboxes are ready, and how many containers are in which state, by upstream's words.
     pub(super) async fn census(&self) -> Result<(usize, BTreeMap<&'static str, usize>), Status> {
         let ask = wire::ListPodSandboxRequest { filter: None };
-        let sandboxes = self.runtime.clone().list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+        let sandboxes =
+            self.runtime.clone().list_pod_sandbox(timed(ask, self.timeout)).await?.into_inner().items;
         let ready = sandboxes.iter().filter(|sandbox| sandbox.state() == wire::PodSandboxState::SandboxReady);
         let ask = wire::ListContainersRequest { filter: None };
-        let found = self.runtime.clone().list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+        let found =
+            self.runtime.clone().list_containers(timed(ask, self.timeout)).await?.into_inner().containers;
         let mut states = BTreeMap::new();
         for container in found {
             let state = match container.state() {
@@ -165,11 +170,12 @@ impl Cri {
         let ready = wire::PodSandboxStateValue { state: wire::PodSandboxState::SandboxReady.into() };
         let filter = wire::PodSandboxFilter { state: Some(ready), ..wire::PodSandboxFilter::default() };
         let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
-        let sandboxes = self.runtime.clone().list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+        let sandboxes =
+            self.runtime.clone().list_pod_sandbox(timed(ask, self.timeout)).await?.into_inner().items;
         let running = wire::ContainerStateValue { state: wire::ContainerState::ContainerRunning.into() };
         let filter = wire::ContainerFilter { state: Some(running), ..wire::ContainerFilter::default() };
         let ask = wire::ListContainersRequest { filter: Some(filter) };
-        let containers = self.runtime.clone().list_containers(timed(ask, TIMEOUT)).await?.into_inner();
+        let containers = self.runtime.clone().list_containers(timed(ask, self.timeout)).await?.into_inner();
         let mut by_sandbox: HashMap<String, Vec<wire::Container>> = HashMap::new();
         for container in containers.containers {
             by_sandbox.entry(container.pod_sandbox_id.clone()).or_default().push(container);

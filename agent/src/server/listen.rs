@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::client_ca::{TakeAny, provider};
 use super::lobby::{Guest, Lobby};
 use super::serve::{Door, serve};
-use super::{Inner, Server};
+use super::{Inner, Server, ciphers};
 
 /// Open connections on each port on which nobody has been let in yet; who comes then takes the place
 /// of the oldest. A test cannot open as many.
@@ -66,6 +66,9 @@ pub struct TlsSettings {
 /// Why TLS cannot be had as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// In upstream's words.
+    #[error("{0}")]
+    Unknown(String),
     /// With the remedy.
     #[error("none of tlsCipherSuites {0:?} is supported: leave it empty, or name one of {1:?}")]
     NoSuite(Vec<String>, Vec<String>),
@@ -77,7 +80,7 @@ pub enum TlsError {
 /// The configuration of a port; the certificate is asked for at each handshake.
 ///
 /// # Errors
-/// When no cipher suite is left.
+/// When nobody knows a cipher suite, or none is left.
 pub fn tls_config(
     certificate: Arc<dyn ResolvesServerCert>,
     settings: &TlsSettings,
@@ -85,17 +88,26 @@ pub fn tls_config(
     let mut with: CryptoProvider = (*provider()).clone();
     let old = |suite: &rustls::SupportedCipherSuite| suite.tls13().is_none();
     let name = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
+    let mut only_13 = settings.only_13;
     if !settings.cipher_suites.is_empty() {
+        ciphers::check(&settings.cipher_suites).map_err(TlsError::Unknown)?;
         let known: Vec<String> = with.cipher_suites.iter().filter(|suite| old(suite)).map(name).collect();
-        for unknown in settings.cipher_suites.iter().filter(|wanted| !known.contains(wanted)) {
+        let (new, wanted): (Vec<String>, Vec<String>) = settings
+            .cipher_suites
+            .iter()
+            .map(|name| ciphers::iana(name))
+            .partition(|name| ciphers::is_13(name));
+        for unknown in wanted.iter().filter(|wanted| !known.contains(wanted)) {
             tracing::warn!(suite = unknown, "not supported by this node's TLS: left out");
         }
-        with.cipher_suites.retain(|suite| !old(suite) || settings.cipher_suites.contains(&name(suite)));
-        if !settings.only_13 && !with.cipher_suites.iter().any(old) {
+        with.cipher_suites.retain(|suite| !old(suite) || wanted.contains(&name(suite)));
+        let any = with.cipher_suites.iter().any(old);
+        if !only_13 && !any && new.is_empty() {
             return Err(TlsError::NoSuite(settings.cipher_suites.clone(), known));
         }
+        only_13 |= !any;
     }
-    let versions = if settings.only_13 {
+    let versions = if only_13 {
         &[&rustls::version::TLS13][..]
     } else {
         &[&rustls::version::TLS13, &rustls::version::TLS12]

@@ -104,7 +104,7 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
     Sources {
         node_name: "node-1".to_owned(),
         pods: Arc::new(Pods(vec![Arc::new(serde_json::from_value(pod).unwrap())])),
-        runtime,
+        runtime: Line { channel: runtime, request_timeout: Duration::from_secs(120) },
         configz: Arc::new(|| json!({ "kind": "KubeletConfiguration" })),
         flagz: vec![("v".to_owned(), "2".to_owned())],
         version: "v1.36.3+gantry.0.1.0".to_owned(),

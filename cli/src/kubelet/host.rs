@@ -6,8 +6,11 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use gantry_agent::config::KubeletConfiguration;
+use gantry_agent::config::{KubeletConfiguration, KubeletFlags};
+use gantry_agent::registration::{fits, machine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::wiring;
 
 /// Cgroup v2 alone.
 pub(super) fn is_unified() -> bool {
@@ -28,15 +31,59 @@ pub(super) fn name(given: &str) -> Result<String> {
     Ok(name)
 }
 
-/// Swap is no memory that anybody asked for.
-pub(super) fn refuse_swap() -> Result<()> {
-    match fs::read_to_string("/proc/swaps") {
+/// What of the machine a kubelet is told not to start on; looked at before anything is made on it.
+pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<()> {
+    refuse_swap(config, Path::new("/proc/swaps"))?;
+    if config.protect_kernel_defaults {
+        check_kernel(Path::new("/proc/sys"))?;
+    }
+    let machine = machine::read(Path::new(&flags.root_dir))?;
+    // The name is of no account here.
+    fits::check(&wiring::registration(flags, config, "")?, &machine).map_err(anyhow::Error::msg)
+}
+
+/// Swap is no memory that anybody asked for, unless failSwapOn says so.
+fn refuse_swap(config: &KubeletConfiguration, swaps: &Path) -> Result<()> {
+    if config.fail_swap_on == Some(false) {
+        return Ok(());
+    }
+    match fs::read_to_string(swaps) {
         Ok(text) if has_swap(&text) => bail!(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         ),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).context("read /proc/swaps"),
+        Err(error) => Err(error).with_context(|| format!("read {}", swaps.display())),
+    }
+}
+
+/// What protectKernelDefaults wants to find; nothing is set.
+const KERNEL: [(&str, i64); 6] = [
+    ("kernel/keys/root_maxbytes", 25_000_000),
+    ("kernel/keys/root_maxkeys", 1_000_000),
+    ("kernel/panic", 10),
+    ("kernel/panic_on_oops", 1),
+    ("vm/overcommit_memory", 1),
+    ("vm/panic_on_oom", 0),
+];
+
+fn check_kernel(folder: &Path) -> Result<()> {
+    let mut wrong = Vec::new();
+    for (flag, expected) in KERNEL {
+        let path = folder.join(flag);
+        match fs::read_to_string(&path) {
+            Ok(text) if text.trim() == expected.to_string() => {}
+            Ok(text) => wrong.push(format!(
+                "invalid kernel flag: {flag}, expected value: {expected}, actual value: {}",
+                text.trim()
+            )),
+            Err(error) => wrong.push(format!("open {}: {error}", path.display())),
+        }
+    }
+    match &wrong[..] {
+        [] => Ok(()),
+        [one] => bail!("{one}"),
+        many => bail!("[{}]", many.join(", ")),
     }
 }
 
@@ -87,7 +134,39 @@ mod tests {
     fn swap_is_what_stands_below_the_heading() {
         let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(!has_swap(heading));
-        assert!(has_swap(&format!("{heading}/dev/sda2 partition 1 0 -2\n")));
+        let swap = format!("{heading}/dev/sda2 partition 1 0 -2\n");
+        assert!(has_swap(&swap));
+        let file = std::env::temp_dir().join(format!("gantry-swaps-{}", std::process::id()));
+        let of = |fail| {
+            let config = KubeletConfiguration { fail_swap_on: Some(fail), ..Default::default() };
+            refuse_swap(&config, &file)
+        };
+        of(true).unwrap();
+        fs::write(&file, heading).unwrap();
+        of(true).unwrap();
+        fs::write(&file, swap).unwrap();
+        let told = of(true).unwrap_err().to_string();
+        assert!(told.starts_with("running with swap on is not supported"), "{told}");
+        of(false).unwrap();
+        fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_set_as_wanted_is_told_in_upstreams_words() {
+        let folder = std::env::temp_dir().join(format!("gantry-sysctls-{}", std::process::id()));
+        fs::create_dir_all(folder.join("kernel/keys")).unwrap();
+        fs::create_dir_all(folder.join("vm")).unwrap();
+        for (flag, expected) in KERNEL {
+            fs::write(folder.join(flag), format!("{expected}\n")).unwrap();
+        }
+        check_kernel(&folder).unwrap();
+        fs::write(folder.join("vm/overcommit_memory"), "0\n").unwrap();
+        let one = "invalid kernel flag: vm/overcommit_memory, expected value: 1, actual value: 0";
+        assert_eq!(check_kernel(&folder).unwrap_err().to_string(), one);
+        fs::write(folder.join("kernel/panic"), "0\n").unwrap();
+        let two = "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0";
+        assert_eq!(check_kernel(&folder).unwrap_err().to_string(), format!("[{two}, {one}]"));
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

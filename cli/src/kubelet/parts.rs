@@ -248,7 +248,10 @@ impl Parts<'_> {
         let sources = server::Sources {
             node_name: self.name.clone(),
             pods: Arc::new(view),
-            runtime: self.channel.clone(),
+            runtime: server::Line {
+                channel: self.channel.clone(),
+                request_timeout: self.config.runtime_request_timeout.duration(),
+            },
             configz: Arc::new(move || configz.clone()),
             flagz: self.flagz.clone(),
             version: version::KUBELET.to_owned(),

@@ -24,7 +24,9 @@ use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::run::Deps;
 use gantry_agent::root::Root;
+use gantry_agent::runtime;
 use gantry_agent::runtime::cri::{self, CriRuntime, driver};
+
 use gantry_agent::users::Range;
 use gantry_agent::volumes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -104,25 +106,25 @@ struct Work {
 async fn serve(work: Work) -> Result<()> {
     let Work { flags, mut config, flagz, watchdog, verbosity, mut stopped } = work;
     let name = host::name(&flags.hostname_override)?;
+    wiring::judge(&flags, &config)?;
+    host::judge(&flags, &config)?;
     let (notices_in, notices) = mpsc::channel::<Notice>(NOTICES);
     let metrics = Arc::new(Metrics::default());
     let identity = identify(&flags, &config, &name, notices_in.clone(), metrics.clone()).await?;
     let (names, named) = watch::channel(None::<Names>);
     let serving =
         serving(&flags, &mut config, &name, identity.as_ref(), named, (notices_in, metrics.clone()))?;
-    if config.fail_swap_on != Some(false) {
-        host::refuse_swap()?;
-    }
+    // Cancel-safe: nothing was begun.
+    let channel = tokio::select! {
+        channel = runtime(&config) => channel?,
+        _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+    };
+    adopt_driver(&mut config, channel.clone()).await?;
+    // From here on something is made that stays.
     host::lay_out(Path::new(&flags.root_dir), Path::new(&config.pod_logs_dir))?;
     volumes::share(Path::new(&flags.root_dir))
         .with_context(|| format!("failed to make {} a shared mount", flags.root_dir))?;
     host::settle(&config);
-    // Cancel-safe: nothing was begun.
-    let channel = tokio::select! {
-        channel = runtime(&config.container_runtime_endpoint) => channel,
-        _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
-    };
-    adopt_driver(&mut config, channel.clone()).await?;
     tracing::debug!(configuration = %config::configz(&config), "KubeletConfiguration");
     let clients = identity.as_ref().map(|identity| identity.clients.clone());
     let (Made { mut deps, root: _root, runtime, ips }, socket) =
@@ -246,18 +248,20 @@ fn serving(
     Serving::start(cert_dir, source).context("the certificate of the kubelet's own API")
 }
 
-/// One that is not there yet may come.
-async fn runtime(endpoint: &str) -> Channel {
-    loop {
-        match cri::connect(endpoint).await {
-            Ok(channel) => return channel,
-            Err(error) => {
-                let error = anyhow::Error::from(error);
-                tracing::error!(err = format!("{error:#}"), endpoint, "waiting for the container runtime");
-            }
-        }
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
+/// One that does not answer ends the kubelet, as upstream: whoever started it sees why, and starts it
+/// again.
+async fn runtime(config: &KubeletConfiguration) -> Result<Channel> {
+    let endpoint = &config.container_runtime_endpoint;
+    let invalid = |told: String| {
+        anyhow!("validate service connection: validate CRI v1 runtime API for endpoint {endpoint:?}: {told}")
+    };
+    let channel = match cri::connect(endpoint).await {
+        Ok(channel) => channel,
+        Err(error @ runtime::Error::Connect { .. }) => return Err(invalid(error.in_go())),
+        Err(error) => return Err(error.into()),
+    };
+    driver::speaks(channel.clone(), config.runtime_request_timeout.duration()).await.map_err(invalid)?;
+    Ok(channel)
 }
 
 /// What a kubelet does about images and `gantry run` does not: credentials of the node, records of who
@@ -279,7 +283,9 @@ async fn look_after_images(
 
 /// The runtime's cgroup driver wins over the configuration's.
 async fn adopt_driver(config: &mut KubeletConfiguration, channel: Channel) -> Result<()> {
-    if let Some(driver) = driver::of(channel).await.map_err(|e| anyhow!(e))? {
+    if let Some(driver) =
+        driver::of(channel, config.runtime_request_timeout.duration()).await.map_err(|e| anyhow!(e))?
+    {
         tracing::info!(
             cgroupDriver = driver.name(),
             "Using cgroup driver setting received from the CRI runtime"
@@ -322,6 +328,7 @@ async fn setup(
         cgroup_root,
         seccomp_default,
         given: wiring::given(flags, config, name)?,
+        tuning: wiring::tuning(config),
         users: Range::of_kubelet(config.max_pods)
             .await
             .map_err(|error| anyhow!("user namespaces: {error}"))?,

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_agent::admission::Allowed;
+use gantry_agent::cgroups::limits::Rules;
 use gantry_agent::config::duration::Span;
-use gantry_agent::config::{KubeletConfiguration, KubeletFlags};
+use gantry_agent::config::{KubeletConfiguration, KubeletFlags, eviction};
 use gantry_agent::housekeeping::{images, logs};
 use gantry_agent::identity::bootstrap;
 use gantry_agent::identity::client::{Limits, Pace};
@@ -16,29 +17,31 @@ use gantry_agent::images as pulls;
 use gantry_agent::images::policy::Policy;
 use gantry_agent::images::queue::Settings as Queue;
 use gantry_agent::manifest::api::NodeSettings;
-use gantry_agent::manifest::quantity;
+use gantry_agent::manifest::quantity::{self, QuantityError};
 use gantry_agent::metrics::Metrics;
 use gantry_agent::node::Given;
-use gantry_agent::registration::{self, Threshold};
+use gantry_agent::registration;
 use gantry_agent::runtime::cri::driver::Driver;
 use gantry_agent::server::authn::Authentication;
 use gantry_agent::server::authz::Mode;
 use gantry_agent::server::client_ca::ClientCa;
 use gantry_agent::server::listen::TlsSettings;
 use gantry_agent::server::route::Switches;
-use gantry_agent::server::{self, stats};
+use gantry_agent::server::{self, ciphers, stats};
 use gantry_agent::version;
 use k8s_openapi::api::core::v1::Taint;
+
+use crate::session::Tuning;
 
 /// A flag or a field that no part can use as it is.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("bad --node-ip {0:?}: must be an IP address, or two of different families")]
-    NodeIp(String),
+    #[error("bad --node-ip {text:?}: {reason}")]
+    NodeIp { text: String, reason: &'static str },
     #[error("{field} {value:?} is no quantity")]
     Quantity { field: &'static str, value: String },
-    #[error("evictionHard {signal}: invalid threshold {value:?}")]
-    Threshold { signal: &'static str, value: String },
+    #[error("{0}")]
+    Eviction(String),
     #[error("allowedUnsafeSysctls: {0}")]
     Sysctls(String),
     #[error(
@@ -48,12 +51,19 @@ pub(super) enum Error {
     Driver(String),
     #[error("{field}: {value} is no address with a port")]
     Address { field: &'static str, value: String },
-    #[error("tlsMinVersion {0:?} is not supported: VersionTLS12 or VersionTLS13")]
-    Tls(String),
+    #[error(
+        "tlsMinVersion {0:?} is not supported by this kubelet: it speaks nothing older than VersionTLS12, which any \
+         client of these days does, too"
+    )]
+    TlsOld(String),
+    #[error("unknown tls version {0:?}")]
+    TlsVersion(String),
+    #[error("{0}")]
+    TlsSuite(String),
     #[error("preloadedImagesVerificationAllowlist: {0}")]
     Pulls(String),
-    #[error("cannot reserve {resource:?} resource in {field}")]
-    Reserved { field: &'static str, resource: String },
+    #[error("{flag} value failed to parse: {reason}")]
+    Reserved { flag: &'static str, reason: String },
 }
 
 fn on(value: Option<bool>) -> bool {
@@ -72,9 +82,23 @@ fn number<T: TryFrom<i64> + Default>(value: Option<i32>) -> T {
     whole(value.unwrap_or_default())
 }
 
+/// Whether all parts can use what they will be told; told before anything is begun.
+pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<(), Error> {
+    for ignored in node_ips(&flags.node_ip)?.1 {
+        tracing::warn!(ip = ignored, "Could not parse some node IP(s), ignoring them");
+    }
+    registration(flags, config, "")?;
+    admission(config)?;
+    logs(config)?;
+    pulls(flags, config)?;
+    listen(config)?;
+    tls(config)?;
+    Ok(())
+}
+
 /// What the machine is told about itself. Of a cloud's node nobody but the cloud knows the addresses.
 pub(super) fn given(flags: &KubeletFlags, config: &KubeletConfiguration, name: &str) -> Result<Given, Error> {
-    let ips = node_ips(&flags.node_ip)?;
+    let (ips, _) = node_ips(&flags.node_ip)?;
     Ok(Given {
         name: Some(name.to_owned()),
         resolv_conf: config.resolv_conf.as_ref().map(PathBuf::from),
@@ -98,6 +122,23 @@ pub(super) fn pods(flags: &KubeletFlags, config: &KubeletConfiguration) -> Pods 
         logs: PathBuf::from(&config.pod_logs_dir),
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: flags.seccomp_default || on(config.seccomp_default),
+    }
+}
+
+/// By what pods are held and waited for.
+pub(super) fn tuning(config: &KubeletConfiguration) -> Tuning {
+    let usual = Tuning::default();
+    let period = config.cpu_cfs_quota_period.map(|period| period.0 / 1000);
+    let rules = Rules {
+        quota: config.cpu_cfs_quota != Some(false),
+        period: period.unwrap_or(usual.rules.period),
+        pids: config.pod_pids_limit.filter(|limit| *limit > 0),
+    };
+    let longest = config.crash_loop_back_off.max_container_restart_period;
+    Tuning {
+        rules,
+        request_timeout: config.runtime_request_timeout.duration(),
+        longest_wait: longest.map_or(usual.longest_wait, Span::duration),
     }
 }
 
@@ -188,10 +229,7 @@ pub(super) fn registration(
         time_added: None,
         value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
     };
-    let hard = |signal: &'static str| match config.eviction_hard.get(signal) {
-        Some(value) if !flags.allocatable_ignore_eviction => threshold(signal, value),
-        _ => Ok(Threshold::None),
-    };
+    let kept = eviction::parse(config, flags.allocatable_ignore_eviction).map_err(Error::Eviction)?;
     Ok(registration::Settings {
         node_name: name.to_owned(),
         hostname: name.to_owned(),
@@ -200,15 +238,15 @@ pub(super) fn registration(
         taints: config.register_with_taints.iter().map(taint).collect(),
         provider_id: config.provider_id.clone(),
         external_cloud: flags.cloud_provider == "external",
-        node_ips: node_ips(&flags.node_ip)?,
+        node_ips: node_ips(&flags.node_ip)?.0,
         attach_detach: on(config.enable_controller_attach_detach),
         max_pods: config.max_pods.into(),
         pods_per_core: config.pods_per_core.into(),
-        system_reserved: reserved("systemReserved", &config.system_reserved)?,
-        kube_reserved: reserved("kubeReserved", &config.kube_reserved)?,
+        system_reserved: reserved("--system-reserved", &config.system_reserved)?,
+        kube_reserved: reserved("--kube-reserved", &config.kube_reserved)?,
         enforce: config.enforce_node_allocatable.iter().flatten().any(|level| level == "pods"),
-        evict_memory: hard("memory.available")?,
-        evict_storage: hard("nodefs.available")?,
+        evict_memory: kept.memory,
+        evict_storage: kept.storage,
         local_storage: on(config.local_storage_capacity_isolation),
         port: config.port,
         status_every: config.node_status_update_frequency.duration(),
@@ -225,41 +263,48 @@ fn declared_features() -> Vec<String> {
     vec!["RestartAllContainersOnContainerExits".to_owned()]
 }
 
-fn node_ips(text: &str) -> Result<Vec<std::net::IpAddr>, Error> {
-    let wrong = || Error::NodeIp(text.to_owned());
-    let ips: Vec<std::net::IpAddr> = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .map(|part| part.parse().map_err(|_| wrong()))
-        .collect::<Result<_, _>>()?;
-    let same = matches!(ips[..], [a, b] if a.is_ipv4() == b.is_ipv4());
-    if ips.len() > 2 || same { Err(wrong()) } else { Ok(ips) }
+/// Addresses, and the words that are none: upstream passes those over.
+fn node_ips(text: &str) -> Result<(Vec<IpAddr>, Vec<&str>), Error> {
+    let wrong = |reason| Err(Error::NodeIp { text: text.to_owned(), reason });
+    let (mut ips, mut ignored) = (Vec::<IpAddr>::new(), Vec::new());
+    for part in text.split(',').filter(|_| !text.is_empty()).map(str::trim) {
+        match part.parse() {
+            Ok(ip) => ips.push(ip),
+            Err(_) => ignored.push(part),
+        }
+    }
+    match ips[..] {
+        [] | [_] => Ok((ips, ignored)),
+        [a, b] if a.is_ipv4() != b.is_ipv4() => {
+            if a.is_unspecified() || b.is_unspecified() {
+                return wrong("dual-stack node IP cannot include '0.0.0.0' or '::'");
+            }
+            Ok((ips, ignored))
+        }
+        _ => wrong("must contain either a single IP or a dual-stack pair of IPs"),
+    }
 }
 
 type Amounts = std::collections::BTreeMap<String, String>;
 
-fn reserved(field: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
+fn reserved(flag: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
+    let wrong = |reason: String| Err(Error::Reserved { flag, reason });
     for (resource, value) in amounts {
         if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
-            return Err(Error::Reserved { field, resource: resource.clone() });
+            return wrong(format!("cannot reserve {resource:?} resource"));
         }
-        if !quantity::parse_milli(value).is_ok_and(|amount| amount >= 0) {
-            return Err(Error::Quantity { field, value: value.clone() });
+        match quantity::parse_milli(value) {
+            Ok(_) | Err(QuantityError::TooLarge { .. }) => {}
+            Err(QuantityError::Negative { .. }) => {
+                return wrong(format!("resource quantity for {resource:?} cannot be negative: {value}"));
+            }
+            Err(QuantityError::Syntax { .. }) => {
+                let why = quantity::in_go(value);
+                return wrong(format!("failed to parse quantity {value:?} for {resource:?} resource: {why}"));
+            }
         }
     }
     Ok(amounts.clone())
-}
-
-fn threshold(signal: &'static str, value: &str) -> Result<Threshold, Error> {
-    let wrong = || Error::Threshold { signal, value: value.to_owned() };
-    match value.strip_suffix('%') {
-        Some(percent) => match percent.parse::<f32>().map_err(|_| wrong())? {
-            share if (0.0..=100.0).contains(&share) => Ok(Threshold::Share(share / 100.0)),
-            _ => Err(wrong()),
-        },
-        None => quantity::parse_units(value).map(Threshold::Bytes).map_err(|_| wrong()),
-    }
 }
 
 /// What admission needs beside the Node object.
@@ -364,8 +409,10 @@ pub(super) fn tls(config: &KubeletConfiguration) -> Result<TlsSettings, Error> {
     let only_13 = match config.tls_min_version.as_str() {
         "" | "VersionTLS12" => false,
         "VersionTLS13" => true,
-        other => return Err(Error::Tls(other.to_owned())),
+        old @ ("VersionTLS10" | "VersionTLS11") => return Err(Error::TlsOld(old.to_owned())),
+        other => return Err(Error::TlsVersion(other.to_owned())),
     };
+    ciphers::check(&config.tls_cipher_suites).map_err(Error::TlsSuite)?;
     Ok(TlsSettings { only_13, cipher_suites: config.tls_cipher_suites.clone() })
 }
 

@@ -1,6 +1,6 @@
 // What the upstream kubelet of this release accepts, as data for agent/src/config/upstream: every flag with its
 // type, its default and the field that it sets, every field of its configuration with its default, every feature gate,
-// and what it tells: metrics and reasons of events.
+// the names of cipher suites, and what it tells: metrics and reasons of events.
 //
 //	flags     name, letter, type, value without "=", default, field, deprecation; one line each, tabs between
 //	fields    each JSON path of KubeletConfiguration v1beta1 and its Go type
@@ -9,6 +9,7 @@
 //	metrics   endpoint, name, type, labels: as upstream documents them, and what its list lacks from its
 //	          code; of /metrics/cadvisor the names alone
 //	reasons   of the kubelet's events, and whether some code sends them or they are only declared
+//	ciphers   each name that tlsCipherSuites may have
 //
 // A flag's field is found by trying: it is set, and what changed in the configuration is the field.
 package main
@@ -46,7 +47,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	if len(args) != 1 {
-		return errors.New("one of flags, fields, defaults, gates, metrics, reasons")
+		return errors.New("one of flags, fields, defaults, gates, metrics, reasons, ciphers")
 	}
 	switch args[0] {
 	case "flags":
@@ -62,6 +63,9 @@ func run(args []string, out io.Writer) error {
 		return metrics(out)
 	case "reasons":
 		return reasons(out)
+	case "ciphers":
+		_, err := fmt.Fprintln(out, strings.Join(cliflag.TLSCipherPossibleValues(), "\n"))
+		return err
 	default:
 		return fmt.Errorf("unknown list %q", args[0])
 	}

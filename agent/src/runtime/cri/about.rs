@@ -4,7 +4,7 @@
 use gantry_proto::cri as wire;
 use tonic::Status;
 
-use super::{CriRuntime, TIMEOUT, failure, timed};
+use super::{CriRuntime, failure, timed};
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
 
@@ -16,8 +16,12 @@ impl About for CriRuntime {
     fn version(&self) -> Effect<'_, Version> {
         Box::pin(async move {
             let ask = wire::VersionRequest { version: String::new() };
-            let answer =
-                self.runtime().version(timed(ask, TIMEOUT)).await.map_err(|s| refused(&s))?.into_inner();
+            let answer = self
+                .runtime()
+                .version(timed(ask, self.node.request_timeout))
+                .await
+                .map_err(|s| refused(&s))?
+                .into_inner();
             Ok(Version { name: answer.runtime_name, version: answer.runtime_version })
         })
     }
@@ -25,7 +29,11 @@ impl About for CriRuntime {
     fn health(&self) -> Effect<'_, Health> {
         Box::pin(async move {
             let ask = wire::StatusRequest { verbose: false };
-            let answer = self.runtime().status(timed(ask, TIMEOUT)).await.map_err(|s| refused(&s))?;
+            let answer = self
+                .runtime()
+                .status(timed(ask, self.node.request_timeout))
+                .await
+                .map_err(|s| refused(&s))?;
             Ok(health(answer.into_inner()))
         })
     }
@@ -33,7 +41,11 @@ impl About for CriRuntime {
     fn images(&self) -> Effect<'_, Vec<StoredImage>> {
         Box::pin(async move {
             let ask = wire::ListImagesRequest { filter: None };
-            let answer = self.images().list_images(timed(ask, TIMEOUT)).await.map_err(|s| refused(&s))?;
+            let answer = self
+                .images()
+                .list_images(timed(ask, self.node.request_timeout))
+                .await
+                .map_err(|s| refused(&s))?;
             let images = answer.into_inner().images.into_iter().map(|image| StoredImage {
                 digests: image.repo_digests,
                 tags: image.repo_tags,
@@ -48,7 +60,10 @@ impl About for CriRuntime {
             let network_config = Some(wire::NetworkConfig { pod_cidr: cidr.to_owned() });
             let runtime_config = Some(wire::RuntimeConfig { network_config });
             let ask = wire::UpdateRuntimeConfigRequest { runtime_config };
-            self.runtime().update_runtime_config(timed(ask, TIMEOUT)).await.map_err(|s| refused(&s))?;
+            self.runtime()
+                .update_runtime_config(timed(ask, self.node.request_timeout))
+                .await
+                .map_err(|s| refused(&s))?;
             Ok(())
         })
     }

@@ -8,7 +8,7 @@ use gantry_proto::cri::{self as wire, CgroupDriver};
 use tonic::Code;
 use tonic::transport::Channel;
 
-use super::{TIMEOUT, timed};
+use super::{failure, timed};
 
 /// Who writes the cgroups of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +30,26 @@ impl Driver {
     }
 }
 
+/// Whether it speaks CRI v1: it tells its version.
+///
+/// # Errors
+/// What it said instead, as Go prints it.
+pub async fn speaks(channel: Channel, timeout: Duration) -> Result<(), String> {
+    let ask = wire::VersionRequest { version: String::new() };
+    let answer = RuntimeServiceClient::new(channel).version(timed(ask, timeout)).await;
+    answer.map(drop).map_err(|status| failure(&status).in_go())
+}
+
 /// What the runtime says; nothing when it does not know the question, as old ones don't. One that
 /// has just started gets three tries.
 ///
 /// # Errors
 /// The last one, or a driver that nobody knows.
-pub async fn of(channel: Channel) -> Result<Option<Driver>, String> {
+pub async fn of(channel: Channel, timeout: Duration) -> Result<Option<Driver>, String> {
     let mut client = RuntimeServiceClient::new(channel);
     let mut last = String::new();
     for _ in 0..3 {
-        match client.runtime_config(timed(wire::RuntimeConfigRequest {}, TIMEOUT)).await {
+        match client.runtime_config(timed(wire::RuntimeConfigRequest {}, timeout)).await {
             Ok(answer) => {
                 let Some(linux) = answer.into_inner().linux else { return Ok(None) };
                 return match CgroupDriver::try_from(linux.cgroup_driver) {

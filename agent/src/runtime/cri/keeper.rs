@@ -2,20 +2,20 @@
 
 use gantry_proto::cri::{self as wire};
 
-use super::{CriRuntime, TIMEOUT, failure, timed};
+use super::{CriRuntime, failure, timed};
 use crate::housekeeping::{Answer, Keeper, StoredImage};
 use crate::runtime::{Failure, FailureKind};
 
 impl CriRuntime {
     async fn containers(&self) -> Result<Vec<wire::Container>, Failure> {
         let ask = wire::ListContainersRequest { filter: None };
-        let answer = self.runtime().list_containers(timed(ask, TIMEOUT)).await;
+        let answer = self.runtime().list_containers(timed(ask, self.node.request_timeout)).await;
         Ok(answer.map_err(|status| failure(&status))?.into_inner().containers)
     }
 
     async fn status_of(&self, id: &str) -> Result<wire::ContainerStatus, Failure> {
         let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        let answer = self.runtime().container_status(timed(ask, TIMEOUT)).await;
+        let answer = self.runtime().container_status(timed(ask, self.node.request_timeout)).await;
         let status = answer.map_err(|status| failure(&status))?.into_inner().status;
         status.ok_or_else(|| Failure {
             code: "",
@@ -40,7 +40,7 @@ impl Keeper for CriRuntime {
     fn reopen_log<'a>(&'a self, container: &'a str) -> Answer<'a, ()> {
         Box::pin(async {
             let ask = wire::ReopenContainerLogRequest { container_id: container.to_owned() };
-            let answer = self.runtime().reopen_container_log(timed(ask, TIMEOUT)).await;
+            let answer = self.runtime().reopen_container_log(timed(ask, self.node.request_timeout)).await;
             answer.map(drop).map_err(|status| failure(&status))
         })
     }
@@ -48,7 +48,7 @@ impl Keeper for CriRuntime {
     fn images(&self) -> Answer<'_, Vec<StoredImage>> {
         Box::pin(async {
             let ask = wire::ListImagesRequest { filter: None };
-            let answer = self.images().list_images(timed(ask, TIMEOUT)).await;
+            let answer = self.images().list_images(timed(ask, self.node.request_timeout)).await;
             let images = answer.map_err(|status| failure(&status))?.into_inner().images;
             let stored = |image: wire::Image| StoredImage {
                 id: image.id,
@@ -81,14 +81,20 @@ impl Keeper for CriRuntime {
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         Box::pin(async {
             let image = Some(wire::ImageSpec { image: id.to_owned(), ..wire::ImageSpec::default() });
-            let answer = self.images().remove_image(timed(wire::RemoveImageRequest { image }, TIMEOUT)).await;
+            let answer = self
+                .images()
+                .remove_image(timed(wire::RemoveImageRequest { image }, self.node.request_timeout))
+                .await;
             answer.map(drop).map_err(|status| failure(&status))
         })
     }
 
     fn image_folder(&self) -> Answer<'_, String> {
         Box::pin(async {
-            let answer = self.images().image_fs_info(timed(wire::ImageFsInfoRequest {}, TIMEOUT)).await;
+            let answer = self
+                .images()
+                .image_fs_info(timed(wire::ImageFsInfoRequest {}, self.node.request_timeout))
+                .await;
             let info = answer.map_err(|status| failure(&status))?.into_inner();
             let mount =
                 info.image_filesystems.into_iter().next().and_then(|fs| fs.fs_id).map(|id| id.mountpoint);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use futures_util::future::{try_join, try_join_all};
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
@@ -10,7 +11,7 @@ use gantry_proto::cri::{self as wire};
 use tonic::{Code, Status};
 
 use super::counted::Counted;
-use super::{NodeConfig, TIMEOUT, timed};
+use super::{NodeConfig, timed};
 use crate::pod::spec::PodUid;
 use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User};
 
@@ -36,16 +37,17 @@ pub(super) async fn pod(
     let filter = wire::PodSandboxFilter { label_selector: label_selector.clone(), ..Default::default() };
     let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
     let (mut first, mut second) = (client.clone(), client.clone());
-    let sandboxes = first.list_pod_sandbox(timed(ask, TIMEOUT));
+    let sandboxes = first.list_pod_sandbox(timed(ask, node.request_timeout));
     let filter = wire::ContainerFilter { label_selector, ..Default::default() };
     let ask = wire::ListContainersRequest { filter: Some(filter) };
-    let (sandboxes, containers) = try_join(sandboxes, second.list_containers(timed(ask, TIMEOUT))).await?;
+    let (sandboxes, containers) =
+        try_join(sandboxes, second.list_containers(timed(ask, node.request_timeout))).await?;
 
     let sandboxes = sandboxes.into_inner().items.into_iter().map(|item| {
         let mut client = client.clone();
         async move {
             let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id, verbose: false };
-            let answer = client.pod_sandbox_status(timed(ask, TIMEOUT)).await;
+            let answer = client.pod_sandbox_status(timed(ask, node.request_timeout)).await;
             present(answer.map(|a| a.into_inner().status)).map(|status| status.map(sandbox))
         }
     });
@@ -53,7 +55,7 @@ pub(super) async fn pod(
         let mut client = client.clone();
         async move {
             let ask = wire::ContainerStatusRequest { container_id: item.id, verbose: false };
-            let answer = client.container_status(timed(ask, TIMEOUT)).await;
+            let answer = client.container_status(timed(ask, node.request_timeout)).await;
             let status = present(answer.map(|a| a.into_inner().status))?;
             Ok(status.map(|status| instance(status, item.pod_sandbox_id, node)))
         }
@@ -66,9 +68,12 @@ pub(super) async fn pod(
 }
 
 /// Every pod with a sandbox and the kubelet's labels; others are nobody's business here.
-pub(super) async fn pods(mut client: RuntimeServiceClient<Counted>) -> Result<Vec<KnownPod>, Status> {
+pub(super) async fn pods(
+    mut client: RuntimeServiceClient<Counted>,
+    timeout: Duration,
+) -> Result<Vec<KnownPod>, Status> {
     let ask = wire::ListPodSandboxRequest { filter: None };
-    let items = client.list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+    let items = client.list_pod_sandbox(timed(ask, timeout)).await?.into_inner().items;
     let mut pods: Vec<KnownPod> = Vec::new();
     for item in items {
         let metadata = item.metadata.unwrap_or_default();

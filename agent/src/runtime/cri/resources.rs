@@ -7,7 +7,7 @@ use gantry_proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::NodeConfig;
 use crate::admission;
-use crate::cgroups::limits::{self, PERIOD, quota, shares};
+use crate::cgroups::limits::{self, Rules, shares};
 use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::qos::{Qos, qos};
 use crate::pod::spec::{Container, Origin, Pod, Resources, Role};
@@ -43,9 +43,10 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         (true, true) => drop(unified.insert("memory.swap.max".to_owned(), "0".to_owned())),
         (true, false) => memory_swap_limit_in_bytes = resources.memory_limit.unwrap_or(0),
     }
+    let (cpu_period, cpu_quota) = node.rules.cpu(resources.cpu_limit.unwrap_or(0));
     LinuxContainerResources {
-        cpu_period: PERIOD,
-        cpu_quota: quota(resources.cpu_limit.unwrap_or(0)),
+        cpu_period,
+        cpu_quota,
         cpu_shares: shares(resources.cpu_request.unwrap_or(0)),
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
         memory_swap_limit_in_bytes,
@@ -57,16 +58,18 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
 }
 
 /// What the pod's containers may use together, for runtimes that size a machine by it.
-pub(super) fn of_sandbox(pod: &Pod) -> Option<LinuxContainerResources> {
+pub(super) fn of_sandbox(pod: &Pod, rules: &Rules) -> Option<LinuxContainerResources> {
     if pod.origin != Origin::Api {
         return None;
     }
     let without = Pod { overhead: BTreeMap::new(), ..pod.clone() };
     let requests = admission::requests(&without);
-    let limited = limits::of_pod(&without);
+    let limited = limits::of_pod(&without, rules);
+    let (cpu_period, cpu_quota) =
+        if rules.quota { (rules.period, limited.cpu_quota.unwrap_or(0)) } else { (0, 0) };
     Some(LinuxContainerResources {
-        cpu_period: PERIOD,
-        cpu_quota: limited.cpu_quota.unwrap_or(0),
+        cpu_period,
+        cpu_quota,
         cpu_shares: shares(requests.get("cpu").copied().unwrap_or(0)),
         memory_limit_in_bytes: limited.memory.unwrap_or(0),
         ..LinuxContainerResources::default()
@@ -74,7 +77,7 @@ pub(super) fn of_sandbox(pod: &Pod) -> Option<LinuxContainerResources> {
 }
 
 /// Of the RuntimeClass: request and limit at once.
-pub(super) fn overhead(pod: &Pod) -> Option<LinuxContainerResources> {
+pub(super) fn overhead(pod: &Pod, rules: &Rules) -> Option<LinuxContainerResources> {
     if pod.origin != Origin::Api {
         return None;
     }
@@ -83,9 +86,10 @@ pub(super) fn overhead(pod: &Pod) -> Option<LinuxContainerResources> {
     }
     let amount = |name: &str| pod.overhead.get(name).map(String::as_str).unwrap_or("0");
     let cpu = parse_milli(amount("cpu")).unwrap_or(0);
+    let (cpu_period, cpu_quota) = rules.cpu(cpu);
     Some(LinuxContainerResources {
-        cpu_period: PERIOD,
-        cpu_quota: quota(cpu),
+        cpu_period,
+        cpu_quota,
         cpu_shares: shares(cpu),
         memory_limit_in_bytes: parse_units(amount("memory")).unwrap_or(0),
         ..LinuxContainerResources::default()
@@ -162,6 +166,22 @@ mod tests {
         let shown = Shown { priority_class: NODE_CRITICAL.into(), ..Shown::default() };
         let of = |origin| oom_score_adj(&Pod { origin, shown: shown.clone(), ..pod() }, &container("a"), 1);
         assert_eq!((of(Origin::Static), of(Origin::Run)), (-997, 1000));
+    }
+
+    #[test]
+    fn limits_of_cpu_are_held_by_the_nodes_rules() {
+        let resources = Resources { cpu_limit: Some(500), ..Resources::default() };
+        let own = Container { resources, ..container("a") };
+        let of = |rules| {
+            let linux = linux(&pod(), &own, &NodeConfig { rules, ..node() });
+            (linux.cpu_period, linux.cpu_quota)
+        };
+        assert_eq!(of(Rules::default()), (100_000, 50_000));
+        assert_eq!(of(Rules { period: 20_000, ..Rules::default() }), (20_000, 10_000));
+        assert_eq!(of(Rules { quota: false, ..Rules::default() }), (0, 0));
+        let whole = Pod { origin: Origin::Api, containers: vec![own.clone()], ..pod() };
+        let free = of_sandbox(&whole, &Rules { quota: false, ..Rules::default() }).unwrap();
+        assert_eq!((free.cpu_period, free.cpu_quota), (0, 0));
     }
 
     #[test]

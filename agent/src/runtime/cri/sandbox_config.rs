@@ -68,8 +68,8 @@ pub(super) fn sandbox(
                 ..Default::default()
             }),
             sysctls: pod.security.sysctls.iter().cloned().collect(),
-            overhead: resources::overhead(pod),
-            resources: resources::of_sandbox(pod),
+            overhead: resources::overhead(pod, &node.rules),
+            resources: resources::of_sandbox(pod, &node.rules),
         }),
         windows: None,
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::cgroups::limits::Rules;
 use crate::dns::DnsConfig;
 use crate::pod::spec::probe::Lifecycle;
 use crate::pod::spec::{
@@ -21,6 +22,8 @@ pub(super) fn node() -> NodeConfig {
         seccomp_default: false,
         seccomp_root: "/var/lib/kubelet/seccomp".into(),
         cluster_domain: "cluster.local".into(),
+        rules: Rules::default(),
+        request_timeout: super::REQUEST_TIMEOUT,
     }
 }
 
@@ -297,17 +300,6 @@ fn failures_keep_kind_and_message() {
     assert!(gone_is_fine(Err(Status::internal("no"))).is_err());
 }
 
-#[tokio::test]
-async fn endpoints_are_sockets_that_answer() {
-    for bad in ["/run/x.sock", "tcp://127.0.0.1:1", "unix://relative"] {
-        assert!(matches!(connect(bad).await, Err(Error::Endpoint { .. })), "{bad}");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let endpoint = format!("unix://{}/none.sock", folder.path().display());
-    let error = connect(&endpoint).await.unwrap_err();
-    assert!(error.to_string().contains("none.sock"), "{error}");
-}
-
 #[test]
 fn an_ephemeral_container_sees_the_processes_of_its_target() {
     let modes = |namespaces, target| {
@@ -423,4 +415,40 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
     let sandbox = config.linux.unwrap();
     assert_eq!(sandbox.overhead.unwrap().memory_limit_in_bytes, 1 << 20);
     assert_eq!(sandbox.resources.unwrap().memory_limit_in_bytes, 1 << 20);
+}
+
+#[test]
+fn an_endpoint_is_read_as_upstream_reads_one() {
+    for (endpoint, path) in [
+        ("unix:///run/containerd/containerd.sock", "/run/containerd/containerd.sock"),
+        ("unix:/run/a.sock", "/run/a.sock"),
+        ("/run/a.sock", "/run/a.sock"),
+        ("UNIX:///run/a:b.sock", "/run/a:b.sock"),
+        ("unix://host/a.sock", "/a.sock"),
+        ("run/a.sock", "/a.sock"),
+    ] {
+        assert_eq!(super::socket(endpoint), Ok(path), "{endpoint}");
+    }
+    for (endpoint, told) in [
+        ("tcp://127.0.0.1:1", "only support unix socket endpoint"),
+        ("npipe:////./pipe/x", "protocol \"npipe\" not supported"),
+        ("unix:a.sock", "there is no path of a socket in it"),
+        ("a.sock", "there is no path of a socket in it"),
+        ("", "there is no path of a socket in it"),
+    ] {
+        assert_eq!(super::socket(endpoint).unwrap_err(), told, "{endpoint}");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_can_never_work_is_told_apart_from_one_where_nobody_is() {
+    let wrong = super::connect("tcp://127.0.0.1:1").await.unwrap_err();
+    assert!(matches!(wrong, crate::runtime::Error::Endpoint { .. }), "{wrong}");
+    assert!(wrong.to_string().contains("only support unix socket endpoint"), "{wrong}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cri.sock");
+    for endpoint in [format!("unix://{}", path.display()), path.display().to_string()] {
+        let absent = super::connect(&endpoint).await.unwrap_err();
+        assert!(matches!(absent, crate::runtime::Error::Connect { .. }), "{absent}");
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use gantry_proto::cri as wire;
 use tonic::{Code, Status};
 
-use super::{CONTAINER_NAME, Cri, POD_UID, TIMEOUT, timed};
+use super::{CONTAINER_NAME, Cri, POD_UID, timed};
 use crate::server::stats::summary::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, IoStats, MemoryStats, NetworkStats, PodReference,
     PodStats, ProcessStats, PsiData, PsiStats, SwapStats,
@@ -28,15 +28,17 @@ impl Cri {
         let ready = wire::PodSandboxStateValue { state: wire::PodSandboxState::SandboxReady.into() };
         let filter = wire::PodSandboxFilter { state: Some(ready), ..wire::PodSandboxFilter::default() };
         let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
-        let sandboxes = self.runtime.clone().list_pod_sandbox(timed(ask, TIMEOUT)).await?.into_inner().items;
+        let sandboxes =
+            self.runtime.clone().list_pod_sandbox(timed(ask, self.timeout)).await?.into_inner().items;
         let running = wire::ContainerStateValue { state: wire::ContainerState::ContainerRunning.into() };
         let filter = wire::ContainerFilter { state: Some(running), ..wire::ContainerFilter::default() };
         let ask = wire::ListContainersRequest { filter: Some(filter) };
         let containers =
-            self.runtime.clone().list_containers(timed(ask, TIMEOUT)).await?.into_inner().containers;
+            self.runtime.clone().list_containers(timed(ask, self.timeout)).await?.into_inner().containers;
         let mut of_pods = self.pod_usage().await?;
         let ask = wire::ListContainerStatsRequest { filter: None };
-        let found = self.runtime.clone().list_container_stats(timed(ask, TIMEOUT)).await?.into_inner().stats;
+        let found =
+            self.runtime.clone().list_container_stats(timed(ask, self.timeout)).await?.into_inner().stats;
         let mut of_containers: HashMap<String, wire::ContainerStats> = found
             .into_iter()
             .filter_map(|stats| Some((stats.attributes.as_ref()?.id.clone(), stats)))
@@ -70,7 +72,7 @@ impl Cri {
     /// By sandbox; nothing from a runtime that has no such call.
     async fn pod_usage(&self) -> Result<HashMap<String, wire::LinuxPodSandboxStats>, Status> {
         let ask = wire::ListPodSandboxStatsRequest { filter: None };
-        let stats = match self.runtime.clone().list_pod_sandbox_stats(timed(ask, TIMEOUT)).await {
+        let stats = match self.runtime.clone().list_pod_sandbox_stats(timed(ask, self.timeout)).await {
             Err(status) if status.code() == Code::Unimplemented => return Ok(HashMap::new()),
             answer => answer?.into_inner().stats,
         };
@@ -80,7 +82,7 @@ impl Cri {
     /// Where images and containers are, and how full that is.
     pub(in crate::server) async fn image_fs(&self) -> Result<ImageFs, Status> {
         let ask = wire::ImageFsInfoRequest {};
-        let answer = self.images.clone().image_fs_info(timed(ask, TIMEOUT)).await?.into_inner();
+        let answer = self.images.clone().image_fs_info(timed(ask, self.timeout)).await?.into_inner();
         let images = answer.image_filesystems.into_iter().next().map(file_system).unwrap_or_default();
         let containers = answer.container_filesystems.into_iter().next().map(file_system);
         Ok(ImageFs { containers: containers.unwrap_or_else(|| images.clone()), images })

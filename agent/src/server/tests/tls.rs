@@ -162,4 +162,10 @@ fn cipher_suites_by_name() {
     let error = of(false, &["TLS_RSA_WITH_RC4_128_SHA"]).unwrap_err().to_string();
     assert!(error.contains("TLS_RSA_WITH_RC4_128_SHA") && error.contains("leave it empty"), "{error}");
     assert!(of(true, &["TLS_RSA_WITH_RC4_128_SHA"]).is_ok());
+    let legacy = of(false, &["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305"]).unwrap();
+    let old = legacy.crypto_provider().cipher_suites.iter().filter(|suite| suite.tls13().is_none()).count();
+    assert_eq!(old, 1, "by its name of old");
+    assert!(of(false, &["TLS_AES_128_GCM_SHA256"]).is_ok(), "TLS 1.3 alone");
+    let error = of(false, &["TLS_NONSENSE"]).unwrap_err().to_string();
+    assert_eq!(error, "Cipher suite TLS_NONSENSE not supported or doesn't exist");
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::admission;
-use crate::cgroups::limits::{PERIOD, of_pod as cgroup_of};
+use crate::cgroups::limits::{Rules, of_pod as cgroup_of};
 use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::pod::spec::{Container, Pod, Role};
 
@@ -115,7 +115,7 @@ pub(super) fn of_pod(pod: &Pod, running: bool) -> api::ResourceRequirements {
 fn held(pod: &Pod) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     let own = pod.resources.clone().unwrap_or_default();
     let (mut limits, mut requests) = (as_written(&own.limits), as_written(&own.requests));
-    let cgroup = cgroup_of(pod);
+    let cgroup = cgroup_of(pod, &Rules::default());
     let described = |list: &BTreeMap<String, String>| list.get("cpu").map_or(0, |text| parse("cpu", text));
     let share = (cgroup.cpu_shares.saturating_mul(1000).saturating_add(1023)) / 1024;
     if share > LEAST_REQUEST || described(&own.requests) > LEAST_REQUEST {
@@ -124,7 +124,7 @@ fn held(pod: &Pod) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     if let Some(memory) = self::requests(pod).remove("memory") {
         requests.entry("memory".to_owned()).or_insert(memory);
     }
-    let quota = cgroup.cpu_quota.map(|quota| quota.saturating_mul(1000) / PERIOD);
+    let quota = cgroup.cpu_quota.map(|quota| quota.saturating_mul(1000) / cgroup.cpu_period);
     if let Some(quota) = quota.filter(|quota| *quota > LEAST_LIMIT || described(&own.limits) > LEAST_LIMIT) {
         limits.insert("cpu".to_owned(), Quantity(milli(quota)));
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gantry_agent::config::{self, Host, Loaded, Order};
+use gantry_agent::registration::Threshold;
 
 use super::*;
 
@@ -133,6 +134,18 @@ fn pods_learn_the_address_that_the_kubelet_was_given() {
 }
 
 #[test]
+fn the_wiring_says_how_pods_are_held() {
+    assert_eq!(tuning(&loaded("", "").config), Tuning::default());
+    let text = "podPidsLimit: 4096\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 20ms\nruntimeRequestTimeout: 15m\n\
+                crashLoopBackOff: {maxContainerRestartPeriod: 30s}\n";
+    let given = tuning(&loaded(text, "").config);
+    assert_eq!(given.rules, Rules { quota: false, period: 20_000, pids: Some(4096) });
+    assert_eq!((given.request_timeout, given.longest_wait), (seconds(900), seconds(30)));
+    let endpoint = "containerRuntimeEndpoint: unix:///x\nimageServiceEndpoint: unix:///x\n";
+    assert_eq!(loaded(endpoint, "").config.image_service_endpoint, "unix:///x", "one runtime, said twice");
+}
+
+#[test]
 fn the_wiring_says_how_images_are_pulled() {
     let pulls_of = |text: &str, flags: &str| {
         let Loaded { flags, config, .. } = loaded(text, flags);
@@ -223,17 +236,62 @@ fn a_cgroup_driver_that_is_not_there_yet_is_refused_by_name() {
 }
 
 #[test]
-fn values_that_no_part_can_use_are_told() {
+fn values_that_no_part_can_use_are_told_before_anything_is_begun() {
     let wrong = |text: &str, flags: &str, problem: &str| {
         let Loaded { flags, config, .. } = loaded(text, flags);
-        let error = registration(&flags, &config, "n").unwrap_err().to_string();
-        assert!(error.contains(problem), "{error}");
+        assert_eq!(judge(&flags, &config).unwrap_err().to_string(), problem);
     };
-    wrong("", "--node-ip=x", "bad --node-ip");
-    wrong("#\n", "--node-ip=10.0.0.1,10.0.0.2", "bad --node-ip");
-    wrong("systemReserved: {cpu: x}\n", "", "is no quantity");
-    wrong("systemReserved: {gpu: '1'}\n", "", "cannot reserve \"gpu\" resource");
-    wrong("evictionHard: {memory.available: x}\n", "", "invalid threshold");
+    let pair = "must contain either a single IP or a dual-stack pair of IPs";
+    wrong("", "--node-ip=10.0.0.1,10.0.0.2", &format!("bad --node-ip \"10.0.0.1,10.0.0.2\": {pair}"));
+    wrong("", "--node-ip=10.0.0.1,::1,::2", &format!("bad --node-ip \"10.0.0.1,::1,::2\": {pair}"));
+    wrong(
+        "",
+        "--node-ip=0.0.0.0,::",
+        "bad --node-ip \"0.0.0.0,::\": dual-stack node IP cannot include '0.0.0.0' or '::'",
+    );
+    wrong(
+        "systemReserved: {cpu: x}\n",
+        "",
+        &format!(
+            "--system-reserved value failed to parse: failed to parse quantity \"x\" for \"cpu\" resource: {}",
+            quantity::in_go("x")
+        ),
+    );
+    wrong(
+        "kubeReserved: {memory: -1Gi}\n",
+        "",
+        "--kube-reserved value failed to parse: resource quantity for \"memory\" cannot be negative: -1Gi",
+    );
+    wrong(
+        "systemReserved: {gpu: '1'}\n",
+        "",
+        "--system-reserved value failed to parse: cannot reserve \"gpu\" resource",
+    );
+    wrong("evictionHard: {memory.avialable: 1Gi}\n", "", "unsupported eviction signal memory.avialable");
+    wrong(
+        "evictionSoft: {memory.available: 1Gi}\n",
+        "",
+        "failed to create kubelet: grace period must be specified for the soft eviction threshold memory.available",
+    );
+    wrong("tlsMinVersion: VersionTLS9\n", "", "unknown tls version \"VersionTLS9\"");
+    wrong("tlsCipherSuites: [x]\n", "", "Cipher suite x not supported or doesn't exist");
     let Loaded { config, .. } = loaded("tlsMinVersion: VersionTLS10\n", "");
-    assert!(tls(&config).is_err());
+    assert!(matches!(tls(&config), Err(Error::TlsOld(_))));
+    let Loaded { flags, config, .. } = loaded(CONFIG, "");
+    judge(&flags, &config).unwrap();
+}
+
+#[test]
+fn thresholds_of_everything_are_none() {
+    let Loaded { flags, config, .. } =
+        loaded("evictionHard: {memory.available: 100%, nodefs.available: 0%}\n", "");
+    let node = registration(&flags, &config, "n").unwrap();
+    assert_eq!((node.evict_memory, node.evict_storage), (Threshold::None, Threshold::None));
+}
+
+#[test]
+fn addresses_of_a_node_that_are_none_are_passed_over() {
+    let all = node_ips("x, 10.0.0.9,::1").unwrap();
+    assert_eq!(all, (vec!["10.0.0.9".parse().unwrap(), "::1".parse().unwrap()], vec!["x"]));
+    assert_eq!(node_ips("").unwrap(), (vec![], vec![]));
 }

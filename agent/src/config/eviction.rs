@@ -1,0 +1,240 @@
+//! Eviction thresholds as upstream reads them. Pure: owns their syntax and what is wrong with one;
+//! never evicts, and never judges what is left for pods. Called by the command line's wiring before
+//! anything of the kubelet is begun.
+
+use std::collections::BTreeMap;
+
+use super::duration::Span;
+use super::fields::KubeletConfiguration;
+use crate::manifest::quantity::{self, QuantityError};
+use crate::registration::Threshold;
+
+/// What a threshold may be about.
+const SIGNALS: [&str; 9] = [
+    "allocatableMemory.available",
+    "containerfs.available",
+    "containerfs.inodesFree",
+    "imagefs.available",
+    "imagefs.inodesFree",
+    "memory.available",
+    "nodefs.available",
+    "nodefs.inodesFree",
+    "pid.available",
+];
+
+/// What hard thresholds keep from pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Kept {
+    /// Of memory.available.
+    pub memory: Threshold,
+    /// Of nodefs.available.
+    pub storage: Threshold,
+}
+
+type Texts = BTreeMap<String, String>;
+type Thresholds<'a> = BTreeMap<&'a str, Threshold>;
+
+/// Reads all thresholds; with `ignored` (`--experimental-allocatable-ignore-eviction`) the hard ones
+/// keep nothing.
+///
+/// # Errors
+/// In upstream's words, at the first that is wrong.
+pub fn parse(config: &KubeletConfiguration, ignored: bool) -> Result<Kept, String> {
+    let hard = thresholds(&config.eviction_hard);
+    let kept = match &hard {
+        _ if ignored => Kept::default(),
+        Ok(hard) => {
+            let of = |signal| hard.get(signal).copied().unwrap_or_default();
+            Kept { memory: of("memory.available"), storage: of("nodefs.available") }
+        }
+        Err(error) => return Err(error.clone()),
+    };
+    // The rest is read where upstream makes what evicts.
+    let rest = || -> Result<(), String> {
+        hard?;
+        let soft = thresholds(&config.eviction_soft)?;
+        let graces = graces(&config.eviction_soft_grace_period)?;
+        reclaims(&config.eviction_minimum_reclaim)?;
+        match soft.keys().find(|signal| !graces.contains(*signal)) {
+            Some(signal) => {
+                Err(format!("grace period must be specified for the soft eviction threshold {signal}"))
+            }
+            None => Ok(()),
+        }
+    };
+    rest().map_err(|error| format!("failed to create kubelet: {error}"))?;
+    Ok(kept)
+}
+
+fn known(signal: &str) -> Result<(), String> {
+    if SIGNALS.contains(&signal) { Ok(()) } else { Err(format!("unsupported eviction signal {signal}")) }
+}
+
+/// Those that are thresholds at all: nothing and everything are none.
+fn thresholds(texts: &Texts) -> Result<Thresholds<'_>, String> {
+    let mut found = Thresholds::new();
+    for (signal, value) in texts {
+        known(signal)?;
+        if let Some(threshold) = threshold(signal, value)? {
+            found.insert(signal, threshold);
+        }
+    }
+    Ok(found)
+}
+
+fn threshold(signal: &str, value: &str) -> Result<Option<Threshold>, String> {
+    if matches!(value, "0%" | "100%") {
+        return Ok(None);
+    }
+    if value.ends_with('%') {
+        let share = share(value)?;
+        if share < 0.0 {
+            return Err(format!("eviction percentage threshold {signal} must be >= 0%: {value}"));
+        }
+        if share > 1.0 {
+            return Err(format!("eviction percentage threshold {signal} must be <= 100%: {value}"));
+        }
+        return Ok(Some(Threshold::Share(share)));
+    }
+    match amount(value)? {
+        Some(bytes) if bytes > 0 => Ok(Some(Threshold::Bytes(bytes))),
+        Some(_) => Err(format!("eviction threshold {signal} must be positive: 0")),
+        None => Err(format!("eviction threshold {signal} must be positive: {value}")),
+    }
+}
+
+fn share(value: &str) -> Result<f32, String> {
+    let number = value.trim_end_matches('%');
+    number
+        .parse::<f32>()
+        .map(|percent| percent / 100.0)
+        .map_err(|_| format!("strconv.ParseFloat: parsing {number:?}: invalid syntax"))
+}
+
+/// None is less than nothing.
+fn amount(value: &str) -> Result<Option<i64>, String> {
+    match quantity::parse_units(value) {
+        Ok(amount) => Ok(Some(amount)),
+        Err(QuantityError::Negative { .. }) => Ok(None),
+        // Go's quantities end there, too.
+        Err(QuantityError::TooLarge { .. }) => Ok(Some(i64::MAX)),
+        Err(QuantityError::Syntax { .. }) => Err(quantity::in_go(value).to_owned()),
+    }
+}
+
+fn graces(texts: &Texts) -> Result<Vec<&str>, String> {
+    let mut found = Vec::new();
+    for (signal, value) in texts {
+        known(signal)?;
+        if Span::parse(value)? < Span::default() {
+            return Err(format!(
+                "invalid eviction grace period specified: {value}, must be a positive value"
+            ));
+        }
+        found.push(signal.as_str());
+    }
+    Ok(found)
+}
+
+fn reclaims(texts: &Texts) -> Result<(), String> {
+    for (signal, value) in texts {
+        known(signal)?;
+        if value.ends_with('%') {
+            if share(value)? <= 0.0 {
+                return Err(format!(
+                    "eviction percentage minimum reclaim {signal} must be positive: {value}"
+                ));
+            }
+        } else if amount(value)?.is_none() {
+            return Err(format!("negative eviction minimum reclaim specified for {signal}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(text: &str) -> Texts {
+        let pair = |pair: &str| pair.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
+        text.split(',').filter_map(pair).collect()
+    }
+
+    fn hard(text: &str) -> Result<Kept, String> {
+        parse(&KubeletConfiguration { eviction_hard: texts(text), ..Default::default() }, false)
+    }
+
+    #[test]
+    fn nothing_and_everything_are_no_threshold() {
+        for none in ["memory.available=0%,nodefs.available=100%", "memory.available=100%", ""] {
+            assert_eq!(hard(none), Ok(Kept::default()), "{none}");
+        }
+        let kept = Kept { memory: Threshold::Bytes(100 << 20), storage: Threshold::Share(0.1) };
+        assert_eq!(hard("memory.available=100Mi,nodefs.available=10%,pid.available=5"), Ok(kept));
+    }
+
+    #[test]
+    fn what_is_no_threshold_is_told_in_upstreams_words() {
+        for (text, told) in [
+            ("memory.avialable=1Gi", "unsupported eviction signal memory.avialable"),
+            ("nodefs.available=10 %", "strconv.ParseFloat: parsing \"10 \": invalid syntax"),
+            ("nodefs.available=-1%", "eviction percentage threshold nodefs.available must be >= 0%: -1%"),
+            ("nodefs.available=101%", "eviction percentage threshold nodefs.available must be <= 100%: 101%"),
+            ("memory.available=0", "eviction threshold memory.available must be positive: 0"),
+            ("memory.available=0Mi", "eviction threshold memory.available must be positive: 0"),
+            ("memory.available=-1Gi", "eviction threshold memory.available must be positive: -1Gi"),
+            ("memory.available=1 Gi", quantity::in_go("1 Gi")),
+        ] {
+            assert_eq!(hard(text).unwrap_err(), told, "{text}");
+        }
+    }
+
+    #[test]
+    fn soft_thresholds_need_a_grace_period_and_all_of_it_is_read() {
+        let of = |soft: &str, grace: &str, reclaim: &str| {
+            let config = KubeletConfiguration {
+                eviction_soft: texts(soft),
+                eviction_soft_grace_period: texts(grace),
+                eviction_minimum_reclaim: texts(reclaim),
+                ..Default::default()
+            };
+            parse(&config, false)
+        };
+        let soft = "memory.available=1Gi";
+        assert_eq!(of(soft, "memory.available=1m", "memory.available=10%"), Ok(Kept::default()));
+        // 100% is no threshold, which needs no grace period.
+        assert_eq!(of("memory.available=100%", "", ""), Ok(Kept::default()));
+        for (soft, grace, reclaim, told) in [
+            (soft, "", "", "grace period must be specified for the soft eviction threshold memory.available"),
+            (soft, "memory.available=1", "", "time: missing unit in duration \"1\""),
+            (
+                soft,
+                "memory.available=-1s",
+                "",
+                "invalid eviction grace period specified: -1s, must be a positive value",
+            ),
+            ("", "a.b=1s", "", "unsupported eviction signal a.b"),
+            ("", "", "a.b=1", "unsupported eviction signal a.b"),
+            ("", "", "pid.available=x", quantity::in_go("x")),
+            ("", "", "pid.available=-1", "negative eviction minimum reclaim specified for pid.available"),
+            (
+                "",
+                "",
+                "pid.available=0%",
+                "eviction percentage minimum reclaim pid.available must be positive: 0%",
+            ),
+        ] {
+            assert_eq!(of(soft, grace, reclaim).unwrap_err(), format!("failed to create kubelet: {told}"));
+        }
+    }
+
+    #[test]
+    fn thresholds_that_allocatable_ignores_are_read_all_the_same() {
+        let of = |text: &str| {
+            parse(&KubeletConfiguration { eviction_hard: texts(text), ..Default::default() }, true)
+        };
+        assert_eq!(of("memory.available=1Gi"), Ok(Kept::default()));
+        assert_eq!(of("a.b=1").unwrap_err(), "failed to create kubelet: unsupported eviction signal a.b");
+    }
+}
