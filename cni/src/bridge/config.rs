@@ -152,10 +152,12 @@ fn mac_of_call(conf: &Value, context: &Context<'_>) -> Result<Option<[u8; 6]>, C
         wishes.into_iter().find_map(|(field, text)| Some((field, text.filter(|text| !text.is_empty())?)));
     let Some((field, text)) = wish else { return Ok(None) };
     let mut mac = [0; 6];
+    // A sign is a number's for Rust.
+    let is_pair = |part: &str| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
     let mut parts = text.split([':', '-']);
     for byte in &mut mac {
         let part =
-            parts.next().filter(|part| part.len() == 2).and_then(|part| u8::from_str_radix(part, 16).ok());
+            parts.next().filter(|part| is_pair(part)).and_then(|part| u8::from_str_radix(part, 16).ok());
         *byte = part.ok_or_else(|| ConfigError::Mac { field, text: text.into() })?;
     }
     // The lowest bit of the first byte means a group of links.
@@ -234,7 +236,14 @@ mod tests {
         assert_eq!(last(&conf), 2);
         conf["runtimeConfig"] = json!({"mac": "02:00:00:00:00:01"});
         assert_eq!(last(&conf), 1);
-        for wrong in ["02:00:00:00:00", "02:00:00:00:00:01:02", "01:00:00:00:00:01", "2:0:0:0:0:1", "x"] {
+        for wrong in [
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "01:00:00:00:00:01",
+            "2:0:0:0:0:1",
+            "02:00:00:00:00:+1",
+            "x",
+        ] {
             let error = check(&json!({"type": "bridge", "runtimeConfig": {"mac": wrong}})).unwrap_err();
             assert!(error.contains("runtimeConfig.mac asks for"), "{error}");
         }

@@ -188,7 +188,10 @@ fn is_domain(domain: &str) -> bool {
         Some(colon) if !domain[colon..].contains(']') => (&domain[..colon], Some(&domain[colon + 1..])),
         _ => (domain, None),
     };
-    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|number| number > 0));
+    // Digits alone: a number may have a sign for Rust, a port has none.
+    let port_fits = port.is_none_or(|port| {
+        port.bytes().all(|digit| digit.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|number| number > 0)
+    });
     let host_fits = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
         None => host.split('.').all(|label| {
@@ -264,7 +267,16 @@ mod tests {
         {
             assert!(matches!(error(text), ReferenceError::Path { .. }), "{text}");
         }
-        for text in ["ho_st.x/a", "h.x:0/a", "h.x:99999/a", "h.x:/a", "-h.x/a", "[::g]/a", "h.x:5/../a@b"] {
+        for text in [
+            "ho_st.x/a",
+            "h.x:0/a",
+            "h.x:99999/a",
+            "h.x:+80/a",
+            "h.x:/a",
+            "-h.x/a",
+            "[::g]/a",
+            "h.x:5/../a@b",
+        ] {
             let error = error(text);
             assert!(
                 matches!(error, ReferenceError::Domain { .. } | ReferenceError::Digest { .. }),

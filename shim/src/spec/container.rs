@@ -282,7 +282,11 @@ fn environment(
     }
     let split = image.env.iter().filter_map(|pair| pair.split_once('='));
     let from_image = split.map(|(name, value)| (name.to_owned(), value.as_bytes().to_owned()));
-    let from_request = config.envs.iter().map(|pair| (pair.key.clone(), pair.value.clone()));
+    let from_request = config.envs.iter().map(|pair| match pair.key.split_once('=') {
+        None => (pair.key.clone(), pair.value.clone()),
+        // The name ends at the first sign, whoever wrote it: else there would be two variables of it.
+        Some((name, value)) => (name.to_owned(), [value.as_bytes(), b"=", &pair.value].concat()),
+    });
     for (name, value) in from_image.chain(from_request) {
         match env.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = value,

@@ -123,7 +123,7 @@ fn sysctls(
             || name == "kernel.sem";
         let ipc = ipc && !host_ipc;
         let net = name.starts_with("net.") && !host_network;
-        if name.contains("..") || !(ipc || net) {
+        if name.contains("..") || name.contains('\0') || !(ipc || net) {
             return Err(Error::Invalid {
                 field: "sysctls",
                 value: name,
@@ -216,6 +216,7 @@ mod tests {
         assert!(one("net.ipv4.ip_forward").is_ok());
         assert!(one("kernel.panic").is_err());
         assert!(one("net/../kernel/panic").is_err());
+        assert!(one("net.ipv4.\0").is_err());
         assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true, false).is_err());
         assert!(sysctls([("kernel.sem".to_owned(), "1".to_owned())], false, true).is_err());
     }

@@ -18,6 +18,10 @@ use pax::Overrides;
 const BLOCK: usize = 512;
 /// The limit of Go's archive/tar for one extension record.
 const MAX_EXTENSION: u64 = 1 << 20;
+/// Of all records of one entry: they are kept until it comes, and a stream of nothing else compresses well.
+const MAX_EXTENSIONS: u64 = 4 << 20;
+/// off_t of a file system is signed.
+const MAX_FILE: u64 = i64::MAX as u64;
 /// PATH_MAX, see limits.h(0p).
 const MAX_PATH: usize = 4096;
 
@@ -104,7 +108,12 @@ impl<R: BufRead> Tarball<R> {
     pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         self.skip()?;
         let mut overrides = Overrides::default();
+        let begun = self.offset;
         loop {
+            if self.offset - begun > MAX_EXTENSIONS {
+                let detail = "the records of one entry are longer than 4 MiB";
+                return Err(TarError::Extension { offset: self.offset, detail });
+            }
             let Some(block) = self.header()? else { return Ok(None) };
             let header = Header::from_byte_slice(&block);
             match header.entry_type() {
@@ -252,6 +261,10 @@ impl<R: BufRead> Tarball<R> {
             }
             _ => 0,
         };
+        // No file is as long as that, and a length with its padding must be a number.
+        if size > MAX_FILE {
+            return Err(bad("size is over 2^63"));
+        }
         self.data = size;
         self.padding = pad(size);
         let meta = fields::meta(header, own).map_err(bad)?;

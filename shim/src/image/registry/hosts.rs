@@ -256,6 +256,9 @@ impl File<'_> {
             path.push_str("/v2");
         }
         url.set_path(&format!("{path}/"));
+        // Nothing of the API's: containerd leaves them out as well.
+        url.set_query(None);
+        url.set_fragment(None);
         Ok(url)
     }
 
@@ -312,13 +315,14 @@ fn go_duration(text: &str) -> Option<Duration> {
         let number: u64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
         let letters = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
-        all += match &rest[..letters] {
+        let part = match &rest[..letters] {
             "h" => Duration::from_secs(number.checked_mul(3600)?),
             "m" => Duration::from_secs(number.checked_mul(60)?),
             "s" => Duration::from_secs(number),
             "ms" => Duration::from_millis(number),
             _ => return None,
         };
+        all = all.checked_add(part)?;
         rest = &rest[letters..];
     }
     (!text.is_empty()).then_some(all)

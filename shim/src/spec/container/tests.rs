@@ -38,6 +38,14 @@ fn the_requests_variables_replace_the_images_and_home_is_never_missing() {
 }
 
 #[test]
+fn a_name_ends_at_its_first_sign_and_is_there_once() {
+    let mut request = config(&[], &[]);
+    request.envs.push(cri::KeyValue { key: "PATH=/a".into(), value: "/b".into() });
+    let env = environment(&request, &ImageConfig::default(), "/root", "pod");
+    assert_eq!(env, [&b"PATH=/a=/b"[..], b"HOME=/root", b"HOSTNAME=pod"]);
+}
+
+#[test]
 fn what_is_not_honoured_is_refused_by_name() {
     let mut escape = cri::ContainerConfig::default();
     escape.mounts.push(cri::Mount {

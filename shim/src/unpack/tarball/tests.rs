@@ -114,3 +114,24 @@ fn old_directories_and_sparse_files() {
     let sparse = Archive::new().pax(&[("GNU.sparse.major", b"1")]).file("s", b"");
     assert!(entries(&sparse.tar()).unwrap_err().to_string().contains("sparse"));
 }
+
+#[test]
+fn a_length_that_is_no_number_with_its_padding_is_refused() {
+    for size in [&b"18446744073709551615"[..], b"9223372036854775808"] {
+        let bytes = Archive::new().pax(&[("size", size)]).file("a", b"").tar();
+        // Not read: the reader has to find its way past it.
+        let mut tar = Tarball::new(bytes.as_slice());
+        let refused = tar.next_entry().unwrap_err();
+        assert!(matches!(refused, TarError::Header { detail: "size is over 2^63", .. }), "{refused}");
+    }
+}
+
+#[test]
+fn records_without_end_are_refused_before_they_fill_the_memory() {
+    let value = vec![b'v'; 1 << 19];
+    let many = (0..9).fold(Archive::new(), |archive, _| archive.pax(&[("SCHILY.xattr.user.a", &value)]));
+    let refused = entries(&many.file("a", b"").tar()).unwrap_err();
+    assert!(matches!(refused, TarError::Extension { .. }), "{refused}");
+    let few = Archive::new().pax(&[("SCHILY.xattr.user.a", &value)]).file("a", b"").tar();
+    assert_eq!(entries(&few).unwrap().len(), 1);
+}

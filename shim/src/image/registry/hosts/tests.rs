@@ -38,7 +38,7 @@ fn mirrors_stand_in_the_order_of_the_file_and_before_the_server() {
         server = "https://real.example"
         [host."https://z.example:8443"]
         capabilities = ["pull"]
-        [host."http://a.example/some/path"]
+        [host."http://a.example/some/path?of=nothing#here"]
         capabilities = ["pull", "resolve", "push"]
         [host."b.example/api"]
         override_path = true
@@ -115,6 +115,8 @@ fn what_makes_no_sense_is_refused_with_file_and_key() {
         ("skip_verify = \"no\"", "the server"),
         ("ca = \"none.pem\"", "none.pem"),
         ("dial_timeout = \"soon\"", "dial_timeout"),
+        // Each a number, but not their sum.
+        ("dial_timeout = \"18446744073709551615s18446744073709551615s\"", "dial_timeout"),
         ("[header]\n\"a b\" = \"c\"", "can't be sent"),
     ] {
         let error = parse("_default", text).unwrap_err().to_string();
