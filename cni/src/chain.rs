@@ -10,6 +10,8 @@
 mod cache;
 mod conflist;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod gc;
 mod plugin;
 

@@ -5,6 +5,8 @@
 //! too long. Never decides whether a program is run: the chain does, and the delegation of addresses (`ipam`).
 
 mod child;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 
 use std::io;
 use std::path::PathBuf;

@@ -6,6 +6,8 @@
 
 mod alloc;
 mod config;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod resolv_conf;
 mod store;
 

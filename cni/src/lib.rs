@@ -25,6 +25,8 @@ pub mod result;
 pub mod serve;
 
 mod exec;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod request;
 
 mod attachment;

@@ -4,6 +4,9 @@
 //! object out, with the upstream plugins' codes. Never runs a chain: that is the caller's. Called by the command's `main`
 //! before anything else of it.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -13,6 +13,8 @@ mod class;
 mod digest;
 mod fixup;
 mod flight;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hold;
 mod ingest;
 mod layer;

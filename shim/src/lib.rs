@@ -26,6 +26,8 @@ mod events;
 mod exec;
 #[cfg(feature = "runtime")]
 mod feed;
+#[cfg(all(any(test, fuzzing), feature = "runtime"))]
+pub mod fuzzing;
 #[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]

@@ -3,6 +3,8 @@
 //! `container::create` and `sandbox::run`.
 
 mod bpf;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod profile;
 mod syscalls;
 

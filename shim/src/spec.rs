@@ -5,6 +5,8 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod container;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(crate) mod profiles;
 pub(crate) mod resources;
 pub(crate) mod sandbox;

@@ -7,6 +7,8 @@
 
 pub(crate) mod command;
 mod forward;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hangup;
 mod http;
 pub(crate) mod session;

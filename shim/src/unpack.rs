@@ -4,6 +4,8 @@
 //! shares these files with the runtime; the runtime builds fix-up layers with `Tree`.
 
 mod confine;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod inflate;
 mod plan;
 mod program;

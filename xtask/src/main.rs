@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|fuzz|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -10,6 +10,7 @@ mod cluster;
 mod conformance;
 mod cpio;
 mod demo;
+mod fuzz;
 mod kernel;
 mod leakcheck;
 mod sh;
@@ -105,6 +106,8 @@ enum Task {
         #[arg(long)]
         suites: bool,
     },
+    /// Feeds parsers of foreign bytes with whatever breaks them (as root)
+    Fuzz(fuzz::Wanted),
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -157,6 +160,7 @@ fn main() -> ExitCode {
         Task::ClusterKeep(kept) => cluster::keep(&kept),
         Task::ClusterInside(asked) => cluster::inside(&asked),
         Task::ImagesInside { suites } => cluster::images(suites),
+        Task::Fuzz(wanted) => fuzz::run(&wanted),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
-use crate::{build, conformance, demo, kernel, sh, vm};
+use crate::{build, conformance, demo, fuzz, kernel, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -39,6 +39,8 @@ pub(crate) enum Tier {
     Conformance,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
+    /// Each fuzz target for a minute; only with --full or by name
+    Fuzz,
 }
 
 const ALL: [Tier; 8] =
@@ -58,6 +60,7 @@ impl Tier {
             Tier::Endure => 1800,
             Tier::Conformance => 600,
             Tier::Peer => 600,
+            Tier::Fuzz => 1200,
         }
     }
 
@@ -105,6 +108,7 @@ impl Tier {
                 gantry_tests::peers::Programs::build()?;
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
             }
+            Tier::Fuzz => fuzz::checks(60),
         }
     }
 }
@@ -137,7 +141,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 4] = [Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure];
+const LONG: [Tier; 5] = [Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure, Tier::Fuzz];
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
 pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {

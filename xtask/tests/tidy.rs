@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 7] = ["agent", "cli", "cni", "proto", "shim", "tests", "xtask"];
+const CRATES: [&str; 8] = ["agent", "cli", "cni", "fuzz", "proto", "shim", "tests", "xtask"];
 
 /// Files that decide and do nothing else: everything they know comes in as an argument.
 const PURE: &[&str] = &[

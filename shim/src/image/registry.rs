@@ -3,6 +3,8 @@
 //! credentials to any host but the one they are for and the token server it names. Called by `pull`.
 
 mod docker_config;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hosts;
 mod http_client;
 mod token;

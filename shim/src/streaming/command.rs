@@ -49,11 +49,11 @@ const RESIZE: u8 = 4;
 
 /// Sizes out of a stream of JSON, which may be cut anywhere.
 #[derive(Debug, Default)]
-struct Sizes(BytesMut);
+pub(super) struct Sizes(BytesMut);
 
 impl Sizes {
     /// The sizes that are whole now.
-    fn feed(&mut self, bytes: &[u8]) -> Vec<Size> {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Vec<Size> {
         if self.0.len() + bytes.len() > MAX_SIZE_TEXT {
             self.0.clear();
             return Vec::new();

@@ -6,7 +6,7 @@
 //! up its whole connection, and no more than its queue is kept for it.
 
 pub mod connection;
-mod dictionary;
+pub(super) mod dictionary;
 pub mod frame;
 mod headers;
 

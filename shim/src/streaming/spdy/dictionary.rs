@@ -2,7 +2,7 @@
 //! ends must have it to the byte. Used by `spdy::headers`.
 
 /// Length-prefixed names, then plain text; adler32 0xe3c6a7c2.
-pub(super) const DICTIONARY: &[u8; 1423] = b"\
+pub(in crate::streaming) const DICTIONARY: &[u8; 1423] = b"\
     \0\0\0\x07options\0\0\0\x04head\0\0\0\x04post\0\0\0\x03put\0\0\0\x06delete\0\0\0\x05trace\0\0\0\
     \x06accept\0\0\0\x0eaccept-charset\0\0\0\x0faccept-encoding\0\0\0\x0faccept-language\0\0\0\x0dacce\
     pt-ranges\0\0\0\x03age\0\0\0\x05allow\0\0\0\x0dauthorization\0\0\0\x0dcache-control\0\0\0\x0aconne\

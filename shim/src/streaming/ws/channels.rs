@@ -40,7 +40,7 @@ pub(crate) enum Incoming {
 
 impl Codec {
     /// None for what upstream passes over, too: empty messages and bad base64.
-    fn decode(self, mut message: BytesMut) -> Option<Incoming> {
+    pub(in crate::streaming) fn decode(self, mut message: BytesMut) -> Option<Incoming> {
         let first = *message.first()?;
         if self.half_close && first == CLOSE {
             return match message[..] {
@@ -56,7 +56,7 @@ impl Codec {
         Some(Incoming::Data(first, message.freeze()))
     }
 
-    fn encode(self, channel: u8, bytes: &[u8]) -> Vec<u8> {
+    pub(in crate::streaming) fn encode(self, channel: u8, bytes: &[u8]) -> Vec<u8> {
         if self.base64 {
             let text = format!("{}{}", char::from(b'0'.wrapping_add(channel)), STANDARD.encode(bytes));
             return encode(Opcode::Text, text.as_bytes(), None);

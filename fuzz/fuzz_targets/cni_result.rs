@@ -1,0 +1,4 @@
+//! What plugins answer, and the cache of it.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_cni::fuzzing::cni_result(data));

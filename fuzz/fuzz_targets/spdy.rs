@@ -1,0 +1,4 @@
+//! SPDY frames of a streaming client.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_shim::fuzzing::spdy(data));

@@ -1,0 +1,341 @@
+//! Inputs to begin with, of the targets whose bytes nobody could write by hand: archives with good checksums,
+//! packed header blocks, protobuf. Owns them as code; `cargo xtask fuzz --seeds` puts them into files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bytes::Bytes;
+use gantry_proto::{cri, monitor};
+use prost::Message;
+
+use crate::image::tests::archive::{Archive, gzip};
+use crate::streaming::spdy::Headers;
+use crate::streaming::spdy::frame::{Encoder, Frame};
+use crate::streaming::ws::{Opcode, encode};
+use crate::unpack::{Report, UnpackError, Verdict};
+use crate::wire;
+
+type Seeds = Vec<Vec<u8>>;
+
+/// By target.
+pub(super) fn all() -> [(&'static str, Seeds); 7] {
+    let archives: Seeds = archives().iter().map(|archive| prefixed(0, &archive.tar())).collect();
+    [
+        ("layer", archives.clone()),
+        ("unpack", archives),
+        ("inflate", packed()),
+        ("messages", messages()),
+        ("spdy", spdy()),
+        ("websocket", websocket()),
+        ("spec", spec()),
+    ]
+}
+
+#[test]
+fn seeds_are_written_where_they_are_asked_for() {
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = std::env::var_os("GANTRY_FUZZ_SEEDS").map_or(scratch.path().to_owned(), Into::into);
+    for (target, seeds) in all() {
+        assert!(seeds.len() > 4, "{target}");
+        for (number, seed) in seeds.iter().enumerate() {
+            write(&folder.join(target), number, seed);
+        }
+    }
+}
+
+fn write(folder: &Path, number: usize, seed: &[u8]) {
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join(format!("seed-{number:02}")), seed).unwrap();
+}
+
+fn prefixed(how: u8, rest: &[u8]) -> Vec<u8> {
+    [&[how][..], rest].concat()
+}
+
+/// Every kind of entry, and the tricks of `unpack/tests.rs`.
+fn archives() -> Vec<Archive> {
+    let long = "long/".repeat(40);
+    let raw = |kind: u8, data: &[u8]| Archive::new().entry(kind, "././@LongLink", "", 0, (0, 0), data);
+    let attributes = [
+        (&b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0"[..], "SCHILY.xattr.security.capability"),
+        (b"y", "SCHILY.xattr.trusted.overlay.opaque"),
+        (b"v", "SCHILY.xattr.user.a"),
+    ];
+    let attributes: Vec<(&str, &[u8])> = attributes.map(|(value, name)| (name, value)).to_vec();
+    vec![
+        Archive::new().directory("./", 0o755).directory("bin/", 0o755).mode_file("bin/sh", 0o4755, b"#!"),
+        Archive::new().owner(12, 34).file("a/b/c", b"text").symlink("a/l", "b").file("a/l/x", b"through"),
+        Archive::new().file("f", b"x").hardlink("g", "f").hardlink("f", "f").hardlink("h", "./a/../f"),
+        Archive::new().file("d/.wh.gone", b"").file("d/.wh..wh..opq", b"").file(".wh..wh.aufs", b""),
+        Archive::new().device("null", 1, 3).entry(b'4', "sda", "", 0o600, (8, 0), b""),
+        Archive::new().entry(b'6', "fifo", "", 0o600, (0, 0), b"").entry(b'7', "c", "", 0o644, (0, 0), b"xy"),
+        Archive::new().device("white", 0, 0),
+        Archive::new().pax(&attributes).file("p", b"data").pax(&attributes).directory("q/", 0o700),
+        Archive::new()
+            .pax(&[
+                ("path", b"a/pax/path"),
+                ("linkpath", b"../t"),
+                ("mtime", b"-1.25"),
+                ("uid", b"7"),
+                ("gid", b"8"),
+            ])
+            .symlink("x", "y"),
+        Archive::new().pax(&[("size", b"3"), ("mtime", b"1234567890.123456789")]).file("s", b"abc"),
+        Archive::new().pax(&[("GNU.sparse.major", b"1")]).file("sparse", b"abc"),
+        raw(b'L', long.as_bytes()).file("short", b"1"),
+        raw(b'K', b"a/long/target\0").symlink("s", "x"),
+        raw(b'g', b"22 comment=a global one\n").file("f", b"1"),
+        Archive::new().file("a", b"").file("a/b", b"").directory("a", 0o755).file("a/c", b""),
+        Archive::new()
+            .symlink("loop", "loop")
+            .file("loop/x", b"")
+            .symlink("up", "../../..")
+            .file("up/etc/x", b""),
+        Archive::new().directory("t", 0o755).file("t/1", b"1").symlink("t", "/abs").file("t", b"file"),
+        Archive::new().file("../climbs", b"").file("/abs/olute", b""),
+        Archive::new().entry(b'S', "gnu-sparse", "", 0o644, (0, 0), b"").entry(b'Z', "z", "", 0, (0, 0), b""),
+        Archive::new().file("seven", &[7; 1500]).file("eight", &[8; 513]),
+    ]
+}
+
+fn packed() -> Seeds {
+    let text = b"one text, one text, one text";
+    let two = [gzip(text), gzip(b"second member")].concat();
+    let frame = zstd::encode_all(&text[..], 1).unwrap();
+    vec![
+        prefixed(0, text),
+        prefixed(1, &gzip(text)),
+        prefixed(1, &two),
+        prefixed(2, &frame),
+        prefixed(2, &[frame.clone(), frame].concat()),
+        prefixed(4, text),
+        prefixed(5, text),
+        prefixed(6, text),
+        prefixed(5 | 16 << 3, &[0; 3000]),
+        prefixed(6 | 16 << 3, &[0; 3000]),
+    ]
+}
+
+fn messages() -> Seeds {
+    let report = Report {
+        implied: vec![b"".to_vec(), b"a\xff%".to_vec()],
+        opaque: vec![b"o".to_vec()],
+        entries: 3,
+        bytes: 7,
+        opaque_root: true,
+    };
+    let refused = UnpackError::Climbs { path: "../x".into() };
+    let hello = monitor::Hello { protocol_version: 2 };
+    let request = monitor::Request { id: 7, op: Some(monitor::request::Op::Hello(hello)) };
+    let reply = monitor::Reply { id: 7, ..Default::default() };
+    let frame = monitor::Frame { frame: Some(monitor::frame::Frame::Reply(reply)) };
+    vec![
+        serde_json::to_vec(&Verdict::from(Ok(report))).unwrap(),
+        serde_json::to_vec(&Verdict::from(Err(refused))).unwrap(),
+        wire::encode(&request),
+        [wire::encode(&request), wire::encode(&request)].concat(),
+        wire::encode(&frame),
+        b"%41%zz%".to_vec(),
+    ]
+}
+
+fn spdy() -> Seeds {
+    let named = |pairs: &[(&str, &str)]| -> Headers {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let frames = [
+        Frame::SynStream {
+            stream: 1,
+            fin: false,
+            headers: named(&[("streamtype", "error"), ("port", "80")]),
+        },
+        Frame::SynReply { stream: 1, fin: true, headers: Headers::default() },
+        Frame::Data { stream: 1, fin: false, bytes: Bytes::from_static(b"some data") },
+        Frame::Data { stream: 1, fin: true, bytes: Bytes::new() },
+        Frame::Ping(1),
+        Frame::Reset { stream: 1, status: 5 },
+        Frame::GoAway { last: 1, status: 0 },
+    ];
+    let mut encoder = Encoder::new().unwrap();
+    let sent: Vec<u8> = frames.iter().flat_map(|frame| encoder.encode(frame).unwrap()).collect();
+    // Lists of frames for the target to pack: kind, stream, length, body.
+    let block = b"\0\0\0\x01\0\0\0\nstreamtype\0\0\0\x05stdin";
+    let made = |kind: u8, body: &[u8]| [&[kind, 3, u8::try_from(body.len()).unwrap(), 0], body].concat();
+    let pairs = [&b"\0\0\0\x02"[..], b"\0\0\0\x01A\0\0\0\x01b", b"\0\0\0\0\0\0\0\0"].concat();
+    vec![
+        prefixed(0, &sent),
+        prefixed(2, &sent),
+        prefixed(1, &made(1, block)),
+        prefixed(
+            1,
+            &[made(1, block), made(2, block), made(8, block), made(0, b"data"), made(1, &pairs)].concat(),
+        ),
+        prefixed(1, &made(1, b"\0\0\0\x65")),
+        prefixed(1, &made(1, b"\0\0\0\x01\0\0\0\xff")),
+        prefixed(
+            3,
+            &[made(3, &[0; 8]), made(6, &[0, 0, 0, 1]), made(7, &[0; 8]), made(4, &[0; 4]), made(9, &[0; 8])]
+                .concat(),
+        ),
+        prefixed(1, &made(5, b"")),
+        prefixed(1, &made(1, b"\0\0\0\x01\0\0\0\x01\xff\0\0\0\0")),
+    ]
+}
+
+fn websocket() -> Seeds {
+    let mask = Some([1, 2, 3, 4]);
+    let resize = br#"{"Width":80,"Height":24}"#;
+    let talk = [
+        encode(Opcode::Binary, b"\0stdin", mask),
+        encode(Opcode::Ping, b"?", mask),
+        encode(Opcode::Binary, &prefixed(4, resize), mask),
+        encode(Opcode::Close, &[3, 0xe8], mask),
+    ];
+    // A text in two parts with a pong between them.
+    let parts = [0x01, 0x82, 0, 0, 0, 0, b'0', b'a', 0x8a, 0x80, 0, 0, 0, 0, 0x80, 0x81, 0, 0, 0, 0, b'c'];
+    vec![
+        prefixed(0, &talk.concat()),
+        prefixed(0, &encode(Opcode::Text, resize, mask)),
+        prefixed(2, &encode(Opcode::Text, b"0Zm9vCg==", mask)),
+        prefixed(4, &encode(Opcode::Binary, &[255, 0], mask)),
+        prefixed(0, &parts),
+        prefixed(1, &encode(Opcode::Binary, &[1; 200], None)),
+        prefixed(1, &encode(Opcode::Binary, &[1; 70_000], None)[..600]),
+        prefixed(0, &encode(Opcode::Binary, &[0x55; 300], mask)),
+        prefixed(8, &[0x82, 0xff, 0, 0, 0, 0, 0, 0x40, 0, 1, 0, 0, 0, 0]),
+    ]
+}
+
+fn spec() -> Seeds {
+    let command =
+        |config: cri::ContainerConfig| cri::ContainerConfig { command: vec!["/x".into()], ..config };
+    let privileged = cri::LinuxContainerSecurityContext { privileged: true, ..Default::default() };
+    let privileged = command(with_security(privileged));
+    let by_name = |name: &str| {
+        let security =
+            cri::LinuxContainerSecurityContext { run_as_username: name.into(), ..Default::default() };
+        let config = command(with_security(security));
+        cri::ContainerConfig { annotations: text(&IMAGE[..2]), stop_signal: 9, ..config }
+    };
+    let of_image = cri::ContainerConfig { annotations: text(&IMAGE), ..Default::default() };
+    let request = |config: &cri::ContainerConfig, pod: Option<cri::PodSandboxConfig>| {
+        let config = Some(config.clone());
+        cri::CreateContainerRequest { config, sandbox_config: pod, ..Default::default() }.encode_to_vec()
+    };
+    vec![
+        request(&full(), Some(pod(false, 0))),
+        request(&full(), None),
+        request(&privileged, Some(pod(true, 2))),
+        request(&privileged, Some(pod(false, 0))),
+        request(&by_name("web"), None),
+        request(&by_name("nobody"), None),
+        request(&of_image, Some(pod(false, 2))),
+    ]
+}
+
+/// What an image says, as the target has it.
+const IMAGE: [(&str, &str); 7] = [
+    ("passwd", "root:x:0:0:root:/root:/bin/sh\nweb:x:101:102:w:/srv:/bin/sh\n"),
+    ("group", "root:x:0:\nweb:x:102:\nlogs:x:50:web,other\n"),
+    ("user", "web:logs"),
+    ("env", "A=b\nPATH=/x\nnot-one"),
+    ("cmd", "/bin/sh\n-c"),
+    ("dir", "/srv"),
+    ("signal", "SIGRTMIN+3"),
+];
+
+fn text(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn with_security(security: cri::LinuxContainerSecurityContext) -> cri::ContainerConfig {
+    let linux = cri::LinuxContainerConfig { security_context: Some(security), resources: None };
+    cri::ContainerConfig { linux: Some(linux), ..Default::default() }
+}
+
+fn limits() -> cri::LinuxContainerResources {
+    cri::LinuxContainerResources {
+        memory_limit_in_bytes: 1 << 20,
+        cpu_shares: 2,
+        oom_score_adj: 1000,
+        hugepage_limits: vec![cri::HugepageLimit { page_size: "2MB".into(), limit: 0 }],
+        unified: text(&[("memory.high", "9")]),
+        ..Default::default()
+    }
+}
+
+/// Something in every field that is looked at.
+fn full() -> cri::ContainerConfig {
+    let security = cri::LinuxContainerSecurityContext {
+        capabilities: Some(cri::Capability {
+            add_capabilities: vec!["NET_ADMIN".into(), "ALL".into()],
+            drop_capabilities: vec!["CAP_CHOWN".into(), "ALL".into()],
+            add_ambient_capabilities: vec!["NET_BIND_SERVICE".into()],
+        }),
+        namespace_options: Some(cri::NamespaceOption { pid: 1, ..Default::default() }),
+        run_as_user: Some(cri::Int64Value { value: 101 }),
+        run_as_group: Some(cri::Int64Value { value: 7 }),
+        supplemental_groups: vec![5, 6],
+        masked_paths: vec!["/proc/kcore".into()],
+        readonly_paths: vec!["/proc/sys".into()],
+        seccomp: Some(cri::SecurityProfile { profile_type: 2, localhost_ref: "/p.json".into() }),
+        no_new_privs: true,
+        ..Default::default()
+    };
+    let mount = cri::Mount {
+        container_path: "/data".into(),
+        host_path: "/srv/data".into(),
+        readonly: true,
+        recursive_read_only: true,
+        ..Default::default()
+    };
+    let device = cri::Device {
+        host_path: "/dev/null".into(),
+        container_path: "/dev/x".into(),
+        permissions: "rwm".into(),
+    };
+    cri::ContainerConfig {
+        annotations: text(&IMAGE),
+        args: vec!["-x".into()],
+        envs: vec![cri::KeyValue { key: "K".into(), value: b"v".to_vec() }],
+        mounts: vec![mount],
+        devices: vec![device],
+        stdin: true,
+        stdin_once: true,
+        tty: true,
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(limits()),
+            security_context: Some(security),
+        }),
+        ..Default::default()
+    }
+}
+
+fn pod(privileged: bool, network: i32) -> cri::PodSandboxConfig {
+    let security = cri::LinuxSandboxSecurityContext {
+        privileged,
+        namespace_options: Some(cri::NamespaceOption { network, ..Default::default() }),
+        ..Default::default()
+    };
+    let linux = cri::LinuxPodSandboxConfig {
+        sysctls: text(&[("net.ipv4.ip_forward", "1"), ("kernel.shm_rmid_forced", "1")]),
+        security_context: Some(security),
+        resources: Some(limits()),
+        overhead: Some(limits()),
+        ..Default::default()
+    };
+    let metadata = cri::PodSandboxMetadata {
+        name: "web".into(),
+        namespace: "default".into(),
+        uid: "u".into(),
+        attempt: 1,
+    };
+    cri::PodSandboxConfig {
+        metadata: Some(metadata),
+        hostname: "web".into(),
+        log_directory: "/var/log/pods/x".into(),
+        port_mappings: vec![cri::PortMapping { host_port: 80, container_port: 80, ..Default::default() }],
+        linux: Some(linux),
+        ..Default::default()
+    }
+}
