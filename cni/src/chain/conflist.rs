@@ -328,6 +328,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_any_length_are_stored_as_they_are() {
+        let digits = format!("\"odd\": {}400", "1".repeat(77));
+        let list = Conflist::parse(&LIST.replace("\"odd\": 1", &digits), "here").unwrap();
+        let again: Conflist = serde_json::from_str(&serde_json::to_string(&list).unwrap()).unwrap();
+        assert_eq!(again.raw(), list.raw());
+    }
+
+    #[test]
     fn plugins_in_files_of_their_own_become_part_of_the_list() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "10-a.conflist", LIST);
