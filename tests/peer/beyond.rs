@@ -189,6 +189,8 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         images: Arc::new(Images::plain()),
         node,
         runtime: Arc::new(runtime),
+        recorder: None,
+        longest_wait: gantry_agent::pod::restart::LONGEST_WAIT,
         beyond,
     };
     Ok((deps, root))
