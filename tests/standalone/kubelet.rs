@@ -367,6 +367,7 @@ fn a_kubelet_whose_server_cannot_be_ends_with_1() -> Result<()> {
         format!("authentication: {{x509: {{clientCAFile: {}}}, webhook: {{enabled: false}}}}\n", at("no-ca"));
     let broken = roots.path("plugins.yaml");
     std::fs::write(&broken, "nonsense")?;
+    std::fs::create_dir(roots.path("bin"))?;
     let plugins = vec![
         format!("--image-credential-provider-config={}", broken.display()),
         format!("--image-credential-provider-bin-dir={}", at("bin")),
