@@ -117,6 +117,14 @@ func init() {
 		_, err := pod.TryCreate(pod.containerConfig("main", "true", security(func(to *cri.LinuxContainerSecurityContext) { to.Privileged = true })))
 		t.True(err != nil, "a privileged container was made in a sandbox that is not")
 	})
+	register("security/privileged-container-added-to-a-plain-sandbox", func(t *T) {
+		pod := t.RunPod("plain")
+		t.Need(t.Image)
+		// As a kubelet describes the pod once somebody has added a privileged container to it.
+		pod.Config.Linux.SecurityContext.Privileged = true
+		_, err := pod.TryCreate(pod.containerConfig("main", "true", security(func(to *cri.LinuxContainerSecurityContext) { to.Privileged = true })))
+		t.True(err == nil, "a privileged container was refused: %v", err)
+	})
 	register("security/unprivileged-cannot-mount", func(t *T) {
 		text := t.RunPod("plain").Output("mount -t tmpfs none /mnt 2>/dev/null || echo refused; grep ' /sys ' /proc/mounts | grep -q ' ro' && echo sysro")
 		Equal(t, "output", text, "refused\nsysro\n")
