@@ -54,9 +54,9 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is one part")]
 pub enum Error {
-    #[error("failed to register CRI auth plugins: {0}")]
+    #[error("failed to register CRI auth plugins")]
     Plugins(#[from] plugin::config::Error),
-    #[error("failed to create image manager: {0}")]
+    #[error("failed to create image manager")]
     Records(#[from] records::Error),
 }
 

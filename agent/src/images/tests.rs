@@ -82,12 +82,12 @@ async fn wrong_plugins_keep_the_kubelet_from_starting() {
     };
     let started =
         Images::start(settings, &FakeKeeper::default(), Arc::new(FakeClock::new(0)), Arc::default()).await;
+    let error = started.unwrap_err();
+    // Told as a chain.
+    assert_eq!(error.to_string(), "failed to register CRI auth plugins");
     assert_eq!(
-        started.unwrap_err().to_string(),
-        format!(
-            "failed to register CRI auth plugins: plugin binary directory {} did not exist",
-            root.path().join("bin").display()
-        )
+        std::error::Error::source(&error).unwrap().to_string(),
+        format!("plugin binary directory {} did not exist", root.path().join("bin").display())
     );
 }
 

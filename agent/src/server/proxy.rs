@@ -175,8 +175,7 @@ where
             }
         }
     };
-    let (up, down) = (pin!(copy(a_in, b_out, &moved)), pin!(copy(b_in, a_out, &moved)));
-    let mut down = down;
+    let (up, mut down) = (pin!(copy(a_in, b_out, &moved)), pin!(copy(b_in, a_out, &moved)));
     // As upstream: the end of one direction is the end of the stream.
     tokio::select! {
         end = up => if end == End::Refused {

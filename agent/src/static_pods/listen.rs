@@ -88,25 +88,33 @@ fn listen(folder: &Path, stop: &OwnedFd, tell: &watch::Sender<Heard>) {
             if wait.first().is_none_or(|stop| !stop.revents().is_empty()) {
                 return;
             }
-            match watch.as_ref().map(hear) {
-                Ok(Ok(removed)) => tell.send_modify(|heard| heard.extend(removed)),
-                // Gone, lost, or not there yet.
-                Ok(Err(_)) | Err(_) => break,
+            // Not there yet: tried again.
+            let Ok(watch) = &watch else { break };
+            let mut removed = Heard::new();
+            let heard = hear(watch, &mut removed);
+            // What was heard before the watch was lost counts all the same. A folder that is only put in
+            // another's place is looked at when the new one is there.
+            if heard.is_ok() || !removed.is_empty() {
+                tell.send_modify(|all| all.extend(removed));
+            }
+            if heard.is_err() {
+                break;
             }
         }
     }
 }
 
-/// Everything that waits to be heard: the names of files that went. An error when the watch is no
-/// good any more.
-fn hear(watch: &OwnedFd) -> Result<Heard, Errno> {
+/// Everything that waits to be heard: the names of files that went.
+///
+/// # Errors
+/// When the watch is no good any more: its folder has gone, or it could not keep up.
+fn hear(watch: &OwnedFd, removed: &mut Heard) -> Result<(), Errno> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER];
     let mut events = Reader::new(watch, &mut buffer);
-    let mut removed = Heard::new();
     loop {
         let event = match events.next() {
             Ok(event) => event,
-            Err(Errno::AGAIN) => return Ok(removed),
+            Err(Errno::AGAIN) => return Ok(()),
             Err(error) => return Err(error),
         };
         let over =
@@ -134,4 +142,26 @@ fn watch_of(folder: &Path) -> rustix::io::Result<OwnedFd> {
     let descriptor = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     add_watch(&descriptor, folder, what)?;
     Ok(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_that_went_with_their_folder_are_heard_of() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("manifests");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("a.yaml"), "").unwrap();
+        let watch = watch_of(&folder).unwrap();
+        let mut removed = Heard::new();
+        hear(&watch, &mut removed).unwrap();
+        assert!(removed.is_empty());
+        fs::remove_dir_all(&folder).unwrap();
+        hear(&watch, &mut removed).unwrap_err();
+        assert_eq!(removed, Heard::from(["a.yaml".into()]));
+    }
 }
