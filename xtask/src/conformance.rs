@@ -51,6 +51,9 @@ pub(crate) struct Wanted {
     /// How many specs at once, instead of what suites.toml says
     #[arg(long)]
     procs: Option<usize>,
+    /// How often what is worse than on the peer runs again, alone, before it counts
+    #[arg(long, default_value_t = 0)]
+    again: usize,
     /// Where table, report and logs go; `conformance` in the target folder when not given
     #[arg(long)]
     out: Option<PathBuf>,
@@ -65,6 +68,7 @@ pub(crate) fn list(suite: Name) -> Result<()> {
         runtime: RuntimeName::Containerd,
         kubelet: KubeletName::Gantry,
         procs: None,
+        again: 0,
         out: None,
     })
 }
@@ -76,16 +80,40 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     let suite = suites.get(wanted.suite);
     let folder = out(wanted)?;
     let own = prepare(wanted.suite)?;
-    let choice = choose(wanted, suite);
+    let processes = wanted.procs.unwrap_or(suite.processes);
+    let specs = once(wanted, suite, &choose(wanted, suite), processes, &own, &folder)?;
+    let mut table = table(wanted, suite, specs)?;
+    for turn in 1..=wanted.again {
+        if table.is_green() {
+            break;
+        }
+        let folder = folder.join(format!("again-{turn}"));
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        println!("{} specs run again, one at a time", table.worse().count());
+        let choice = suites::Choice::named(table.worse());
+        table.again(&once(wanted, suite, &choice, 1, &own, &folder)?);
+    }
+    tell(wanted, &table, &folder)
+}
+
+/// Runs what is chosen, and reads what became of it.
+fn once(
+    wanted: &Wanted,
+    suite: &Suite,
+    choice: &suites::Choice,
+    procs: usize,
+    own: &Path,
+    folder: &Path,
+) -> Result<Vec<report::Spec>> {
     let called = Called {
         suite: wanted.suite,
-        out: folder.clone(),
+        out: folder.to_owned(),
         runtime: wanted.runtime,
         kubelet: wanted.kubelet,
-        procs: wanted.procs.unwrap_or(suite.processes),
+        procs,
         flags: suite.flags.clone(),
     };
-    choice.write(&folder)?;
+    choice.write(folder)?;
     let cell = Cell::new()?;
     let [unshare, init @ ..] = place::INIT;
     let mut command = cell.command(Path::new(unshare))?;
@@ -96,10 +124,13 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
         // The table is what was asked for; what the suite leaves is told beside it.
         println!("{error:#}");
     }
-    let table = table(wanted, suite, &folder).map_err(|error| match &ran {
+    report::read(&folder.join("report.json")).map_err(|error| match &ran {
         Err(first) => anyhow::anyhow!("{first:#}; {error:#}"),
         Ok(()) => error,
-    })?;
+    })
+}
+
+fn tell(wanted: &Wanted, table: &Table, folder: &Path) -> Result<()> {
     let mut text = table.markdown();
     let mut wrongs = Vec::new();
     if wanted.suite == Name::E2e {
@@ -150,9 +181,8 @@ fn choose(wanted: &Wanted, suite: &Suite) -> suites::Choice {
 }
 
 /// With `--focus` nobody can say what is missing: then the report alone counts.
-fn table(wanted: &Wanted, suite: &Suite, folder: &Path) -> Result<Table> {
+fn table(wanted: &Wanted, suite: &Suite, specs: Vec<report::Spec>) -> Result<Table> {
     let peer = report::peer(&sh::root().join(&suite.peer))?;
-    let specs = report::read(&folder.join("report.json"))?;
     let expected: Vec<&str> = if wanted.all {
         peer.iter().filter(|spec| spec.outcome == Outcome::Passed).map(|spec| spec.name.as_str()).collect()
     } else if wanted.focus.is_empty() {

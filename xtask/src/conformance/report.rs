@@ -119,6 +119,8 @@ pub(super) struct Table {
     worse: BTreeSet<String>,
     /// Failed on the peer too.
     as_peer: BTreeSet<String>,
+    /// Passed when they ran again, alone.
+    alone: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -139,6 +141,7 @@ impl Table {
             failed: Vec::new(),
             worse: BTreeSet::new(),
             as_peer: BTreeSet::new(),
+            alone: BTreeSet::new(),
         };
         let mut missing: BTreeSet<&str> = expected.iter().copied().collect();
         for spec in specs {
@@ -170,9 +173,24 @@ impl Table {
         table
     }
 
+    /// What is worse than on the peer, by name.
+    pub(super) fn worse(&self) -> impl Iterator<Item = &str> {
+        self.worse.iter().map(String::as_str)
+    }
+
+    /// Another run of what was worse: what passed in it is worse no more.
+    pub(super) fn again(&mut self, specs: &[Spec]) {
+        for spec in specs.iter().filter(|spec| spec.outcome == Outcome::Passed) {
+            if self.worse.remove(&spec.name) {
+                self.alone.insert(spec.name.clone());
+            }
+        }
+    }
+
     /// Whether nothing is worse than on the peer, and something ran.
     pub(super) fn is_green(&self) -> bool {
-        self.worse.is_empty() && self.groups.values().any(|group| group.passed > 0)
+        let has_passed = !self.alone.is_empty() || self.groups.values().any(|group| group.passed > 0);
+        self.worse.is_empty() && has_passed
     }
 
     /// For people.
@@ -196,6 +214,7 @@ impl Table {
             let mark = match (self.worse.contains(name), self.as_peer.contains(name)) {
                 (true, _) => "worse",
                 (_, true) => "as on the peer",
+                _ if self.alone.contains(name) => "passed when it ran again, alone",
                 _ => "not known of the peer",
             };
             let _ = writeln!(text, "- {name} ({mark}): {said}");
@@ -230,6 +249,19 @@ mod tests {
             Table::new(vec![spec("a", Outcome::Passed), spec("known", Outcome::Failed)], &peer, &["a"]);
         assert!(fine.is_green());
         assert!(fine.markdown().contains("| **all** | 1 | 1 | 0 | 2 |"), "{}", fine.markdown());
+    }
+
+    #[test]
+    fn what_passes_when_it_runs_again_alone_is_not_worse() {
+        let peer = ["a", "b", "c"].map(|name| spec(name, Outcome::Passed));
+        let first = ["a", "b", "c"].map(|name| spec(name, Outcome::Failed));
+        let mut table = Table::new(first.to_vec(), &peer, &[]);
+        table.again(&[spec("a", Outcome::Passed), spec("b", Outcome::Skipped)]);
+        assert_eq!(table.worse().collect::<Vec<_>>(), ["b", "c"]);
+        let text = table.markdown();
+        assert!(text.contains("- a (passed when it ran again, alone)"), "{text}");
+        table.again(&[spec("b", Outcome::Passed), spec("c", Outcome::Passed)]);
+        assert!(table.is_green());
     }
 
     #[test]

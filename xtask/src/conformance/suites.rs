@@ -61,13 +61,17 @@ impl Suite {
     }
 
     pub(super) fn listed(&self) -> Choice {
-        // Ginkgo searches in the suite's description, a space, and the spec's text.
-        let focus = self.specs().map(|name| format!(" {}$", escaped(name))).collect();
-        Choice { focus, skip: Vec::new() }
+        Choice::named(self.specs())
     }
 }
 
 impl Choice {
+    /// These specs and no others.
+    pub(super) fn named<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        // Ginkgo searches in the suite's description, a space, and the spec's text.
+        Self { focus: names.map(|name| format!(" {}$", escaped(name))).collect(), skip: Vec::new() }
+    }
+
     /// Leaves it for the half inside: a list of regular expressions is too long for a command line that people see.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         for (name, lines) in [("focus", &self.focus), ("skip", &self.skip)] {
