@@ -48,6 +48,10 @@ impl Lines {
             }
             if self.partial.last() == Some(&b'\n') {
                 self.partial.pop();
+                // A terminal's line ends in both; containerd keeps neither.
+                if self.partial.last() == Some(&b'\r') {
+                    self.partial.pop();
+                }
                 let line = std::mem::take(&mut self.partial);
                 self.write(&mut out, &stamp, b"F", &line);
             }
@@ -55,12 +59,13 @@ impl Lines {
         out
     }
 
-    /// The end of the stream: a line without its newline counts as whole.
+    /// The end of the stream. A line without its newline is a part, as containerd has it: readers put no newline
+    /// behind it, which a termination message from the log's end must not have.
     pub(super) fn finish(&mut self, now_unix_nanos: i64) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.partial.is_empty() {
             let line = std::mem::take(&mut self.partial);
-            self.write(&mut out, &timestamp(now_unix_nanos), b"F", &line);
+            self.write(&mut out, &timestamp(now_unix_nanos), b"P", &line);
         }
         out
     }
@@ -168,8 +173,15 @@ mod tests {
         assert_eq!(text(&lines.feed(b"one\ntw", 0)), "1970-01-01T00:00:00.000000000Z stdout F one\n");
         assert_eq!(text(&lines.feed(b"o\n\n", 0)).lines().count(), 2);
         lines.feed(b"end", 0);
-        assert!(text(&lines.finish(0)).ends_with(" stdout F end\n"));
+        assert!(text(&lines.finish(0)).ends_with(" stdout P end\n"));
         assert!(lines.finish(0).is_empty());
+    }
+
+    #[test]
+    fn a_terminals_line_is_written_without_its_carriage_return() {
+        let mut lines = Lines::new(Source::Stdout);
+        assert!(text(&lines.feed(b"a\rb\r\n", 0)).ends_with(" F a\rb\n"));
+        assert!(text(&lines.feed(b"\r\n", 0)).ends_with(" F \n"));
     }
 
     #[test]
