@@ -32,7 +32,6 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     super::handler(IMAGE_HANDLER, handler)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
-    unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;

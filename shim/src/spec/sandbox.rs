@@ -57,7 +57,6 @@ impl SandboxSpec {
         }
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
-        unsupported(security.selinux_options.is_some(), "security_context.selinux_options")?;
         let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_sandbox(&options)?;
