@@ -6,7 +6,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Sysctl};
 
 use super::resources::with_overhead;
-use super::{Error, Namespaces, profiles, unsupported};
+use super::{Error, Namespaces, profiles};
 use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
 
