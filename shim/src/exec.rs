@@ -254,29 +254,33 @@ async fn run_to_end(
     let client = monitor_of(node, container)?;
     let prepared = prepare(client.clone(), fresh_id()?, container, wanted).await?;
     let id = prepared.id.clone();
-    let Some(seconds) = limit else { return collect(prepared.start().await?).await };
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(seconds);
-    let over = || Error::ExecTimeout(go_duration(seconds));
-    let Ok(started) = tokio::time::timeout_at(deadline, prepared.start()).await else {
-        // In a frozen container, say, no program is ever reached.
-        kill(&client, &id).await;
-        return Err(over());
+    let over = async {
+        match limit {
+            Some(seconds) => {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Error::ExecTimeout(go_duration(seconds))
+            }
+            None => std::future::pending().await,
+        }
     };
-    let mut exec = started?;
+    tokio::pin!(over);
+    let mut exec = tokio::select! {
+        started = prepared.start() => started?,
+        // In a frozen container, say, no program is ever reached.
+        over = &mut over => {
+            kill(&client, &id).await;
+            return Err(over);
+        }
+    };
     let mut output = Output::default();
-    match tokio::time::timeout_at(deadline, output.follow(&mut exec)).await {
-        Ok(code) => Ok(output.response(code?)),
-        Err(_) => {
+    let ended = output.follow(&mut exec, over).await;
+    match ended? {
+        Ok(code) => Ok(output.response(code)),
+        Err(over) => {
             exec.process.kill().await;
-            Err(over())
+            Err(over)
         }
     }
-}
-
-async fn collect(mut exec: Exec) -> Result<cri::ExecSyncResponse, Error> {
-    let mut output = Output::default();
-    let code = output.follow(&mut exec).await?;
-    Ok(output.response(code))
 }
 
 /// What an ExecSync has read.
@@ -287,13 +291,19 @@ struct Output {
 }
 
 impl Output {
-    /// Reads until the process has ended and so has its output, or a while after.
-    async fn follow(&mut self, exec: &mut Exec) -> Result<i32, Error> {
+    /// Reads until the process has ended and so has its output, or a while after. The inner error is what `over`
+    /// said before the process ended; from its end on there is a result, and no time limit but that of the output.
+    async fn follow(
+        &mut self,
+        exec: &mut Exec,
+        over: impl Future<Output = Error>,
+    ) -> Result<Result<i32, Error>, Error> {
         let Exec { stdout, stderr, process, .. } = exec;
         let reading = async {
             tokio::join!(capped(stdout.as_mut(), &mut self.stdout), capped(stderr.as_mut(), &mut self.stderr))
         };
         tokio::pin!(reading);
+        tokio::pin!(over);
         let mut read = false;
         let code = loop {
             tokio::select! {
@@ -301,13 +311,14 @@ impl Output {
                 code = process.ended() => break code?,
                 // Not cancelled, only polled.
                 _ = &mut reading, if !read => read = true,
+                over = &mut over => return Ok(Err(over)),
             }
         };
         if !read {
             // Whoever holds the output longer is not the program that was asked for.
             let _ = tokio::time::timeout(DRAIN, reading).await;
         }
-        Ok(code)
+        Ok(Ok(code))
     }
 
     fn response(self, exit_code: i32) -> cri::ExecSyncResponse {
