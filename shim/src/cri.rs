@@ -6,6 +6,7 @@
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
 mod images;
+mod inspect;
 pub(crate) mod show;
 mod stats;
 mod streams;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use gantry_proto::cri;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
 use streams::{Pieces, pieces};
+use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
 use crate::error::Error;
@@ -350,6 +352,8 @@ impl RuntimeService for Service {
     }
 
     async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
-        Ok(Response::new(detached(exec::sync(self.node.clone(), request.into_inner())).await?))
+        // Its drop, when the caller has gone, is what the task hears.
+        let (_caller, gone) = oneshot::channel();
+        Ok(Response::new(detached(exec::sync(self.node.clone(), request.into_inner(), gone)).await?))
     }
 }

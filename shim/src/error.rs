@@ -72,6 +72,8 @@ pub enum Error {
     /// As containerd words it; Go's own text for a deadline.
     #[error("timeout {0} exceeded: context deadline exceeded")]
     ExecTimeout(String),
+    #[error("the caller has gone: context canceled")]
+    CallerGone,
     #[error("container {0} writes faster than this client reads, and does not wait for it: attach again")]
     AttachTooSlow(String),
     #[error("{0}")]
@@ -159,6 +161,7 @@ impl Error {
             },
             Self::Token(token::Error::TooMany) => Code::ResourceExhausted,
             Self::ExecTimeout(_) => Code::DeadlineExceeded,
+            Self::CallerGone => Code::Cancelled,
             Self::Undo { failure, .. } | Self::Exec(failure) => failure.code(),
             _ => Code::Unknown,
         }

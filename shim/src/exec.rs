@@ -4,6 +4,7 @@
 
 pub(crate) mod terminal;
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -231,18 +232,20 @@ fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartCont
     process
 }
 
-/// ExecSync: runs a command to its end and returns what it wrote.
+/// ExecSync: runs a command to its end and returns what it wrote. A command whose caller has gone is killed, as
+/// under containerd: nobody would ever see it.
 ///
 /// # Errors
 /// When it can't be started, or takes longer than the request allows.
 pub(crate) async fn sync(
     node: Arc<Node>,
     request: cri::ExecSyncRequest,
+    gone: oneshot::Receiver<Infallible>,
 ) -> Result<cri::ExecSyncResponse, Error> {
     let container = node.store.container(&request.container_id)?;
     let limit = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0);
     let wanted = Wanted { cmd: request.cmd, stdout: true, stderr: true, ..Wanted::default() };
-    run_to_end(&node, &container, wanted, limit).await.map_err(|error| Error::Exec(Box::new(error)))
+    run_to_end(&node, &container, wanted, limit, gone).await.map_err(|error| Error::Exec(Box::new(error)))
 }
 
 async fn run_to_end(
@@ -250,17 +253,21 @@ async fn run_to_end(
     container: &Arc<Container>,
     wanted: Wanted,
     limit: Option<u64>,
+    gone: oneshot::Receiver<Infallible>,
 ) -> Result<cri::ExecSyncResponse, Error> {
     let client = monitor_of(node, container)?;
     let prepared = prepare(client.clone(), fresh_id()?, container, wanted).await?;
     let id = prepared.id.clone();
     let over = async {
-        match limit {
-            Some(seconds) => {
-                tokio::time::sleep(Duration::from_secs(seconds)).await;
-                Error::ExecTimeout(go_duration(seconds))
+        let late = async {
+            match limit {
+                Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                None => std::future::pending().await,
             }
-            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = late => Error::ExecTimeout(go_duration(limit.unwrap_or_default())),
+            _ = gone => Error::CallerGone,
         }
     };
     tokio::pin!(over);

@@ -111,6 +111,7 @@ fn make(
     let accounts = accounts::read(node.images.layers_dir(), &layers, &folder.join("root"))?;
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
     let mut start = checked.start(config, &image.config, &user, sandbox)?;
+    devices::expand_folders(&mut start.devices)?;
     if start.privileged {
         devices::add_all_of_node(&mut start.devices)?;
     }

@@ -1,5 +1,5 @@
-//! All devices of the node, for a privileged container. Owns which folders of /dev are not devices.
-//! Called by `container::create`.
+//! Devices of the node: all of them, for a privileged container, and those in a folder that a request names. Owns
+//! which folders of /dev are not devices. Called by `container::create`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,6 +25,30 @@ pub(super) fn add_all_of_node(devices: &mut Vec<Device>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Puts the devices below it in the place of each one that is a folder, `/dev/snd` say, with what the request allows;
+/// the path in the container keeps what comes after the folder's.
+pub(super) fn expand_folders(devices: &mut Vec<Device>) -> Result<(), Error> {
+    let mut all = Vec::with_capacity(devices.len());
+    for device in devices.drain(..) {
+        if !Path::new(&device.host_path).is_dir() {
+            all.push(device);
+            continue;
+        }
+        let mut found = Vec::new();
+        collect(Path::new(&device.host_path), &mut found)?;
+        all.extend(found.into_iter().map(|one| Device {
+            container_path: match one.host_path.strip_prefix(&device.host_path) {
+                Some(rest) => format!("{}{rest}", device.container_path),
+                None => device.container_path.clone(),
+            },
+            permissions: device.permissions.clone(),
+            ..one
+        }));
+    }
+    *devices = all;
+    Ok(())
+}
+
 fn collect(folder: &Path, devices: &mut Vec<Device>) -> Result<(), Error> {
     let wrap = |source: io::Error| Error::Files { what: "list", path: folder.to_owned(), source };
     for entry in fs::read_dir(folder).map_err(wrap)? {
@@ -44,6 +68,21 @@ fn collect(folder: &Path, devices: &mut Vec<Device>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_stands_for_the_devices_below_it() {
+        let own = |path: &str| Device {
+            host_path: path.into(),
+            container_path: path.replace("/dev", "/dev/own"),
+            permissions: "r".into(),
+        };
+        let mut devices = vec![own("/dev/null"), own("/dev")];
+        expand_folders(&mut devices).unwrap();
+        let zero = devices.iter().find(|device| device.host_path == "/dev/zero").unwrap();
+        assert_eq!((zero.container_path.as_str(), zero.permissions.as_str()), ("/dev/own/zero", "r"));
+        assert!(devices.iter().all(|device| device.host_path != "/dev"));
+        assert_eq!(devices.first().map(|device| device.host_path.as_str()), Some("/dev/null"));
+    }
 
     #[test]
     fn the_nodes_devices_come_beside_those_of_the_request_and_replace_none() {

@@ -4,6 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -24,14 +25,17 @@ const LOOK: Duration = Duration::from_millis(50);
 
 const SIGKILL: i32 = 9;
 
-/// Asks the container to stop, and kills it after `grace`. One that does not run is stopped.
+/// Asks the container to stop, once in its life as containerd does, and kills it after `grace`. One that does
+/// not run is stopped.
 ///
 /// # Errors
 /// When it survives SIGKILL.
 pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), Error> {
     let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
     if !grace.is_zero() {
-        send(container, &pidfd, container.record().stop_signal)?;
+        if !container.told_to_stop.swap(true, Ordering::Relaxed) {
+            send(container, &pidfd, container.record().stop_signal)?;
+        }
         if tokio::time::timeout(grace, container.ended()).await.is_ok() {
             return Ok(());
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gantry_proto::cri;
 
+use super::inspect;
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::record::{ContainerRecord, PodName};
@@ -14,6 +15,19 @@ use crate::timeline::Span;
 pub(crate) fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
     let json = serde_json::to_string(spans).ok().filter(|_| verbose && !spans.is_empty());
     json.map(|json| ("timeline".to_owned(), json)).into_iter().collect()
+}
+
+/// As `info`, with what `inspected` gives.
+fn inspected(
+    verbose: bool,
+    spans: &[Span],
+    inspected: impl FnOnce() -> serde_json::Value,
+) -> BTreeMap<String, String> {
+    let mut info = info(verbose, spans);
+    if verbose {
+        info.insert("info".to_owned(), inspected().to_string());
+    }
+    info
 }
 
 pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
@@ -99,7 +113,7 @@ pub(crate) fn sandbox_status(
     let containers = store.containers_of(&sandbox.id);
     cri::PodSandboxStatusResponse {
         status: Some(status_of(sandbox)),
-        info: info(verbose, &sandbox.spans.spans()),
+        info: inspected(verbose, &sandbox.spans.spans(), || inspect::sandbox(sandbox)),
         containers_statuses: containers
             .iter()
             .filter_map(|container| container_status(container, false).status)
@@ -213,7 +227,8 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         status.reason = ended.reason.to_owned();
         status.message = ended.message;
     }
-    cri::ContainerStatusResponse { status: Some(status), info: info(verbose, &container.spans.spans()) }
+    let info = inspected(verbose, &container.spans.spans(), || inspect::container(container));
+    cri::ContainerStatusResponse { status: Some(status), info }
 }
 
 fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {

@@ -52,7 +52,9 @@ pub fn run(
             .step(|| format!("set the host name {}", start.hostname))?;
     }
     for sysctl in &start.sysctls {
-        let path = format!("/proc/sys/{}", sysctl.name.replace('.', "/"));
+        // A slash in a dotted name is a dot in a part of the path: `net.ipv4.conf.eth0/100.rp_filter`.
+        let parts: Vec<_> = sysctl.name.split('.').map(|part| part.replace('/', ".")).collect();
+        let path = format!("/proc/sys/{}", parts.join("/"));
         fs::write(&path, &sysctl.value).step(|| format!("set sysctl {}={}", sysctl.name, sysctl.value))?;
     }
     build_root(start)?;

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 
 use gantry_proto::monitor::StartContainer;
 use rustix::fs::FileType;
@@ -64,8 +65,10 @@ pub(super) fn become_program(
     if !start.no_new_privs {
         identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
     }
+    // With all privileges first, as runc: the folder may be one that the user may not search.
+    let tried = rustix::process::chdir(start.cwd.as_str());
     identity::assume(start)?;
-    enter_cwd(&start.cwd)?;
+    enter_cwd(&start.cwd, tried)?;
     // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
@@ -94,16 +97,22 @@ fn connect([stdin, stdout, stderr]: [&OwnedFd; 3], uid: u32) -> Result<(), StepE
 
 /// Makes the working folder, as a container's start does and an exec does not.
 pub(super) fn make_cwd(cwd: &str) -> Result<(), StepError> {
-    match fs::create_dir_all(cwd) {
+    // Nobody else's to write into, whatever the mask of the moment; it may be on a volume (runc: 0755).
+    match fs::DirBuilder::new().recursive(true).mode(0o755).create(cwd) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EROFS | libc::EEXIST)) => Ok(()),
         result => result.step(|| format!("make the working folder {cwd}")),
     }
 }
 
-/// Checks that the kernel, too, sees the working folder inside the root: a descriptor of the host's
-/// that slipped through would show as "(unreachable)" (CVE-2024-21626).
-fn enter_cwd(cwd: &str) -> Result<(), StepError> {
-    rustix::process::chdir(cwd).step(|| format!("enter the working folder {cwd}"))?;
+/// Enters the working folder where that was refused to root, whose rights end at some network file systems, and
+/// checks that the kernel, too, sees it inside the root: a descriptor of the host's that slipped through would
+/// show as "(unreachable)" (CVE-2024-21626).
+fn enter_cwd(cwd: &str, tried: rustix::io::Result<()>) -> Result<(), StepError> {
+    let entered = match tried {
+        Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(cwd),
+        result => result,
+    };
+    entered.step(|| format!("enter the working folder {cwd}"))?;
     let seen = rustix::process::getcwd(Vec::new()).step(|| format!("read back the working folder {cwd}"))?;
     if seen.as_bytes().first() == Some(&b'/') {
         Ok(())

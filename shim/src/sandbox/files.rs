@@ -7,6 +7,7 @@ use std::path::Path;
 
 use gantry_proto::cri;
 
+use super::run;
 use crate::error::Error;
 use crate::spec::sandbox::SandboxSpec;
 
@@ -20,11 +21,7 @@ pub(super) fn write(folder: &Path, spec: &SandboxSpec) -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         result => result.map_err(|source| Error::Files { what: "read", path: path.into(), source }),
     };
-    let hostname = if spec.host_network && spec.hostname.is_empty() {
-        host("/etc/hostname")?
-    } else {
-        format!("{}\n", spec.hostname)
-    };
+    let hostname = format!("{}\n", run::hostname(spec));
     let resolv = match &spec.dns {
         Some(dns) => resolv_conf(dns),
         None => host("/etc/resolv.conf")?,

@@ -99,9 +99,9 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
     }
 }
 
-/// The node's own name when the pod has its network and names none.
-fn hostname(spec: &SandboxSpec) -> String {
-    if spec.host_network && spec.hostname.is_empty() {
+/// The node's own name when the pod names none, as containerd has it.
+pub(super) fn hostname(spec: &SandboxSpec) -> String {
+    if spec.hostname.is_empty() {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
     } else {
         spec.hostname.clone()
@@ -191,7 +191,7 @@ async fn start_pause(
     let filter = seccomp::filter(&spec.seccomp, 0)?;
     let start = StartSandbox {
         id: sandbox.id.clone(),
-        hostname: spec.hostname.clone(),
+        hostname: hostname(spec),
         netns_path: netns.unwrap_or_default(),
         ipc: spec.ipc.into(),
         // A pid namespace of pause's own either way; SANDBOX says that containers join it.

@@ -99,7 +99,15 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     }
     events::lost(node, sandbox);
     if let Some(network) = record.network.clone() {
-        errors.note(network::remove(node, &sandbox.id, network).await);
+        let is_whole = network.result.is_some();
+        match network::remove(node, &sandbox.id, network).await {
+            // As containerd: a plugin that could not add may not know what to take away, and the pod waits for its
+            // next attempt.
+            Err(error @ Error::Network(_)) if !is_whole => {
+                tracing::warn!(sandbox = sandbox.id, "{}", crate::error::chain(&error));
+            }
+            result => errors.note(result),
+        }
     }
     let owned = node.clone();
     let (id, parent) = (sandbox.id.clone(), record.owns_cgroup_parent.then(|| record.cgroup_parent.clone()));

@@ -89,7 +89,8 @@ fn bits(names: &[String]) -> Result<u64, Error> {
 }
 
 /// The sets for a request: default + added − dropped, where ALL comes before single names, so that
-/// "drop ALL, add X" leaves X and "add ALL, drop X" leaves all but X.
+/// "drop ALL, add X" leaves X and "add ALL, drop X" leaves all but X. A privileged container has all of them,
+/// whatever is dropped, as under containerd.
 ///
 /// # Errors
 /// An unknown name.
@@ -106,7 +107,7 @@ pub(crate) fn sets(request: Option<&cri::Capability>, privileged: bool) -> Resul
             .filter(|set| *set != Ok(ALL))
             .try_fold(0, |all, set| Ok(all | set?))
     };
-    let mut set = if privileged { ALL } else { bits(&DEFAULT.map(str::to_owned))? };
+    let mut set = bits(&DEFAULT.map(str::to_owned))?;
     if is_all(&request.add_capabilities) {
         set = ALL;
     }
@@ -115,6 +116,9 @@ pub(crate) fn sets(request: Option<&cri::Capability>, privileged: bool) -> Resul
     }
     set |= single(&request.add_capabilities)?;
     set &= !single(&request.drop_capabilities)?;
+    if privileged {
+        set = ALL;
+    }
     let ambient = bits(&request.add_ambient_capabilities)?;
     set |= ambient;
     // Inheritable only as far as ambient needs it (CVE-2022-24769).
@@ -138,6 +142,14 @@ mod tests {
     fn the_default_set_is_containerds() {
         let caps = sets(None, false).unwrap();
         assert_eq!((caps.effective, caps.inheritable, caps.ambient), (0xa804_25fb, 0, 0));
+    }
+
+    #[test]
+    fn a_privileged_container_has_them_all_whatever_is_dropped() {
+        for drop in [&["ALL"][..], &["NET_RAW"], &[]] {
+            assert_eq!(sets(Some(&request(&[], drop)), true).unwrap().bounding, ALL);
+        }
+        assert_eq!(sets(Some(&request(&[], &["FLY"])), true), Err(Error::Capability("FLY".into())));
     }
 
     #[test]

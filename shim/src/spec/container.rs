@@ -51,8 +51,13 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
             });
         }
     }
-    if !config.working_dir.is_empty() {
-        absolute("working_dir", &config.working_dir)?;
+    let dir = &config.working_dir;
+    if !dir.is_empty() && (!dir.starts_with('/') || dir.contains('\0')) {
+        return Err(Error::Invalid {
+            field: "working_dir",
+            value: dir.clone(),
+            expected: "an absolute path",
+        });
     }
     let linux_resources = linux.resources.unwrap_or_default();
     Ok(Checked { security, linux_resources, seccomp })
@@ -123,6 +128,19 @@ fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
     }
 }
 
+/// The path without `.` and `..`, by its words alone, as runc cleans a working folder.
+fn cleaned(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
 /// CRI's resources as cgroup limits.
 #[must_use]
 pub(crate) fn resources(from: &cri::LinuxContainerResources) -> Resources {
@@ -183,8 +201,7 @@ impl Checked {
             cwd: [&config.working_dir, &image.working_dir]
                 .into_iter()
                 .find(|dir| !dir.is_empty())
-                .cloned()
-                .unwrap_or_else(|| "/".into()),
+                .map_or_else(|| "/".into(), |dir| cleaned(dir)),
             uid: user.uid,
             gid: user.gid,
             additional_gids: user.groups.clone(),
@@ -295,6 +312,9 @@ fn environment(
     env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", &value].concat()).collect()
 }
 
+/// What a container is asked to stop with when nobody says.
+const TERM: i32 = 15;
+
 /// Signals of signal(7) on x86-64 and arm, by number.
 pub(crate) const SIGNALS: [(i32, &str); 31] = [
     (1, "HUP"),
@@ -336,7 +356,8 @@ pub(crate) const SIGNALS: [(i32, &str); 31] = [
 /// An unknown name in the image.
 pub(crate) fn stop_signal(config: &cri::ContainerConfig, image: &ImageConfig) -> Result<i32, Error> {
     match config.stop_signal() {
-        cri::Signal::RuntimeDefault => signal(&image.stop_signal),
+        // Written by whoever made the image: one that nobody knows is none (moby does the same).
+        cri::Signal::RuntimeDefault => Ok(signal(&image.stop_signal).unwrap_or(TERM)),
         wanted => signal(&wanted.as_str_name().replace("PLUS", "+").replace("MINUS", "-")),
     }
 }
@@ -348,7 +369,7 @@ pub(crate) fn stop_signal(config: &cri::ContainerConfig, image: &ImageConfig) ->
 pub(crate) fn signal(name: &str) -> Result<i32, Error> {
     let unknown = || Error::Signal(name.to_owned());
     if name.is_empty() {
-        return Ok(15);
+        return Ok(TERM);
     }
     if let Ok(number) = name.parse::<i32>() {
         return if (1..=64).contains(&number) { Ok(number) } else { Err(unknown()) };

@@ -46,14 +46,9 @@ impl SandboxSpec {
     ) -> Result<Self, Error> {
         super::handler("runtime_handler", handler)?;
         let metadata = config.metadata.ok_or(Error::Missing("config.metadata"))?;
-        for (value, field) in [
-            (&metadata.name, "metadata.name"),
-            (&metadata.namespace, "metadata.namespace"),
-            (&metadata.uid, "metadata.uid"),
-        ] {
-            if value.is_empty() {
-                return Err(Error::Missing(field));
-            }
+        // Namespace and UID are Kubernetes's: who uses CRI by hand may have none.
+        if metadata.name.is_empty() {
+            return Err(Error::Missing("metadata.name"));
         }
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
@@ -109,6 +104,20 @@ fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Resul
 const UNPRIVILEGED: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
+/// As sysctl(8) has it: what separates first separates all along, and the other sign is a letter of a name, as in
+/// `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`.
+fn dotted(name: &str) -> String {
+    let swap = |letter| match letter {
+        '.' => '/',
+        '/' => '.',
+        letter => letter,
+    };
+    match name.find(['.', '/']) {
+        Some(at) if name.as_bytes().get(at) == Some(&b'/') => name.chars().map(swap).collect(),
+        _ => name.to_owned(),
+    }
+}
+
 /// Only what belongs to a namespace of the pod: anything else would change the node.
 fn sysctls(
     wanted: impl IntoIterator<Item = (String, String)>,
@@ -117,12 +126,13 @@ fn sysctls(
 ) -> Result<Vec<Sysctl>, Error> {
     let mut sysctls = Vec::new();
     for (name, value) in wanted {
-        let name = name.replace('/', ".");
+        let name = dotted(&name);
         let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix))
             || name == "kernel.sem";
         let ipc = ipc && !host_ipc;
         let net = name.starts_with("net.") && !host_network;
-        if name.contains("..") || name.contains('\0') || !(ipc || net) {
+        // A dot is a slash in the path, and a slash a dot.
+        if name.contains("..") || name.contains("//") || name.contains('\0') || !(ipc || net) {
             return Err(Error::Invalid {
                 field: "sysctls",
                 value: name,
@@ -210,12 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_may_have_a_dot_in_its_name() {
+        for name in ["net/ipv4/conf/eth0.100/rp_filter", "net.ipv4.conf.eth0/100.rp_filter"] {
+            let own = sysctls([(name.to_owned(), "1".to_owned())], false, false).unwrap();
+            assert!(own.iter().any(|sysctl| sysctl.name == "net.ipv4.conf.eth0/100.rp_filter"), "{own:?}");
+        }
+    }
+
+    #[test]
     fn a_sysctl_of_the_node_is_refused() {
         let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false, false);
         assert!(one("net.ipv4.ip_forward").is_ok());
         assert!(one("kernel.panic").is_err());
         assert!(one("net/../kernel/panic").is_err());
         assert!(one("net.ipv4.\0").is_err());
+        assert!(one("net.//.kernel.panic").is_err());
         assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true, false).is_err());
         assert!(sysctls([("kernel.sem".to_owned(), "1".to_owned())], false, true).is_err());
     }

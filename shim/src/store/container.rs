@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
@@ -55,6 +56,8 @@ pub(crate) struct Container {
     pub rate: Rate,
     /// Of its writable layer.
     pub writable: Writable,
+    /// Whether its stop signal has been sent: many programs take a second one as "at once".
+    pub told_to_stop: AtomicBool,
     record: Mutex<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
@@ -71,6 +74,7 @@ impl Container {
             spans: Recorder::default(),
             rate: Rate::default(),
             writable: Writable::default(),
+            told_to_stop: AtomicBool::new(false),
             record: Mutex::new(record),
             state: watch::Sender::new(state),
         }
