@@ -207,6 +207,12 @@ pub(crate) struct ContainerRecord {
     pub attempt: u32,
     /// Image as the caller named it.
     pub image: String,
+    /// ImageSpec of the request, as CRI's protobuf bytes in hexadecimal, for ListContainers.
+    #[serde(default)]
+    pub image_spec: String,
+    /// A tag that the image had then; empty when it had none.
+    #[serde(default)]
+    pub image_name: String,
     /// `sha256:…` of the image's config.
     pub image_id: String,
     /// Repo digest, or the id when there is none.
@@ -258,6 +264,14 @@ impl ContainerRecord {
     #[must_use]
     pub(crate) fn linux_resources(&self) -> gantry_proto::cri::LinuxContainerResources {
         prost::Message::decode(from_hex(&self.resources).as_slice()).unwrap_or_default()
+    }
+
+    /// The image as the request has it; by its name alone where an older runtime wrote the record.
+    #[must_use]
+    pub(crate) fn requested_image(&self) -> gantry_proto::cri::ImageSpec {
+        let named = || gantry_proto::cri::ImageSpec { image: self.image.clone(), ..Default::default() };
+        let spec = prost::Message::decode(from_hex(&self.image_spec).as_slice());
+        spec.ok().filter(|_| !self.image_spec.is_empty()).unwrap_or_else(named)
     }
 }
 
