@@ -317,6 +317,25 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_an_older_runtime_tells_its_image_by_name() {
+        let old = serde_json::json!({
+            "version": VERSION, "id": "c", "sandbox_id": "s", "boot_id": "b", "name": "web", "attempt": 0,
+            "image": "busybox", "image_id": "sha256:1", "image_ref": "r", "labels": {}, "annotations": {},
+            "mounts": [], "log_path": "", "cgroup": "/c", "stop_signal": 15, "created_at": 1, "uid": 0, "gid": 0,
+            "groups": [], "resources": "", "started": null, "start_failure": null,
+        });
+        let mut record: ContainerRecord = serde_json::from_value(old).unwrap();
+        assert_eq!((record.requested_image().image.as_str(), record.image_name.as_str()), ("busybox", ""));
+        let asked = gantry_proto::cri::ImageSpec {
+            image: "sha256:1".into(),
+            user_specified_image: "busybox".into(),
+            ..Default::default()
+        };
+        record.image_spec = to_hex(&prost::Message::encode_to_vec(&asked));
+        assert_eq!(record.requested_image(), asked);
+    }
+
+    #[test]
     fn rt_7_3_an_unknown_version_is_refused_by_number_and_a_missing_record_is_none() {
         let folder = tempfile::tempdir().unwrap();
         assert!(read::<ContainerRecord>(folder.path()).unwrap().is_none());

@@ -69,6 +69,15 @@ func init() {
 		t.OK("remove", os.Remove(filepath.Join(host, "late/x")))
 		Equal(t, "recursively", pod.Output(script, deep), "refused\nrefused below\n")
 	})
+	register("security/selinux-options-without-selinux", func(t *T) {
+		if there("/sys/fs/selinux/enforce") {
+			t.Skipf("this node has SELinux")
+		}
+		options := &cri.SELinuxOption{User: "system_u", Role: "system_r", Type: "container_t", Level: "s0:c1,c2"}
+		pod := t.RunPod("selinux", func(config *cri.PodSandboxConfig) { config.Linux.SecurityContext.SelinuxOptions = options })
+		text := pod.Output("echo fine", security(func(to *cri.LinuxContainerSecurityContext) { to.SelinuxOptions = options }))
+		Equal(t, "output", text, "fine\n")
+	})
 	register("mount/selinux-relabel-without-selinux", func(t *T) {
 		if there("/sys/fs/selinux/enforce") {
 			t.Skipf("this node has SELinux")
