@@ -107,6 +107,9 @@ pub(crate) struct RuntimeFlags {
     /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
+    /// Images that are told as pinned, so that a kubelet never collects them: names as in a pull.
+    #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
+    pub(crate) pinned_images: Vec<String>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,

@@ -63,6 +63,11 @@ fn flags(text: &str, file: &Path) -> Result<Vec<String>> {
             (ArgAction::SetTrue, toml::Value::Boolean(true)) => flags.push(format!("--{long}")),
             (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
             (ArgAction::SetTrue, _) => bail!("{}: {key}: expected true or false", file.display()),
+            (ArgAction::Append, toml::Value::Array(values)) => {
+                for value in values {
+                    flags.push(format!("--{long}={}", plain(value, &key, file)?));
+                }
+            }
             (_, value) => flags.push(format!("--{long}={}", plain(value, &key, file)?)),
         }
     }
@@ -133,6 +138,12 @@ mod tests {
         assert_eq!(args.flags.root, Path::new("/a"));
         assert_eq!(args.flags.state, Path::new("/c"));
         assert_eq!(args.flags.unset_seccomp_profile, "runtime/default");
+        let Command::Runtime(args) =
+            with("pinned_images = [\"a:1\", \"b\"] # a list", &["--pinned-images=c,d"]).unwrap().command
+        else {
+            panic!("not a runtime");
+        };
+        assert_eq!(args.flags.pinned_images, ["a:1", "b", "c", "d"]);
     }
 
     #[test]
@@ -142,6 +153,7 @@ mod tests {
             ("something_else = 1\n", vec!["unknown key \"something_else\""]),
             ("config = \"/x\" # no", vec!["unknown key \"config\""]),
             ("[root]\na = 1     # no", vec!["root: expected a string"]),
+            ("pinned_images = [[1]] # no", vec!["pinned_images: expected a string"]),
             ("socket = \"tcp://x\"  # no", vec!["unix:///"]),
             ("root = ", vec![".toml"]),
         ] {

@@ -149,6 +149,7 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         cgroup_root: _,
         registry_hosts_dir,
         registry_auth_file,
+        pinned_images: _,
         programs_dir,
         unset_seccomp_profile: _,
         boot_id_file,

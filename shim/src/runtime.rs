@@ -56,6 +56,8 @@ pub struct Config {
     pub registry_hosts_dir: Option<PathBuf>,
     /// Docker's `config.json`; pulls without credentials of their own use what it has.
     pub registry_auth_file: Option<PathBuf>,
+    /// Names of images that are told as pinned, as in a pull.
+    pub pinned_images: Vec<String>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
@@ -87,6 +89,7 @@ impl Default for Config {
             prefer_external_cni: false,
             registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
             registry_auth_file: None,
+            pinned_images: Vec::new(),
             default_network: false,
             unset_seccomp_profile: String::new(),
             boot_id_file: BOOT_ID.into(),
@@ -304,6 +307,9 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
 fn validate(config: &Config) -> Result<(), Error> {
     profiles::named("unset_seccomp_profile", &config.unset_seccomp_profile)
         .map_err(crate::error::Error::from)?;
+    for name in &config.pinned_images {
+        image::Reference::parse(name).map_err(crate::error::Error::from)?;
+    }
     for (flag, path) in [("--root", &config.root), ("--state", &config.state)] {
         if path.to_string_lossy().contains([',', ':', '\\']) {
             return Err(Error::BadPath { flag, path: path.clone() });

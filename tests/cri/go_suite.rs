@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use gantry_tests::node::Node;
 use gantry_tests::registry::Registry;
-use gantry_tests::suite;
+use gantry_tests::suite::{self, Subject};
 use serde_json::json;
 
 /// Checks of what the complete CRI will bring, refused by name until then.
@@ -11,18 +11,28 @@ const NOT_YET: &[&str] = &[];
 
 #[test]
 fn go_suite_on_gantry() -> Result<()> {
-    let node = Node::start()?;
+    let mut node = Node::start()?;
     let mut bridge = node.bridge_plugin()?;
     bridge["ipMasq"] = true.into();
     let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
     node.set_network(&json!([bridge, portmap]))?;
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
+    let guarded = registry.guarded()?;
+    node.restart_with(&[format!("--pinned-images={}", images.pause)])?;
     // Pulled first: the layers of images that stay are no leak.
     for image in &images.all {
         node.pull(image).with_context(|| format!("pull {image}"))?;
     }
+    node.pull(&images.pause)?;
     let before = node.snapshot()?;
-    suite::run_but(&node.roots().path("cri.sock"), &images, node.roots().tag(), NOT_YET)?;
+    let subject = Subject {
+        socket: &node.socket(),
+        cgroup_tag: node.roots().tag(),
+        within: None,
+        pinned: &images.pause,
+        guarded: &guarded,
+    };
+    suite::run_but(subject, &images, NOT_YET)?;
     node.assert_clean(&before)
 }

@@ -5,3 +5,4 @@
 mod go_suite;
 mod nginx;
 mod pods;
+mod tour;

@@ -2,11 +2,12 @@
 //! too much, and what the agent hears from containerd beyond CRI. Takes minutes, so it is part of `cargo xtask test --full` only.
 
 mod beyond;
+mod tour;
 
 use anyhow::{Context, Result};
 use gantry_tests::containerd::{Containerd, Options};
 use gantry_tests::registry::Registry;
-use gantry_tests::suite;
+use gantry_tests::suite::{self, Subject};
 
 #[test]
 fn go_suite_on_containerd() -> Result<()> {
@@ -14,6 +15,15 @@ fn go_suite_on_containerd() -> Result<()> {
     let images = suite::push_images(&registry)?;
     let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
     let before = containerd.snapshot()?;
-    suite::run(&containerd.socket(), &images, containerd.tag()).with_context(|| containerd.log_tail())?;
+    let guarded = registry.guarded()?;
+    containerd.trust(&guarded.host())?;
+    let subject = Subject {
+        socket: &containerd.socket(),
+        cgroup_tag: containerd.tag(),
+        within: Some(containerd.pid()),
+        pinned: &images.pause,
+        guarded: &guarded,
+    };
+    suite::run(subject, &images).with_context(|| containerd.log_tail())?;
     before.await_clean(&containerd.scope())
 }

@@ -128,6 +128,12 @@ impl Containerd {
         &self.tag
     }
 
+    /// Its process: in a mount namespace of its own.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What must be clean when its pods are gone.
     #[must_use]
     pub fn scope(&self) -> Scope {

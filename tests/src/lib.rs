@@ -28,4 +28,5 @@ pub mod registry;
 pub mod standalone;
 pub mod stream_client;
 pub mod suite;
+pub mod tour;
 pub mod websocket;

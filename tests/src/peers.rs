@@ -1,5 +1,5 @@
 //! The programs that Gantry is measured against and checked with: containerd, runc and the upstream
-//! CNI plugins, built from their Go modules, and the CRI suite of `tests/go/cri`. Owns their
+//! CNI plugins, built from their Go modules, and the CRI suite of `tests/go/cri` and the tour of `tests/go/tour`. Owns their
 //! building and where they lie; never runs one (that is `containerd` and `suite`). Called by xtask
 //! before it enters the tests' namespaces, which have no way out to a module proxy, and by those two.
 
@@ -25,7 +25,7 @@ const CONTAINERD: &str = "github.com/containerd/containerd/v2/cmd/containerd";
 const SHIM: &str = "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2";
 const CTR: &str = "github.com/containerd/containerd/v2/cmd/ctr";
 
-const RECIPES: [Recipe; 4] = [
+const RECIPES: [Recipe; 5] = [
     Recipe {
         module: "peers",
         cgo: false,
@@ -55,6 +55,7 @@ const RECIPES: [Recipe; 4] = [
         ],
     },
     Recipe { module: "cri", cgo: false, tags: "", to: "", packages: &["."] },
+    Recipe { module: "tour", cgo: false, tags: "", to: "", packages: &["."] },
 ];
 
 /// Built programs.
@@ -69,17 +70,17 @@ impl Programs {
     /// # Errors
     /// When Go or libseccomp's headers are missing, or a module cannot be fetched.
     pub fn build() -> Result<Self> {
-        Self::build_these(&RECIPES)?;
+        Self::build_these(&RECIPES.each_ref())?;
         Self::built()
     }
 
-    /// Builds the CRI suite alone, which needs no C compiler and a fraction of the time.
+    /// Builds the CRI suite and the tour alone, which needs no C compiler and a fraction of the time.
     ///
     /// # Errors
     /// As [`Programs::build`].
     pub fn build_suite() -> Result<()> {
-        let [.., suite] = &RECIPES;
-        Self::build_these(std::slice::from_ref(suite))
+        let [.., suite, tour] = &RECIPES;
+        Self::build_these(&[suite, tour])
     }
 
     /// The CRI suite, built before.
@@ -87,14 +88,26 @@ impl Programs {
     /// # Errors
     /// When it is missing; names the command that builds it.
     pub fn suite() -> Result<PathBuf> {
-        let path = Self::place().path("cri");
+        Self::there("cri")
+    }
+
+    /// The tour, built before.
+    ///
+    /// # Errors
+    /// As [`Programs::suite`].
+    pub fn tour() -> Result<PathBuf> {
+        Self::there("tour")
+    }
+
+    fn there(name: &str) -> Result<PathBuf> {
+        let path = Self::place().path(name);
         if !path.is_file() {
             bail!("{} is not there: cargo xtask peers", path.display());
         }
         Ok(path)
     }
 
-    fn build_these(recipes: &[Recipe]) -> Result<()> {
+    fn build_these(recipes: &[&Recipe]) -> Result<()> {
         let programs = Self::place();
         for recipe in recipes {
             let to = programs.folder.join(recipe.to);
@@ -125,9 +138,16 @@ impl Programs {
     /// Names what is missing, and the command that builds it.
     pub fn built() -> Result<Self> {
         let programs = Self::place();
-        for name in
-            ["containerd", "containerd-shim-runc-v2", "ctr", "runc", "cri", "cni/bridge", "cni/portmap"]
-        {
+        for name in [
+            "containerd",
+            "containerd-shim-runc-v2",
+            "ctr",
+            "runc",
+            "cri",
+            "tour",
+            "cni/bridge",
+            "cni/portmap",
+        ] {
             let path = programs.path(name);
             if !path.is_file() {
                 bail!("{} is not there: cargo xtask peers", path.display());

@@ -25,6 +25,15 @@ pub struct Secured {
     _folder: TempDir,
 }
 
+/// A second server over the same storage that asks for [`Guarded::USER`] and [`Guarded::PASSWORD`]; stops
+/// when dropped.
+#[derive(Debug)]
+pub struct Guarded {
+    child: Child,
+    addr: SocketAddr,
+    _folder: TempDir,
+}
+
 /// A running registry; stops when dropped.
 #[derive(Debug)]
 pub struct Registry {
@@ -127,6 +136,32 @@ impl Registry {
         Ok(secured)
     }
 
+    /// The same images behind a password, in plain HTTP.
+    ///
+    /// # Errors
+    /// When the server does not come up in 20 s.
+    pub fn guarded(&self) -> Result<Guarded> {
+        let folder = tempfile::Builder::new().prefix("gantry-registry-").tempdir()?;
+        let passwords = folder.path().join("htpasswd");
+        std::fs::write(&passwords, HTPASSWD)?;
+        let addr = free_port()?;
+        let auth = format!("auth:\n  htpasswd:\n    realm: guarded\n    path: {}\n", passwords.display());
+        let child = serve(&folder, &self.store, addr, &auth)?;
+        let mut guarded = Guarded { child, addr, _folder: folder };
+        let answered = poll("the guarded registry to refuse", Duration::from_secs(20), || {
+            if let Ok(Some(status)) = guarded.child.try_wait() {
+                return Ok(Err(anyhow!("docker-registry ended with {status}")));
+            }
+            match http::get(addr, "/v2/") {
+                Ok(answer) if answer.status == 401 => Ok(Ok(())),
+                Ok(answer) => Err(format!("status {}", answer.status)),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        });
+        answered.flatten()?;
+        Ok(guarded)
+    }
+
     /// Pushes an image and returns the reference to pull it by.
     ///
     /// # Errors
@@ -188,13 +223,13 @@ impl Drop for Registry {
     }
 }
 
-fn serve(folder: &TempDir, store: &Path, addr: SocketAddr, tls: &str) -> Result<Child> {
+fn serve(folder: &TempDir, store: &Path, addr: SocketAddr, more: &str) -> Result<Child> {
     let config = folder.path().join("config.yml");
     std::fs::write(
         &config,
         format!(
             "version: 0.1\nlog:\n  level: warn\n  accesslog:\n    disabled: true\n\
-             storage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {addr}\n{tls}",
+             storage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {addr}\n{more}",
             store.display()
         ),
     )?;
@@ -207,6 +242,30 @@ fn serve(folder: &TempDir, store: &Path, addr: SocketAddr, tls: &str) -> Result<
         .stderr(log)
         .spawn()
         .context("start docker-registry: apt-get install docker-registry")
+}
+
+/// `htpasswd -nbB` of the two below.
+const HTPASSWD: &str = "web:$2y$05$L8QNVSqvg6sabchTN/zGIOB7QQhxbWyCFvf8iLpftx1865is3YJ6W\n";
+
+impl Guarded {
+    /// Who may pull.
+    pub const USER: &str = "web";
+    /// That user's password.
+    pub const PASSWORD: &str = "s3cret";
+
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn host(&self) -> String {
+        self.addr.to_string()
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Secured {

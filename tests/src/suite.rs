@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::image::{Image, Layer};
 use crate::peers::Programs;
 use crate::place;
-use crate::registry::Registry;
+use crate::registry::{Guarded, Registry};
 
 /// Set to a regular expression, it picks checks by name, for work by hand.
 pub const RUN: &str = "GANTRY_SUITE_RUN";
@@ -26,6 +26,22 @@ pub struct Images {
     pub pause: String,
     /// Every one that a check may pull.
     pub all: Vec<String>,
+}
+
+/// The runtime that is checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Its CRI.
+    pub socket: &'a Path,
+    /// Cgroups of its pods are made below `/TAG`.
+    pub cgroup_tag: &'a str,
+    /// A process whose mount namespace it has, when that is another than ours: what a check mounts, it
+    /// must see.
+    pub within: Option<u32>,
+    /// An image that its configuration pins.
+    pub pinned: &'a str,
+    /// A registry that asks for a password.
+    pub guarded: &'a Guarded,
 }
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1000::/home/web:/bin/sh\n";
@@ -57,6 +73,7 @@ pub fn push_images(registry: &Registry) -> Result<Images> {
     push("twin", "1", &twin)?;
     push("twin", "2", &twin)?;
     push("other", "1", &on_top(other()))?;
+    push("private", "1", &on_top(Layer::default().file("etc/private", 0o644, "private\n")))?;
     let script = "trap 'exit 11' USR2; echo ready; while :; do sleep 0.1; done";
     let signal = Image { cmd: words(&["/bin/sh", "-c", script]), ..basic.clone() };
     let signal = signal.build_with(|config| config["config"]["StopSignal"] = "SIGUSR2".into())?;
@@ -110,8 +127,8 @@ fn other() -> Layer {
 ///
 /// # Errors
 /// Names the checks that failed.
-pub fn run(socket: &Path, images: &Images, cgroup_tag: &str) -> Result<()> {
-    judge(socket, images, cgroup_tag, None)
+pub fn run(subject: Subject<'_>, images: &Images) -> Result<()> {
+    judge(subject, images, None)
 }
 
 /// Runs it on our own runtime: every check passes but those of `not_yet`, which are refused as not
@@ -119,17 +136,29 @@ pub fn run(socket: &Path, images: &Images, cgroup_tag: &str) -> Result<()> {
 ///
 /// # Errors
 /// Names the checks that did not come out so.
-pub fn run_but(socket: &Path, images: &Images, cgroup_tag: &str, not_yet: &[&str]) -> Result<()> {
-    judge(socket, images, cgroup_tag, Some(not_yet))
+pub fn run_but(subject: Subject<'_>, images: &Images, not_yet: &[&str]) -> Result<()> {
+    judge(subject, images, Some(not_yet))
+}
+
+/// The command that runs a program where the subject is.
+pub(crate) fn command_within(program: &Path, within: Option<u32>) -> Command {
+    let Some(pid) = within else { return Command::new(program) };
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--mount=/proc/{pid}/ns/mnt")).arg("--").arg(program);
+    command
 }
 
 #[expect(clippy::print_stdout, reason = "one line for each check is what the suite is read by")]
-fn judge(socket: &Path, images: &Images, cgroup_tag: &str, not_yet: Option<&[&str]>) -> Result<()> {
-    let mut command = Command::new(Programs::suite()?);
+fn judge(subject: Subject<'_>, images: &Images, not_yet: Option<&[&str]>) -> Result<()> {
+    let mut command = command_within(&Programs::suite()?, subject.within);
     command
-        .arg(format!("--endpoint=unix://{}", socket.display()))
+        .arg(format!("--endpoint=unix://{}", subject.socket.display()))
         .arg(format!("--image={}", images.basic))
-        .arg(format!("--cgroup-parent=/{cgroup_tag}"))
+        .arg(format!("--cgroup-parent=/{}", subject.cgroup_tag))
+        .arg(format!("--pinned-image={}", subject.pinned))
+        .arg(format!("--private-image={}/suite/private:1", subject.guarded.host()))
+        .arg(format!("--private-user={}", Guarded::USER))
+        .arg(format!("--private-password={}", Guarded::PASSWORD))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     if let Ok(run) = std::env::var(RUN) {

@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn every_go_module_is_vetted() {
         let found = go_modules(&sh::root().join("tests/go")).unwrap();
-        for module in ["cni", "cri", "proto", "stream"] {
+        for module in ["cni", "cri", "proto", "stream", "tour"] {
             assert!(found.iter().any(|name| name == module), "{module} is not in {found:?}");
         }
         let folder = tempfile::tempdir().unwrap();

@@ -33,6 +33,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         cgroup_root,
         registry_hosts_dir,
         registry_auth_file,
+        pinned_images,
         programs_dir,
         unset_seccomp_profile,
         boot_id_file,
@@ -54,6 +55,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
     ]);
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
+    words.extend(pinned_images.iter().map(|image| flag("pinned-images", image)));
     words.extend(programs_dir.as_ref().map(|folder| flag("programs-dir", folder)));
     words
 }
@@ -116,6 +118,7 @@ mod tests {
             "cgroup-root",
             "registry-hosts-dir",
             "registry-auth-file",
+            "pinned-images",
             "programs-dir",
             "boot-id-file",
             "agent-socket",

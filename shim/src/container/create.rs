@@ -14,7 +14,7 @@ use super::{START_FILE, accounts, devices, image_mounts, propagation, reserved, 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
-use crate::image::Image;
+use crate::image::{Image, Reference};
 use crate::node::{Node, new_id};
 use crate::sandbox::HOST_FILES;
 use crate::seccomp;
@@ -213,6 +213,14 @@ fn resolve_mounts(
     Ok(())
 }
 
+/// The name that a container's status tells: the user's among the image's tags, else the first of them,
+/// which is all that containerd looks at.
+fn tag_of(image: &Image, written: &str) -> String {
+    let written = Reference::parse(written).ok().and_then(|reference| reference.tag_name());
+    let own = written.filter(|name| image.repo_tags.contains(name));
+    own.or_else(|| image.repo_tags.first().cloned()).unwrap_or_default()
+}
+
 fn new_record(
     node: &Node,
     sandbox: &SandboxRecord,
@@ -244,6 +252,8 @@ fn new_record(
         boot_id: node.boot_id.clone(),
         name: metadata.name,
         attempt: metadata.attempt,
+        image_spec: record::to_hex(&named.encode_to_vec()),
+        image_name: tag_of(image, &named.user_specified_image),
         image: if named.user_specified_image.is_empty() { named.image } else { named.user_specified_image },
         image_id: image.id.clone(),
         image_ref: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.clone()),

@@ -29,13 +29,14 @@ fn credentials(from: cri::AuthConfig) -> Auth {
 }
 
 /// All images, or the one that the filter names.
-fn list(images: &Images, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
+fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
+    let images = &node.images;
     let name = named(filter.and_then(|filter| filter.image))?;
     let found = match name.is_empty() {
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
     };
-    Ok(found.iter().map(|image| show(image)).collect())
+    Ok(found.iter().map(|image| show(image, &node.config.pinned_images)).collect())
 }
 
 fn named(image: Option<cri::ImageSpec>) -> Result<String, Status> {
@@ -47,7 +48,7 @@ fn named(image: Option<cri::ImageSpec>) -> Result<String, Status> {
 #[tonic::async_trait]
 impl ImageService for Service {
     async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        let images = list(&self.node.images, request.into_inner().filter)?;
+        let images = list(&self.node, request.into_inner().filter)?;
         Ok(Response::new(cri::ListImagesResponse { images }))
     }
 
@@ -55,7 +56,7 @@ impl ImageService for Service {
         &self,
         request: Request<cri::StreamImagesRequest>,
     ) -> Answer<Pieces<cri::StreamImagesResponse>> {
-        let images = list(&self.node.images, request.into_inner().filter)?;
+        let images = list(&self.node, request.into_inner().filter)?;
         Ok(pieces(images, |images| cri::StreamImagesResponse { images }))
     }
 
@@ -64,7 +65,7 @@ impl ImageService for Service {
         request: Request<cri::ImageStatusRequest>,
     ) -> Answer<cri::ImageStatusResponse> {
         let request = request.into_inner();
-        Ok(Response::new(status(&self.node.images, &named(request.image)?, request.verbose)))
+        Ok(Response::new(status(&self.node, &named(request.image)?, request.verbose)))
     }
 
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
@@ -141,7 +142,7 @@ fn count(node: &Node) -> io::Result<Usage> {
     Ok(usage)
 }
 
-fn show(image: &Image) -> cri::Image {
+fn show(image: &Image, pinned: &[String]) -> cri::Image {
     let (uid, username) = user(&image.config.user);
     let annotations: BTreeMap<String, String> = image.annotations.clone().into_iter().collect();
     cri::Image {
@@ -152,8 +153,18 @@ fn show(image: &Image) -> cri::Image {
         uid: uid.map(|value| cri::Int64Value { value }),
         username,
         spec: Some(cri::ImageSpec { image: image.id.clone(), annotations, ..cri::ImageSpec::default() }),
-        // Nothing of this runtime's own is an image: the kubelet may collect each of them.
-        pinned: false,
+        pinned: pinned.iter().any(|name| is_named(&image.repo_tags, &image.repo_digests, name)),
+    }
+}
+
+/// Whether one of the image's names is this one. Nothing of the runtime's own is an image: only the
+/// configuration pins.
+fn is_named(tags: &[String], digests: &[String], name: &str) -> bool {
+    let Ok(reference) = Reference::parse(name) else { return false };
+    match (reference.tag_name(), reference.digest()) {
+        (Some(tag), _) => tags.contains(&tag),
+        (None, Some(digest)) => digests.contains(&format!("{}@{digest}", reference.repository())),
+        (None, None) => false,
     }
 }
 
@@ -166,7 +177,8 @@ fn user(config: &str) -> (Option<i64>, String) {
     }
 }
 
-fn status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusResponse {
+fn status(node: &Node, name: &str, verbose: bool) -> cri::ImageStatusResponse {
+    let images = &node.images;
     let found = images.find(name);
     let mut info = BTreeMap::new();
     if verbose {
@@ -178,7 +190,7 @@ fn status(images: &Images, name: &str, verbose: bool) -> cri::ImageStatusRespons
             info.insert("info".to_owned(), verbose_info(images, found).to_string());
         }
     }
-    cri::ImageStatusResponse { image: found.map(|found| show(&found)), info }
+    cri::ImageStatusResponse { image: found.map(|found| show(&found, &node.config.pinned_images)), info }
 }
 
 /// As containerd's `info`, which tools read: the chain id and the image's whole config.
@@ -199,6 +211,20 @@ mod tests {
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().contains("image.runtime_handler: \"kata\""), "{error:?}");
         assert_eq!(named(None).unwrap(), "");
+    }
+
+    #[test]
+    fn an_image_is_pinned_by_each_form_of_its_names_and_by_no_other() {
+        let digest = format!("sha256:{}", "c".repeat(64));
+        let tags = ["docker.io/library/pause:3".to_owned()];
+        let digests = [format!("docker.io/library/pause@{digest}")];
+        let pinned = |name: &str| is_named(&tags, &digests, name);
+        for name in ["pause:3", "docker.io/library/pause:3", &format!("pause@{digest}")] {
+            assert!(pinned(name), "{name}");
+        }
+        for name in ["pause", "pause:4", "quay.io/library/pause:3", "No Name", ""] {
+            assert!(!pinned(name), "{name}");
+        }
     }
 
     #[test]

@@ -164,8 +164,12 @@ pub(crate) fn container_metadata(record: &ContainerRecord) -> cri::ContainerMeta
     cri::ContainerMetadata { name: record.name.clone(), attempt: record.attempt }
 }
 
-fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
-    cri::ImageSpec { image: record.image.clone(), ..cri::ImageSpec::default() }
+/// A tag of the image, as containerd has it; what the request says only where it has none.
+fn image_told(record: &ContainerRecord) -> cri::ImageSpec {
+    match record.image_name.as_str() {
+        "" => record.requested_image(),
+        name => cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() },
+    }
 }
 
 pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cri::Container> {
@@ -182,7 +186,7 @@ pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
         .filter(|(_, record)| selected(&record.labels, &filter.label_selector))
         .map(|(state, record)| cri::Container {
             metadata: Some(container_metadata(&record)),
-            image: Some(image_spec(&record)),
+            image: Some(record.requested_image()),
             id: record.id,
             pod_sandbox_id: record.sandbox_id,
             image_ref: record.image_ref,
@@ -203,7 +207,7 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         state: container_state(&state).into(),
         created_at: record.created_at,
         started_at: record.started.map_or(0, |started| started.at),
-        image: Some(image_spec(&record)),
+        image: Some(image_told(&record)),
         log_path: record.log_path.clone(),
         resources: Some(cri::ContainerResources { linux: Some(record.linux_resources()), windows: None }),
         user: Some(cri::ContainerUser {

@@ -207,6 +207,12 @@ pub(crate) struct ContainerRecord {
     pub attempt: u32,
     /// Image as the caller named it.
     pub image: String,
+    /// ImageSpec of the request, as CRI's protobuf bytes in hexadecimal, for ListContainers.
+    #[serde(default)]
+    pub image_spec: String,
+    /// A tag that the image had then; empty when it had none.
+    #[serde(default)]
+    pub image_name: String,
     /// `sha256:…` of the image's config.
     pub image_id: String,
     /// Repo digest, or the id when there is none.
@@ -259,6 +265,14 @@ impl ContainerRecord {
     pub(crate) fn linux_resources(&self) -> gantry_proto::cri::LinuxContainerResources {
         prost::Message::decode(from_hex(&self.resources).as_slice()).unwrap_or_default()
     }
+
+    /// The image as the request has it; by its name alone where an older runtime wrote the record.
+    #[must_use]
+    pub(crate) fn requested_image(&self) -> gantry_proto::cri::ImageSpec {
+        let named = || gantry_proto::cri::ImageSpec { image: self.image.clone(), ..Default::default() };
+        let spec = prost::Message::decode(from_hex(&self.image_spec).as_slice());
+        spec.ok().filter(|_| !self.image_spec.is_empty()).unwrap_or_else(named)
+    }
 }
 
 /// Writes whole or not at all.
@@ -300,6 +314,25 @@ mod tests {
     #[test]
     fn bytes_survive_hexadecimal() {
         assert_eq!(from_hex(&to_hex(&[0, 127, 255])), [0, 127, 255]);
+    }
+
+    #[test]
+    fn a_record_of_an_older_runtime_tells_its_image_by_name() {
+        let old = serde_json::json!({
+            "version": VERSION, "id": "c", "sandbox_id": "s", "boot_id": "b", "name": "web", "attempt": 0,
+            "image": "busybox", "image_id": "sha256:1", "image_ref": "r", "labels": {}, "annotations": {},
+            "mounts": [], "log_path": "", "cgroup": "/c", "stop_signal": 15, "created_at": 1, "uid": 0, "gid": 0,
+            "groups": [], "resources": "", "started": null, "start_failure": null,
+        });
+        let mut record: ContainerRecord = serde_json::from_value(old).unwrap();
+        assert_eq!((record.requested_image().image.as_str(), record.image_name.as_str()), ("busybox", ""));
+        let asked = gantry_proto::cri::ImageSpec {
+            image: "sha256:1".into(),
+            user_specified_image: "busybox".into(),
+            ..Default::default()
+        };
+        record.image_spec = to_hex(&prost::Message::encode_to_vec(&asked));
+        assert_eq!(record.requested_image(), asked);
     }
 
     #[test]

@@ -80,6 +80,22 @@ func init() {
 		text, err := read(fmt.Sprintf("127.0.0.1:%d", port))
 		t.True(err != nil && text == "", "the port still answers: %q", text)
 	})
+	register("network/host-port-of-udp-takes-no-tcp", func(t *T) {
+		tcp, udp := freePort(t), freePort(t)
+		pod := t.RunPod("ports", func(config *cri.PodSandboxConfig) {
+			config.PortMappings = []*cri.PortMapping{
+				{Protocol: cri.Protocol_TCP, ContainerPort: 8080, HostPort: int32(tcp)},
+				{Protocol: cri.Protocol_UDP, ContainerPort: 8080, HostPort: int32(udp)},
+			}
+		})
+		pod.Run("web", "while :; do echo hello | nc -l -p 8080; done")
+		t.Await("an answer through the port of TCP", 10*time.Second, func() (bool, string) {
+			text, err := read(fmt.Sprintf("127.0.0.1:%d", tcp))
+			return text == "hello\n", fmt.Sprint(text, err)
+		})
+		text, err := read(fmt.Sprintf("127.0.0.1:%d", udp))
+		t.True(err != nil && text == "", "the port of UDP answers over TCP: %q", text)
+	})
 	register("network/port-mapping-without-host-port", func(t *T) {
 		pod := t.RunPod("ports", func(config *cri.PodSandboxConfig) {
 			config.PortMappings = []*cri.PortMapping{{Protocol: cri.Protocol_TCP, ContainerPort: 8080}}
@@ -95,10 +111,7 @@ func init() {
 
 // hostPort runs a server behind a free port of the node, asks it by address, and returns the port.
 func hostPort(t *T, address, hostIP string) int {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	t.OK("listen", err)
-	port := listener.Addr().(*net.TCPAddr).Port
-	t.OK("close", listener.Close())
+	port := freePort(t)
 	pod := t.RunPod("ports", func(config *cri.PodSandboxConfig) {
 		config.PortMappings = []*cri.PortMapping{{Protocol: cri.Protocol_TCP, ContainerPort: 8080, HostPort: int32(port), HostIp: hostIP}}
 	})
@@ -108,6 +121,14 @@ func hostPort(t *T, address, hostIP string) int {
 		return text == "hello\n", fmt.Sprint(text, err)
 	})
 	return port
+}
+
+// freePort is a port of the node that nobody listens on.
+func freePort(t *T) int {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	t.OK("listen", err)
+	t.OK("close", listener.Close())
+	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // read reads everything that a server sends.

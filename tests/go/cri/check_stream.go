@@ -335,13 +335,20 @@ func stream(t *T, executor remotecommand.Executor, options remotecommand.StreamO
 
 // forward has client-go forward a local port into the pod, as kubectl does, and returns that port.
 func forward(t *T, pod *Pod, port int32) uint16 {
+	return forwardBy(t, func(at *url.URL) httpstream.Dialer {
+		transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{})
+		t.OK("RoundTripperFor", err)
+		return spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", at)
+	}, pod, port)
+}
+
+// forwardBy does so by a way of the caller's.
+func forwardBy(t *T, dialerTo func(*url.URL) httpstream.Dialer, pod *Pod, port int32) uint16 {
 	answer, err := t.Runtime.PortForward(t.Ctx, &cri.PortForwardRequest{PodSandboxId: pod.ID, Port: []int32{port}})
 	t.OK("PortForward", err)
 	at, err := url.Parse(answer.Url)
 	t.OK("the URL", err)
-	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{})
-	t.OK("RoundTripperFor", err)
-	var dialer httpstream.Dialer = spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", at)
+	dialer := dialerTo(at)
 	stop, ready := make(chan struct{}), make(chan struct{})
 	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", port)}, stop, ready, io.Discard, io.Discard)
 	t.OK("portforward", err)

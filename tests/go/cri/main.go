@@ -28,6 +28,10 @@ func main() {
 	options := Options{}
 	flag.StringVar(&options.Endpoint, "endpoint", "", "the runtime's socket, unix:///PATH")
 	flag.StringVar(&options.Image, "image", "", "image with busybox; its siblings (username, uid, other, entry …) are looked for beside it")
+	flag.StringVar(&options.PrivateImage, "private-image", "", "image `private:1` in a registry that asks for a password")
+	flag.StringVar(&options.PrivateUser, "private-user", "", "who may pull it")
+	flag.StringVar(&options.PrivatePassword, "private-password", "", "that user's password")
+	flag.StringVar(&options.PinnedImage, "pinned-image", "", "image that the runtime's configuration pins")
 	flag.StringVar(&options.CgroupParent, "cgroup-parent", "", "cgroup below which the pods' cgroups are named, as a kubelet would; empty leaves it to the runtime")
 	flag.StringVar(&options.SeccompDir, "seccomp-dir", os.TempDir(), "folder for localhost seccomp profiles")
 	flag.DurationVar(&options.Timeout, "timeout", 60*time.Second, "for each check")

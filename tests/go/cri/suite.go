@@ -17,8 +17,12 @@ import (
 
 // Options are the command line.
 type Options struct {
-	Endpoint     string
-	Image        string
+	Endpoint string
+	Image    string
+	// In a registry that asks for a password.
+	PrivateImage, PrivateUser, PrivatePassword string
+	// One that the runtime's configuration pins.
+	PinnedImage  string
 	CgroupParent string
 	SeccompDir   string
 	Timeout      time.Duration
