@@ -63,6 +63,8 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         registry_auth_file,
         programs_dir,
         unset_seccomp_profile,
+        cdi_spec_dirs,
+        enable_cdi,
         boot_id_file,
     } = flags;
     Config {
@@ -80,6 +82,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         registry_auth_file,
         default_network: false,
         unset_seccomp_profile,
+        cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
         boot_id_file,
     }
 }

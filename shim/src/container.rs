@@ -1,8 +1,10 @@
 //! Containers: created, started, stopped, removed. Called by the RPC handlers and `sandbox::stop`.
 
 mod accounts;
+mod bundle;
 pub(crate) mod create;
 mod devices;
+pub(crate) mod hooks;
 pub(crate) mod image_mounts;
 mod merged;
 mod propagation;

@@ -13,6 +13,8 @@ pub mod wire;
 #[cfg(feature = "runtime")]
 mod attach;
 #[cfg(feature = "runtime")]
+pub mod cdi;
+#[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
 mod container;

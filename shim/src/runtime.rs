@@ -25,7 +25,7 @@ use crate::node::{Node, ProgramError, Programs};
 use crate::seccomp::Wanted;
 use crate::spec::profiles;
 use crate::store::Store;
-use crate::{cgroup, events, image, recover, sandbox, streaming};
+use crate::{cdi, cgroup, events, image, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -60,6 +60,8 @@ pub struct Config {
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
     pub unset_seccomp_profile: String,
+    /// Devices by name.
+    pub cdi: cdi::Config,
     /// The kernel's, but for tests that play a reboot.
     pub boot_id_file: PathBuf,
 }
@@ -89,6 +91,7 @@ impl Default for Config {
             registry_auth_file: None,
             default_network: false,
             unset_seccomp_profile: String::new(),
+            cdi: cdi::Config::default(),
             boot_id_file: BOOT_ID.into(),
         }
     }

@@ -130,6 +130,8 @@ fn judge(socket: &Path, images: &Images, cgroup_tag: &str, not_yet: Option<&[&st
         .arg(format!("--endpoint=unix://{}", socket.display()))
         .arg(format!("--image={}", images.basic))
         .arg(format!("--cgroup-parent=/{cgroup_tag}"))
+        // Beside its socket, on ours and on the peer.
+        .arg(format!("--cdi-dir={}", socket.with_file_name("cdi").display()))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     if let Ok(run) = std::env::var(RUN) {

@@ -35,6 +35,8 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         registry_auth_file,
         programs_dir,
         unset_seccomp_profile,
+        cdi_spec_dirs,
+        enable_cdi,
         boot_id_file,
     } = flags;
     let mut words: Vec<OsString> = ["runtime", "--daemon", "--standalone"].map(OsString::from).to_vec();
@@ -51,7 +53,9 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         flag("registry-hosts-dir", registry_hosts_dir),
         flag("unset-seccomp-profile", unset_seccomp_profile),
         flag("boot-id-file", boot_id_file),
+        flag("enable-cdi", enable_cdi.to_string()),
     ]);
+    words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
     words.extend(programs_dir.as_ref().map(|folder| flag("programs-dir", folder)));
@@ -124,6 +128,7 @@ mod tests {
             "manifest-dir",
         ];
         line.extend(flags.map(|name| flag(name, format!("/of {name}"))));
+        line.extend(["--cdi-spec-dirs=/cdi,/more", "--enable-cdi=false"].map(OsString::from));
         line.extend(["--unset-seccomp-profile=runtime/default".into(), "--".into(), "-odd.yaml".into()]);
         let Command::Run(args) = parse(&line) else { panic!("not run") };
         let socket = Path::new("/of state/gantry.sock");

@@ -90,6 +90,7 @@ mod tests {
             host_path: "/dev/zero".into(),
             container_path: container.into(),
             permissions: "r".into(),
+            node: None,
         };
         let asked = [own("/dev/null"), own("/dev/asked")];
         let mut devices = asked.to_vec();

@@ -50,7 +50,10 @@ pub(super) fn status(node: &Node, network: (bool, String), verbose: bool) -> cri
     };
     let info = if verbose {
         // JSON, as crictl expects of every value here.
-        serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json)).into_iter().collect()
+        let config = serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json));
+        let bad = crate::cdi::errors(&node.config.cdi.spec_dirs);
+        let bad = serde_json::to_string(&bad).ok().filter(|_| !bad.is_empty());
+        config.into_iter().chain(bad.map(|json| ("cdiErrors".to_owned(), json))).collect()
     } else {
         BTreeMap::new()
     };

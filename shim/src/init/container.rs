@@ -12,7 +12,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
-use super::{Progress, Step, StepError, console, dev, identity, images, mounts, refuse, rootfs};
+use super::{Progress, Step, StepError, console, dev, hooks, identity, images, mounts, refuse, rootfs};
 use crate::sys;
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
@@ -26,6 +26,8 @@ pub struct Joined<'a> {
     pub uts: Option<&'a OwnedFd>,
     /// Pause's mount namespace, where the pod's /dev/shm is.
     pub mnt: &'a OwnedFd,
+    /// Where to ask for the hooks that run beside the container.
+    pub hooks: Option<&'a OwnedFd>,
 }
 
 /// Turns the child into the container's program, telling `note` how far it is. Returns only on failure.
@@ -113,6 +115,8 @@ fn build_root(
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
         mounts::bind(top.as_fd(), mount, source)?;
     }
+    note(Progress::Step("run hooks"))?;
+    hooks::before_root(start, joined.hooks, top.as_fd())?;
     note(Progress::Step("enter the root file system"))?;
     rootfs::pivot(&top)
 }

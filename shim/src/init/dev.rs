@@ -65,12 +65,7 @@ fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Re
 
 /// A device of the node, under the name the request gives it, with the node's own mode and owner.
 fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError> {
-    let found = rustix::fs::stat(device.host_path.as_str())
-        .step(|| format!("look at the device {}", device.host_path))?;
-    let kind = FileType::from_raw_mode(found.st_mode);
-    if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-        return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
-    }
+    let made = wanted(device)?;
     if device.container_path == PTMX {
         return Ok(());
     }
@@ -81,7 +76,7 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
     match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => {}
         // Every container has those of `NODES`, and a privileged one is given the node's, too.
-        Ok(there) if FileType::from_raw_mode(there.st_mode) == kind && there.st_rdev == found.st_rdev => {
+        Ok(there) if FileType::from_raw_mode(there.st_mode) == made.kind && there.st_rdev == made.number => {
             return Ok(());
         }
         Ok(_) => {
@@ -90,13 +85,53 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
         }
         Err(errno) => return Err(errno).step(|| format!("look at {}", device.container_path)),
     }
-    node(&folder, name, kind, found.st_rdev, found.st_mode & 0o7777)?;
+    node(&folder, name, made.kind, made.number, made.mode)?;
     rustix::fs::chownat(
         &folder,
         name,
-        Some(rustix::fs::Uid::from_raw(found.st_uid)),
-        Some(rustix::fs::Gid::from_raw(found.st_gid)),
+        Some(rustix::fs::Uid::from_raw(made.uid)),
+        Some(rustix::fs::Gid::from_raw(made.gid)),
         AtFlags::SYMLINK_NOFOLLOW,
     )
     .step(|| format!("set the owner of {}", device.container_path))
+}
+
+struct Made {
+    kind: FileType,
+    number: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// As a CDI file says, or as it is on the node.
+fn wanted(device: &Device) -> Result<Made, StepError> {
+    if let Some(node) = &device.node {
+        let kind = match node.kind.as_str() {
+            "b" => FileType::BlockDevice,
+            "c" => FileType::CharacterDevice,
+            "p" => FileType::Fifo,
+            other => {
+                return refuse(
+                    libc::EINVAL,
+                    format!("{}: {other:?} is no kind of device", device.container_path),
+                );
+            }
+        };
+        let number = rustix::fs::makedev(node.major, node.minor);
+        return Ok(Made { kind, number, mode: node.mode, uid: node.uid, gid: node.gid });
+    }
+    let found = rustix::fs::stat(device.host_path.as_str())
+        .step(|| format!("look at the device {}", device.host_path))?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
+    }
+    Ok(Made {
+        kind,
+        number: found.st_rdev,
+        mode: found.st_mode & 0o7777,
+        uid: found.st_uid,
+        gid: found.st_gid,
+    })
 }

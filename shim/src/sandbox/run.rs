@@ -206,6 +206,7 @@ async fn start_pause(
         host_network: spec.host_network,
         seccomp_filter: filter.program,
         seccomp_flags: filter.flags,
+        ..StartSandbox::default()
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };

@@ -27,7 +27,6 @@ pub(crate) struct Checked {
 /// # Errors
 /// The field, by name.
 pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
-    unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
     let handler = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
     super::handler(IMAGE_HANDLER, handler)?;
     let linux = config.linux.clone().unwrap_or_default();
@@ -225,6 +224,7 @@ impl Checked {
                     host_path: device.host_path.clone(),
                     container_path: device.container_path.clone(),
                     permissions: device.permissions.clone(),
+                    node: None,
                 })
                 .collect(),
             mounts: config.mounts.iter().map(mount).collect(),
@@ -253,6 +253,7 @@ fn mount(from: &cri::Mount) -> Mount {
         propagation: propagation.into(),
         // Which layers these are, the node knows.
         image: None,
+        ..Mount::default()
     }
 }
 

@@ -29,6 +29,7 @@ func main() {
 	flag.StringVar(&options.Endpoint, "endpoint", "", "the runtime's socket, unix:///PATH")
 	flag.StringVar(&options.Image, "image", "", "image with busybox; its siblings (username, uid, other, entry …) are looked for beside it")
 	flag.StringVar(&options.CgroupParent, "cgroup-parent", "", "cgroup below which the pods' cgroups are named, as a kubelet would; empty leaves it to the runtime")
+	flag.StringVar(&options.CdiDir, "cdi-dir", "/var/run/cdi", "folder where the runtime looks for CDI files")
 	flag.StringVar(&options.SeccompDir, "seccomp-dir", os.TempDir(), "folder for localhost seccomp profiles")
 	flag.DurationVar(&options.Timeout, "timeout", 60*time.Second, "for each check")
 	pattern := flag.String("run", "", "only checks whose name matches this")

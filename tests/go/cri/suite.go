@@ -21,6 +21,7 @@ type Options struct {
 	Image        string
 	CgroupParent string
 	SeccompDir   string
+	CdiDir       string
 	Timeout      time.Duration
 }
 
