@@ -75,6 +75,7 @@ mod tests {
             host_path: path.into(),
             container_path: path.replace("/dev", "/dev/own"),
             permissions: "r".into(),
+            node: None,
         };
         let mut devices = vec![own("/dev/null"), own("/dev")];
         expand_folders(&mut devices).unwrap();
