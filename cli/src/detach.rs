@@ -153,6 +153,9 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         unset_seccomp_profile: _,
         cdi_spec_dirs,
         enable_cdi: _,
+        disable_apparmor: _,
+        enable_selinux: _,
+        selinux_category_range: _,
         boot_id_file,
     } = flags;
     let paths = [root, state, cni_conf_dir, cni_bin_dir, cni_cache_dir, cni_data_dir, netns_dir];

@@ -65,6 +65,9 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         unset_seccomp_profile,
         cdi_spec_dirs,
         enable_cdi,
+        disable_apparmor,
+        enable_selinux,
+        selinux_category_range,
         boot_id_file,
     } = flags;
     Config {
@@ -83,6 +86,9 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         default_network: false,
         unset_seccomp_profile,
         cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
+        disable_apparmor,
+        enable_selinux,
+        selinux_category_range,
         boot_id_file,
     }
 }

@@ -33,6 +33,10 @@ pub enum Error {
     #[error(transparent)]
     Seccomp(#[from] seccomp::Error),
     #[error(transparent)]
+    AppArmor(#[from] crate::apparmor::Error),
+    #[error(transparent)]
+    Selinux(#[from] crate::selinux::Error),
+    #[error(transparent)]
     Cdi(#[from] cdi::Error),
     #[error(transparent)]
     Hook(#[from] crate::init::hooks::Error),

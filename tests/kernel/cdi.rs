@@ -1,7 +1,7 @@
 //! CDI devices as the container's processes and the hooks meet them. What a file means is tested where it is
 //! read (shim/src/cdi), how a hook is run where it is (shim/src/init/hooks).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -81,13 +81,10 @@ fn a_device_brings_its_node_mounts_variables_and_groups() -> Result<()> {
     ready.node.assert_clean(&ready.before)
 }
 
-#[test]
-fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
-    let ready = ready()?;
-    let folder = ready.node.roots().path("hooks");
-    std::fs::create_dir_all(&folder)?;
+/// Each writes what it reads and sees into a file of its name.
+fn at_all_stages(folder: &Path) -> Vec<Value> {
     let at = folder.display();
-    let all: Vec<Value> = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"]
+    ["prestart", "createRuntime", "createContainer", "poststart", "poststop"]
         .into_iter()
         .map(|stage| {
             let look = "readlink /proc/self/ns/mnt; readlink /proc/self/ns/net; readlink /proc/self/ns/pid; pwd";
@@ -105,7 +102,15 @@ fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
             // In the container, by a program of its own.
             hook("startContainer", "{ cat; echo '|'; id -u; pwd; readlink /proc/self/ns/mnt; } > /dev/shm/start"),
         ])
-        .collect();
+        .collect()
+}
+
+#[test]
+fn hooks_run_at_their_stages_and_read_the_state() -> Result<()> {
+    let ready = ready()?;
+    let folder = ready.node.roots().path("hooks");
+    std::fs::create_dir_all(&folder)?;
+    let all = at_all_stages(&folder);
     offer(&ready.node, "hooked", &json!({"hooks": all}))?;
     let pod = Pod::run(&ready.node, "hooked")?;
     let script =

@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, bundle, devices, image_mounts, propagation, reserved, target};
+use super::{START_FILE, accounts, bundle, devices, image_mounts, labels, propagation, reserved, target};
 use crate::cdi;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
@@ -134,6 +134,7 @@ fn make(
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
     resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
+    let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     bundle::write(&mut start, config, sandbox, folder)?;
     let path = folder.join(START_FILE);
@@ -142,6 +143,7 @@ fn make(
         log_path,
         stop_signal,
         cgroup: cgroup_path,
+        process_label,
         ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;
@@ -257,6 +259,7 @@ fn new_record(
         mounts: mounts.collect(),
         log_path: String::new(),
         cgroup: String::new(),
+        process_label: String::new(),
         stop_signal: 0,
         created_at: unix_nanos(),
         uid: user.uid,

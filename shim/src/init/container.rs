@@ -106,9 +106,9 @@ fn build_root(
         }
     }
     note(Progress::Step("mount the root file system"))?;
-    let top = rootfs::mount(root)?;
+    let top = rootfs::mount(root, &start.mount_label)?;
     mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
-    dev::build(top.as_fd(), &shm, &start.devices)?;
+    dev::build(top.as_fd(), &shm, &start.devices, &start.mount_label)?;
     for (mount, source) in start.mounts.iter().zip(&sources) {
         // The one step that waits for other machines, when the source is on their disks.
         let Some(source) = source else { continue };

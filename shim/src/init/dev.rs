@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{attach, new_filesystem, target};
-use super::{Step, StepError, refuse};
+use super::{Step, StepError, lsm, refuse};
 
 const NODES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
@@ -31,11 +31,20 @@ const PTMX: &str = "/dev/ptmx";
 const NOSUID_NOEXEC: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
+const TMPFS: [(&str, &str); 2] = [("mode", "755"), ("size", "65536k")];
+
+const DEVPTS: [(&str, &str); 4] = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+
 /// Builds /dev under `root`. `shm` is a detached copy of the pod's /dev/shm.
-pub(super) fn build(root: BorrowedFd<'_>, shm: &OwnedFd, devices: &[Device]) -> Result<(), StepError> {
+pub(super) fn build(
+    root: BorrowedFd<'_>,
+    shm: &OwnedFd,
+    devices: &[Device],
+    mount_label: &str,
+) -> Result<(), StepError> {
+    let context = lsm::context(mount_label);
     let plain = ResolveFlags::NO_SYMLINKS;
-    let tmpfs =
-        new_filesystem("tmpfs", &[("mode", "755"), ("size", "65536k")], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    let tmpfs = new_filesystem("tmpfs", &[&TMPFS[..], &context].concat(), MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     attach(tmpfs.as_fd(), target(root, "/dev", true, plain)?.as_fd(), "/dev")?;
     let dev = target(root, "/dev", true, plain)?;
     for (name, major, minor) in NODES {
@@ -44,11 +53,7 @@ pub(super) fn build(root: BorrowedFd<'_>, shm: &OwnedFd, devices: &[Device]) -> 
     for (to, name) in LINKS {
         rustix::fs::symlinkat(to, &dev, name).step(|| format!("make /dev/{name}"))?;
     }
-    let pts = new_filesystem(
-        "devpts",
-        &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
-        NOSUID_NOEXEC,
-    )?;
+    let pts = new_filesystem("devpts", &[&DEVPTS[..], &context].concat(), NOSUID_NOEXEC)?;
     attach(pts.as_fd(), target(root, "/dev/pts", true, plain)?.as_fd(), "/dev/pts")?;
     let queues = new_filesystem("mqueue", &[], NOSUID_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV)?;
     attach(queues.as_fd(), target(root, "/dev/mqueue", true, plain)?.as_fd(), "/dev/mqueue")?;

@@ -41,6 +41,16 @@ pub(super) fn prepare_label(process_label: &str) -> Result<Labels, StepError> {
     prepare(&StartContainer { process_label, ..StartContainer::default() })
 }
 
+/// The option of a file system whose files all have this label.
+pub(super) fn context(mount_label: &str) -> Vec<(&str, &str)> {
+    if mount_label.is_empty() { Vec::new() } else { vec![("context", mount_label)] }
+}
+
+/// The same among the data of mount(2), whose commas part options.
+pub(super) fn context_data(mount_label: &str) -> String {
+    if mount_label.is_empty() { String::new() } else { format!(",context=\"{mount_label}\"") }
+}
+
 /// A procfs, or nothing: an image or a mount may have put anything there.
 fn proc() -> Result<OwnedFd, StepError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -68,6 +78,13 @@ fn labels(proc: BorrowedFd<'_>, profile: &str, context: &str) -> Result<Labels, 
     }
     if !context.is_empty() {
         let what = format!("set the SELinux label {context}");
+        // The session keyring that is made next is the container's, too (runc: SetKeyLabel).
+        match open(proc, "thread-self/attr/keycreate") {
+            Err(Errno::NOENT) => {}
+            file => rustix::io::write(&file.step(|| what.clone())?, context.as_bytes())
+                .map(drop)
+                .step(|| what.clone())?,
+        }
         let file = open(proc, "thread-self/attr/exec").step(|| what.clone())?;
         all.push(Label { file, text: context.to_owned(), what });
     }
@@ -134,10 +151,11 @@ mod tests {
 
     #[test]
     fn both_modules_get_theirs() {
-        let both = kernel(&["apparmor/exec", "exec"]);
+        let both = kernel(&["apparmor/exec", "exec", "keycreate"]);
         write(both.path(), "mine", "u:r:t:s0:c1,c2").unwrap();
         assert_eq!(text(both.path(), "apparmor/exec"), "exec mine");
         assert_eq!(text(both.path(), "exec"), "u:r:t:s0:c1,c2");
+        assert_eq!(text(both.path(), "keycreate"), "u:r:t:s0:c1,c2");
     }
 
     #[test]

@@ -95,7 +95,9 @@ fn build_root(start: &StartSandbox) -> Result<(), StepError> {
         .step(|| format!("open {path}"))?;
     if start.ipc() != NamespaceMode::Host {
         let size = start.shm_size.to_string();
-        let shm = mounts::new_filesystem("tmpfs", &[("mode", "1777"), ("size", &size)], INERT)?;
+        let options =
+            [&[("mode", "1777"), ("size", size.as_str())][..], &lsm::context(&start.mount_label)].concat();
+        let shm = mounts::new_filesystem("tmpfs", &options, INERT)?;
         let place = mounts::target(root.as_fd(), "/dev/shm", true, rustix::fs::ResolveFlags::NO_SYMLINKS)?;
         mounts::attach(shm.as_fd(), place.as_fd(), "/dev/shm")?;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
 
-use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, unsupported};
+use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
@@ -31,6 +31,7 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     super::handler(IMAGE_HANDLER, handler)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
+    selinux::Wanted::new(security.selinux_options.as_ref())?;
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;
@@ -64,7 +65,6 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
 
 #[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
 fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
-    profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
@@ -230,6 +230,12 @@ impl Checked {
             mounts: config.mounts.iter().map(mount).collect(),
             ..StartContainer::default()
         })
+    }
+
+    /// For the node's security modules.
+    #[must_use]
+    pub(crate) fn security(&self) -> &cri::LinuxContainerSecurityContext {
+        &self.security
     }
 
     /// Whether `/` is read-only.
