@@ -115,8 +115,10 @@ fn build_root(
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
         mounts::bind(top.as_fd(), mount, source)?;
     }
-    note(Progress::Step("run hooks"))?;
-    hooks::before_root(start, joined.hooks, top.as_fd())?;
+    if start.hooks.is_some() {
+        note(Progress::Step("run hooks"))?;
+        hooks::before_root(start, joined.hooks, top.as_fd())?;
+    }
     note(Progress::Step("enter the root file system"))?;
     rootfs::pivot(&top)
 }
