@@ -116,6 +116,21 @@ pub(crate) struct RuntimeFlags {
     /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
     #[arg(long, value_name = "PROFILE", default_value = "unconfined")]
     pub(crate) unset_seccomp_profile: String,
+    /// Folders of CDI files, which say what a device by name is; a later folder wins.
+    #[arg(long, value_name = "DIR,…", value_delimiter = ',', default_value = "/etc/cdi,/var/run/cdi")]
+    pub(crate) cdi_spec_dirs: Vec<PathBuf>,
+    /// Whether containers may ask for CDI devices.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) enable_cdi: bool,
+    /// Apply no AppArmor profiles, also where the node has AppArmor.
+    #[arg(long)]
+    pub(crate) disable_apparmor: bool,
+    /// Give pods SELinux labels, where the node has SELinux.
+    #[arg(long)]
+    pub(crate) enable_selinux: bool,
+    /// How many SELinux categories there are to tell pods apart.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1024)]
+    pub(crate) selinux_category_range: u32,
     /// Where the id of this boot is read: tests play a reboot with it.
     #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
     pub(crate) boot_id_file: PathBuf,

@@ -152,12 +152,22 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         pinned_images: _,
         programs_dir,
         unset_seccomp_profile: _,
+        cdi_spec_dirs,
+        enable_cdi: _,
+        disable_apparmor: _,
+        enable_selinux: _,
+        selinux_category_range: _,
         boot_id_file,
     } = flags;
     let paths = [root, state, cni_conf_dir, cni_bin_dir, cni_cache_dir, cni_data_dir, netns_dir];
     let more = [registry_hosts_dir, boot_id_file, &mut pods.agent_socket, &mut pods.pod_logs_dir];
     let maybe = [registry_auth_file, programs_dir, &mut pods.manifest_dir, root_dir];
-    let all = paths.into_iter().chain(more).chain(maybe.into_iter().flatten()).chain(&mut pods.files);
+    let all = paths
+        .into_iter()
+        .chain(more)
+        .chain(maybe.into_iter().flatten())
+        .chain(cdi_spec_dirs)
+        .chain(&mut pods.files);
     for path in all {
         *path = std::path::absolute(&path).with_context(|| format!("find {}", path.display()))?;
     }

@@ -64,6 +64,11 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         pinned_images,
         programs_dir,
         unset_seccomp_profile,
+        cdi_spec_dirs,
+        enable_cdi,
+        disable_apparmor,
+        enable_selinux,
+        selinux_category_range,
         boot_id_file,
     } = flags;
     Config {
@@ -82,6 +87,10 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         pinned_images,
         default_network: false,
         unset_seccomp_profile,
+        cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
+        disable_apparmor,
+        enable_selinux,
+        selinux_category_range,
         boot_id_file,
     }
 }

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gantry_proto::monitor::CgroupTarget;
+use gantry_proto::monitor::{CgroupTarget, Device};
 use rustix::process::{Pid, Signal};
 
 pub use layout::{Hierarchy, Layout};
@@ -188,12 +188,9 @@ impl Cgroup {
     ///
     /// # Errors
     /// When the filter can't be attached: the container must not start without it.
-    pub fn restrict_devices<'a>(
-        &self,
-        extra: impl Iterator<Item = (&'a Path, &'a str)>,
-    ) -> Result<(), Error> {
+    pub fn restrict_devices(&self, extra: &[Device]) -> Result<(), Error> {
         let rules: Vec<devices::Rule> =
-            devices::defaults().into_iter().chain(extra.filter_map(devices::of_node)).collect();
+            devices::defaults().into_iter().chain(extra.iter().filter_map(devices::of)).collect();
         match &self.layout {
             Layout::Unified { mount } => {
                 let path = mount.join(self.path.trim_start_matches('/'));

@@ -1,9 +1,12 @@
 //! Containers: created, started, stopped, removed. Called by the RPC handlers and `sandbox::stop`.
 
 mod accounts;
+mod bundle;
 pub(crate) mod create;
 mod devices;
+pub(crate) mod hooks;
 pub(crate) mod image_mounts;
+pub(crate) mod labels;
 mod merged;
 mod propagation;
 pub(crate) mod start;

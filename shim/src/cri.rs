@@ -80,11 +80,11 @@ impl RuntimeService for Service {
     }
 
     async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
-        Ok(Response::new(show::status(
-            &self.node,
-            network::status(&self.node).await,
-            request.into_inner().verbose,
-        )))
+        let verbose = request.into_inner().verbose;
+        let folders = if verbose { self.node.config.cdi.spec_dirs.clone() } else { Vec::new() };
+        let bad =
+            tokio::task::spawn_blocking(move || crate::cdi::errors(&folders)).await.map_err(Error::from)?;
+        Ok(Response::new(show::status(&self.node, network::status(&self.node).await, verbose, &bad)))
     }
 
     /// Of no effect, as with containerd without a template of a CNI configuration: the address range of

@@ -12,7 +12,7 @@ use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
 use crate::streaming::token;
-use crate::{cgroup, exit, image, monitor_client, seccomp, spec};
+use crate::{cdi, cgroup, exit, image, monitor_client, seccomp, spec};
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,14 @@ pub enum Error {
     Record(#[from] record::Error),
     #[error(transparent)]
     Seccomp(#[from] seccomp::Error),
+    #[error(transparent)]
+    AppArmor(#[from] crate::apparmor::Error),
+    #[error(transparent)]
+    Selinux(#[from] crate::selinux::Error),
+    #[error(transparent)]
+    Cdi(#[from] cdi::Error),
+    #[error(transparent)]
+    Hook(#[from] crate::init::hooks::Error),
     #[error(transparent)]
     Exit(#[from] exit::Error),
     #[error(transparent)]

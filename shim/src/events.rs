@@ -9,6 +9,7 @@ use gantry_proto::monitor::Exited;
 use tokio::sync::mpsc;
 
 use crate::cgroup::Cgroup;
+use crate::container::hooks;
 use crate::exit::ExitRecord;
 use crate::feed;
 use crate::monitor_client::Event;
@@ -97,11 +98,13 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
         feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
     }
     let (layout, path) = (node.layout.clone(), container.record().cgroup);
+    let owned = container.clone();
     tokio::task::spawn_blocking(move || {
         // Whatever stays is reported, and removed, by RemoveContainer.
         if let Err(error) = Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.remove()) {
             tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
         }
+        hooks::poststop(&owned);
     });
 }
 

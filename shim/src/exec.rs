@@ -222,6 +222,7 @@ fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartCont
         devices: Vec::new(),
         log_path: String::new(),
         record_dir: String::new(),
+        hooks: None,
         ..start
     };
     if tty {

@@ -5,9 +5,12 @@
 pub mod console;
 pub mod container;
 mod dev;
+mod edits;
 pub mod exec;
+pub mod hooks;
 mod identity;
 mod images;
+pub mod lsm;
 mod mounts;
 pub mod pause;
 pub mod program;

@@ -11,7 +11,11 @@ pub mod unpack;
 pub mod wire;
 
 #[cfg(feature = "runtime")]
+mod apparmor;
+#[cfg(feature = "runtime")]
 mod attach;
+#[cfg(feature = "runtime")]
+pub mod cdi;
 #[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
@@ -46,6 +50,8 @@ pub mod runtime;
 mod sandbox;
 #[cfg(feature = "runtime")]
 mod seccomp;
+#[cfg(feature = "runtime")]
+mod selinux;
 #[cfg(feature = "runtime")]
 mod spec;
 #[cfg(feature = "runtime")]

@@ -8,7 +8,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::{
-    Exited, Failure, Hello, NamespaceMode, PROTOCOL_VERSION, Request, Started, Welcome, reply, request,
+    Exited, Failure, Hello, Mount, NamespaceMode, PROTOCOL_VERSION, Request, StartContainer, Started,
+    Welcome, reply, request,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -134,6 +135,11 @@ fn needs(op: &request::Op) -> (&'static str, u32) {
         request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.image.is_some()) => {
             ("the mount of an image", 3)
         }
+        request::Op::StartContainer(start) if has_cdi(start) => ("a CDI device", 3),
+        request::Op::StartContainer(start) if is_labelled(start) => ("a label of AppArmor or SELinux", 3),
+        request::Op::Exec(exec) if exec.process.as_ref().is_some_and(is_labelled) => {
+            ("a label of AppArmor or SELinux", 3)
+        }
         request::Op::StartContainer(start) if start.tty || start.stdin => ("a terminal or stdin", 2),
         request::Op::StartContainer(start) if !start.seccomp_filter.is_empty() => ("a seccomp filter", 2),
         request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.recursive_readonly) => {
@@ -144,6 +150,19 @@ fn needs(op: &request::Op) -> (&'static str, u32) {
         request::Op::Attach(_) => ("attach", 2),
         request::Op::ReopenLog(_) => ("a new log file", 2),
     }
+}
+
+fn has_cdi(start: &StartContainer) -> bool {
+    let edited = |mount: &Mount| {
+        mount.attributes != 0 || mount.recursive_attributes != 0 || mount.single || mount.tmpfs.is_some()
+    };
+    start.hooks.is_some()
+        || start.mounts.iter().any(edited)
+        || start.devices.iter().any(|device| device.node.is_some())
+}
+
+fn is_labelled(start: &StartContainer) -> bool {
+    [&start.apparmor_profile, &start.process_label, &start.mount_label].iter().any(|label| !label.is_empty())
 }
 
 impl MonitorClient {

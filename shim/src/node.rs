@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::mpsc;
 
+use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::feed::Feed;
 use crate::image::Images;
 use crate::monitor_client::Event;
 use crate::runtime::Config;
+use crate::selinux::Selinux;
 use crate::store::Store;
 
 /// Shared by all operations, behind an Arc.
@@ -29,6 +31,10 @@ pub(crate) struct Node {
     pub store: Store,
     /// Sealed copies of the programs.
     pub programs: Programs,
+    /// As this node has it.
+    pub apparmor: AppArmor,
+    /// As this node has it.
+    pub selinux: Selinux,
     /// This boot.
     pub boot_id: String,
     /// No runtime has started whole on this state folder since the machine did.

@@ -18,14 +18,16 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 
+use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::cri::Service;
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
 use crate::seccomp::Wanted;
+use crate::selinux::Selinux;
 use crate::spec::profiles;
 use crate::store::Store;
-use crate::{cgroup, events, image, recover, sandbox, streaming};
+use crate::{cdi, cgroup, events, image, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -62,6 +64,14 @@ pub struct Config {
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
     pub unset_seccomp_profile: String,
+    /// Devices by name.
+    pub cdi: cdi::Config,
+    /// No AppArmor profiles, whatever the node has.
+    pub disable_apparmor: bool,
+    /// SELinux labels, where the node has SELinux.
+    pub enable_selinux: bool,
+    /// How many categories there are to tell pods apart.
+    pub selinux_category_range: u32,
     /// The kernel's, but for tests that play a reboot.
     pub boot_id_file: PathBuf,
 }
@@ -92,6 +102,10 @@ impl Default for Config {
             pinned_images: Vec::new(),
             default_network: false,
             unset_seccomp_profile: String::new(),
+            cdi: cdi::Config::default(),
+            disable_apparmor: false,
+            enable_selinux: false,
+            selinux_category_range: 1024,
             boot_id_file: BOOT_ID.into(),
         }
     }
@@ -291,6 +305,8 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     let first_start_of_boot = seen != boot_id;
     let (events, receiver) = mpsc::unbounded_channel();
     let node = Node {
+        apparmor: AppArmor::find(Path::new("/"), !config.disable_apparmor),
+        selinux: Selinux::find(config.enable_selinux, config.selinux_category_range),
         config,
         layout,
         images,

@@ -3,6 +3,7 @@
 //! honoured yet is an error that names it, never ignored. Called by `container::create` and
 //! `sandbox::run`.
 
+pub(crate) mod apparmor;
 pub(crate) mod capabilities;
 pub(crate) mod container;
 #[cfg(any(test, fuzzing))]
@@ -10,6 +11,7 @@ pub(crate) mod fuzzing;
 pub(crate) mod profiles;
 pub(crate) mod resources;
 pub(crate) mod sandbox;
+pub(crate) mod selinux;
 pub(crate) mod user;
 
 use gantry_proto::cri;
@@ -38,6 +40,10 @@ pub enum Error {
     GroupWithoutUser,
     #[error("path {path:?} is mounted on {point:?} but it is not a {lacks} mount")]
     Propagation { path: String, point: String, lacks: &'static str },
+    #[error("failed to generate apparmor spec opts: {0}")]
+    AppArmor(String),
+    #[error("the format of 'level' {0:?} is not correct")]
+    SelinuxLevel(String),
     #[error("signal {0:?} is unknown: use a name of signal(7) or a number")]
     Signal(String),
 }

@@ -3,6 +3,7 @@
 //! `cargo test`; refuses to run in the host's namespaces. Run by `cargo xtask test`.
 
 mod attach;
+mod cdi;
 mod errors;
 mod events;
 mod exec;

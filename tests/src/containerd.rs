@@ -292,6 +292,7 @@ config_path = "{certs}"
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
 drain_exec_sync_io_timeout = "2s"
+cdi_spec_dirs = ["{cdi}"]
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{cni}"]
@@ -311,6 +312,7 @@ SystemdCgroup = false
         root = at("root"),
         state = at("state"),
         socket = at("containerd.sock"),
+        cdi = at("cdi"),
         certs = at("certs.d"),
         cni = programs.path("cni").display(),
         net = at("net.d"),

@@ -127,6 +127,7 @@ impl Roots {
             at("cni-data-dir", "leases"),
             at("netns-dir", "netns"),
             at("registry-hosts-dir", "certs.d"),
+            at("cdi-spec-dirs", "cdi"),
             format!("--cgroup-root=/{}", self.tag),
             format!("--programs-dir={}", place::bin_dir()?.display()),
         ])

@@ -159,6 +159,8 @@ fn judge(subject: Subject<'_>, images: &Images, not_yet: Option<&[&str]>) -> Res
         .arg(format!("--private-image={}/suite/private:1", subject.guarded.host()))
         .arg(format!("--private-user={}", Guarded::USER))
         .arg(format!("--private-password={}", Guarded::PASSWORD))
+        // Beside its socket, on ours and on the peer.
+        .arg(format!("--cdi-dir={}", subject.socket.with_file_name("cdi").display()))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     if let Ok(run) = std::env::var(RUN) {

@@ -36,6 +36,11 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         pinned_images,
         programs_dir,
         unset_seccomp_profile,
+        cdi_spec_dirs,
+        enable_cdi,
+        disable_apparmor,
+        enable_selinux,
+        selinux_category_range,
         boot_id_file,
     } = flags;
     let mut words: Vec<OsString> = ["runtime", "--daemon", "--standalone"].map(OsString::from).to_vec();
@@ -52,7 +57,12 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         flag("registry-hosts-dir", registry_hosts_dir),
         flag("unset-seccomp-profile", unset_seccomp_profile),
         flag("boot-id-file", boot_id_file),
+        flag("enable-cdi", enable_cdi.to_string()),
+        flag("selinux-category-range", selinux_category_range.to_string()),
     ]);
+    words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
+    words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
+    words.extend(enable_selinux.then(|| OsString::from("--enable-selinux")));
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
     words.extend(pinned_images.iter().map(|image| flag("pinned-images", image)));
@@ -127,6 +137,10 @@ mod tests {
             "manifest-dir",
         ];
         line.extend(flags.map(|name| flag(name, format!("/of {name}"))));
+        line.extend(["--cdi-spec-dirs=/cdi,/more", "--enable-cdi=false"].map(OsString::from));
+        line.extend(
+            ["--disable-apparmor", "--enable-selinux", "--selinux-category-range=7"].map(OsString::from),
+        );
         line.extend(["--unset-seccomp-profile=runtime/default".into(), "--".into(), "-odd.yaml".into()]);
         let Command::Run(args) = parse(&line) else { panic!("not run") };
         let socket = Path::new("/of state/gantry.sock");

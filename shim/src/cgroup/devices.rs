@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
+use gantry_proto::monitor::Device;
 use rustix::fs::FileType;
 
 use crate::sys::bpf::Instruction;
@@ -37,8 +38,19 @@ pub(super) fn defaults() -> Vec<Rule> {
     rules
 }
 
+/// Access to a device of a container: as a CDI file numbers it, or as the node has it.
+pub(super) fn of(device: &Device) -> Option<Rule> {
+    let Some(node) = &device.node else {
+        return of_node((Path::new(&device.host_path), &device.permissions));
+    };
+    let (major, minor) = (Some(node.major), Some(node.minor));
+    let access = access(&device.permissions);
+    // A pipe is no device.
+    (node.kind != "p").then(|| Rule { block: node.kind == "b", major, minor, access })
+}
+
 /// Access to one device of the node, all of it when no letter is given; None when the path is no device.
-pub(super) fn of_node((path, permissions): (&Path, &str)) -> Option<Rule> {
+fn of_node((path, permissions): (&Path, &str)) -> Option<Rule> {
     let found = rustix::fs::stat(path).ok()?;
     let block = match FileType::from_raw_mode(found.st_mode) {
         FileType::BlockDevice => true,

@@ -10,7 +10,8 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, devices, image_mounts, propagation, reserved, target};
+use super::{START_FILE, accounts, bundle, devices, image_mounts, labels, propagation, reserved, target};
+use crate::cdi;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
@@ -105,6 +106,7 @@ fn make(
 ) -> Result<ContainerRecord, Error> {
     let image = &pinned.image;
     let checked = spec::container::check(config, &node.config.unset_seccomp())?;
+    let names = cdi::wanted(config, node.config.cdi.enabled)?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
@@ -132,12 +134,16 @@ fn make(
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
     resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
+    let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
+    cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
+    bundle::write(&mut start, config, sandbox, folder)?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
     let record = ContainerRecord {
         log_path,
         stop_signal,
         cgroup: cgroup_path,
+        process_label,
         ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;
@@ -263,6 +269,7 @@ fn new_record(
         mounts: mounts.collect(),
         log_path: String::new(),
         cgroup: String::new(),
+        process_label: String::new(),
         stop_signal: 0,
         created_at: unix_nanos(),
         uid: user.uid,

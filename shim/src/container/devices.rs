@@ -75,6 +75,7 @@ mod tests {
             host_path: path.into(),
             container_path: path.replace("/dev", "/dev/own"),
             permissions: "r".into(),
+            node: None,
         };
         let mut devices = vec![own("/dev/null"), own("/dev")];
         expand_folders(&mut devices).unwrap();
@@ -90,6 +91,7 @@ mod tests {
             host_path: "/dev/zero".into(),
             container_path: container.into(),
             permissions: "r".into(),
+            node: None,
         };
         let asked = [own("/dev/null"), own("/dev/asked")];
         let mut devices = asked.to_vec();

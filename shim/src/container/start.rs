@@ -2,14 +2,13 @@
 //! EXITED, 128, StartError, with the failing step. Called by the RPC handler, in a task of its own.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_proto::monitor::{StartContainer, request};
 use prost::Message;
 
-use super::{START_FILE, start_error, target};
+use super::{START_FILE, hooks, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
 use crate::feed;
@@ -58,11 +57,14 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             target::check(&node.store, &start.pid_target, &sandbox.id)?;
         }
         let _stage = container.spans.stage("clone");
+        let hooks = start.hooks.clone();
         let start = client.start(request::Op::StartContainer(start));
-        match tokio::time::timeout(SET_UP, start).await {
-            Ok(started) => Ok(started?),
-            Err(_) => Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() }),
-        }
+        let Ok(started) = tokio::time::timeout(SET_UP, start).await else {
+            return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
+        };
+        let started = started?;
+        hooks::poststart(&container.id, hooks, started.pid).await?;
+        Ok(started)
     };
     match attempt.await {
         Ok(started) => {
@@ -103,9 +105,7 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
     cgroup.create()?;
     cgroup.apply(&resources(&record.linux_resources()))?;
     if !start.privileged {
-        let extra = start.devices.iter();
-        let extra = extra.map(|device| (Path::new(&device.host_path), device.permissions.as_str()));
-        cgroup.restrict_devices(extra)?;
+        cgroup.restrict_devices(&start.devices)?;
     }
     Ok(start)
 }
@@ -119,8 +119,14 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
     if container.set_state(ContainerState::Exited(start_error(&failure))) {
         feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
     }
-    let (layout, path) = (node.layout.clone(), container.record().cgroup);
-    let removed = tokio::task::spawn_blocking(move || Cgroup::new(&layout, &path)?.remove()).await;
+    let (layout, owned) = (node.layout.clone(), container.clone());
+    let removed = tokio::task::spawn_blocking(move || {
+        // Which ends a program that runs, too: its poststart hooks may have said no.
+        let removed = Cgroup::new(&layout, &owned.record().cgroup)?.remove();
+        hooks::poststop(&owned);
+        removed
+    })
+    .await;
     if let Ok(Err(error)) = removed {
         tracing::warn!(container = container.id, "{}", chain(&error));
     }

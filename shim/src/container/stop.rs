@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::hooks;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::events;
@@ -101,6 +102,7 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
         Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;
+        hooks::poststop(&owned);
         crate::remove::tree(&owned.folder).map_err(|source| Error::Files {
             what: "remove",
             path: owned.folder.clone(),

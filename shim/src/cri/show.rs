@@ -1,6 +1,7 @@
 //! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use gantry_proto::cri;
 
@@ -34,8 +35,13 @@ pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<St
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// `network`: whether it is ready, and what is in the way.
-pub(super) fn status(node: &Node, network: (bool, String), verbose: bool) -> cri::StatusResponse {
+/// `network`: whether it is ready, and what is in the way; `bad`: CDI files that can't be used.
+pub(super) fn status(
+    node: &Node,
+    network: (bool, String),
+    verbose: bool,
+    bad: &BTreeMap<PathBuf, Vec<String>>,
+) -> cri::StatusResponse {
     let (ready, message) = network;
     let runtime = cri::RuntimeCondition {
         r#type: "RuntimeReady".into(),
@@ -50,7 +56,9 @@ pub(super) fn status(node: &Node, network: (bool, String), verbose: bool) -> cri
     };
     let info = if verbose {
         // JSON, as crictl expects of every value here.
-        serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json)).into_iter().collect()
+        let config = serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json));
+        let bad = serde_json::to_string(bad).ok().filter(|_| !bad.is_empty());
+        config.into_iter().chain(bad.map(|json| ("cdiErrors".to_owned(), json))).collect()
     } else {
         BTreeMap::new()
     };

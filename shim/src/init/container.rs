@@ -12,7 +12,7 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
-use super::{Progress, Step, StepError, console, dev, identity, images, mounts, refuse, rootfs};
+use super::{Progress, Step, StepError, console, dev, hooks, identity, images, mounts, refuse, rootfs};
 use crate::sys;
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
@@ -26,6 +26,8 @@ pub struct Joined<'a> {
     pub uts: Option<&'a OwnedFd>,
     /// Pause's mount namespace, where the pod's /dev/shm is.
     pub mnt: &'a OwnedFd,
+    /// Where to ask for the hooks that run beside the container.
+    pub hooks: Option<&'a OwnedFd>,
 }
 
 /// Turns the child into the container's program, telling `note` how far it is. Returns only on failure.
@@ -104,14 +106,18 @@ fn build_root(
         }
     }
     note(Progress::Step("mount the root file system"))?;
-    let top = rootfs::mount(root)?;
+    let top = rootfs::mount(root, &start.mount_label)?;
     mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
-    dev::build(top.as_fd(), &shm, &start.devices)?;
+    dev::build(top.as_fd(), &shm, &start.devices, &start.mount_label)?;
     for (mount, source) in start.mounts.iter().zip(&sources) {
         // The one step that waits for other machines, when the source is on their disks.
         let Some(source) = source else { continue };
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
         mounts::bind(top.as_fd(), mount, source)?;
+    }
+    if start.hooks.is_some() {
+        note(Progress::Step("run hooks"))?;
+        hooks::before_root(start, joined.hooks, top.as_fd())?;
     }
     note(Progress::Step("enter the root file system"))?;
     rootfs::pivot(&top)

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{attach, new_filesystem, target};
-use super::{Step, StepError, refuse};
+use super::{Step, StepError, lsm, refuse};
 
 const NODES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
@@ -31,11 +31,20 @@ const PTMX: &str = "/dev/ptmx";
 const NOSUID_NOEXEC: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
+const TMPFS: [(&str, &str); 2] = [("mode", "755"), ("size", "65536k")];
+
+const DEVPTS: [(&str, &str); 4] = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+
 /// Builds /dev under `root`. `shm` is a detached copy of the pod's /dev/shm.
-pub(super) fn build(root: BorrowedFd<'_>, shm: &OwnedFd, devices: &[Device]) -> Result<(), StepError> {
+pub(super) fn build(
+    root: BorrowedFd<'_>,
+    shm: &OwnedFd,
+    devices: &[Device],
+    mount_label: &str,
+) -> Result<(), StepError> {
+    let context = lsm::context(mount_label);
     let plain = ResolveFlags::NO_SYMLINKS;
-    let tmpfs =
-        new_filesystem("tmpfs", &[("mode", "755"), ("size", "65536k")], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    let tmpfs = new_filesystem("tmpfs", &[&TMPFS[..], &context].concat(), MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     attach(tmpfs.as_fd(), target(root, "/dev", true, plain)?.as_fd(), "/dev")?;
     let dev = target(root, "/dev", true, plain)?;
     for (name, major, minor) in NODES {
@@ -44,11 +53,7 @@ pub(super) fn build(root: BorrowedFd<'_>, shm: &OwnedFd, devices: &[Device]) -> 
     for (to, name) in LINKS {
         rustix::fs::symlinkat(to, &dev, name).step(|| format!("make /dev/{name}"))?;
     }
-    let pts = new_filesystem(
-        "devpts",
-        &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")],
-        NOSUID_NOEXEC,
-    )?;
+    let pts = new_filesystem("devpts", &[&DEVPTS[..], &context].concat(), NOSUID_NOEXEC)?;
     attach(pts.as_fd(), target(root, "/dev/pts", true, plain)?.as_fd(), "/dev/pts")?;
     let queues = new_filesystem("mqueue", &[], NOSUID_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV)?;
     attach(queues.as_fd(), target(root, "/dev/mqueue", true, plain)?.as_fd(), "/dev/mqueue")?;
@@ -65,12 +70,7 @@ fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Re
 
 /// A device of the node, under the name the request gives it, with the node's own mode and owner.
 fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError> {
-    let found = rustix::fs::stat(device.host_path.as_str())
-        .step(|| format!("look at the device {}", device.host_path))?;
-    let kind = FileType::from_raw_mode(found.st_mode);
-    if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-        return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
-    }
+    let made = wanted(device)?;
     if device.container_path == PTMX {
         return Ok(());
     }
@@ -81,7 +81,7 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
     match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => {}
         // Every container has those of `NODES`, and a privileged one is given the node's, too.
-        Ok(there) if FileType::from_raw_mode(there.st_mode) == kind && there.st_rdev == found.st_rdev => {
+        Ok(there) if FileType::from_raw_mode(there.st_mode) == made.kind && there.st_rdev == made.number => {
             return Ok(());
         }
         Ok(_) => {
@@ -90,13 +90,53 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
         }
         Err(errno) => return Err(errno).step(|| format!("look at {}", device.container_path)),
     }
-    node(&folder, name, kind, found.st_rdev, found.st_mode & 0o7777)?;
+    node(&folder, name, made.kind, made.number, made.mode)?;
     rustix::fs::chownat(
         &folder,
         name,
-        Some(rustix::fs::Uid::from_raw(found.st_uid)),
-        Some(rustix::fs::Gid::from_raw(found.st_gid)),
+        Some(rustix::fs::Uid::from_raw(made.uid)),
+        Some(rustix::fs::Gid::from_raw(made.gid)),
         AtFlags::SYMLINK_NOFOLLOW,
     )
     .step(|| format!("set the owner of {}", device.container_path))
+}
+
+struct Made {
+    kind: FileType,
+    number: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// As a CDI file says, or as it is on the node.
+fn wanted(device: &Device) -> Result<Made, StepError> {
+    if let Some(node) = &device.node {
+        let kind = match node.kind.as_str() {
+            "b" => FileType::BlockDevice,
+            "c" => FileType::CharacterDevice,
+            "p" => FileType::Fifo,
+            other => {
+                return refuse(
+                    libc::EINVAL,
+                    format!("{}: {other:?} is no kind of device", device.container_path),
+                );
+            }
+        };
+        let number = rustix::fs::makedev(node.major, node.minor);
+        return Ok(Made { kind, number, mode: node.mode, uid: node.uid, gid: node.gid });
+    }
+    let found = rustix::fs::stat(device.host_path.as_str())
+        .step(|| format!("look at the device {}", device.host_path))?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
+    }
+    Ok(Made {
+        kind,
+        number: found.st_rdev,
+        mode: found.st_mode & 0o7777,
+        uid: found.st_uid,
+        gid: found.st_gid,
+    })
 }

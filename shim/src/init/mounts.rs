@@ -14,7 +14,7 @@ use rustix::mount::{
     OpenTreeFlags,
 };
 
-use super::{Step, StepError, refuse};
+use super::{Step, StepError, edits, refuse};
 use crate::sys;
 
 const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -170,8 +170,7 @@ fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFla
 /// host's: a copy made then is still a peer of a shared mount, made later only its slave. None for an
 /// image, which is mounted after that.
 pub(super) fn sources(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>, StepError> {
-    let of_the_host =
-        |mount: &Mount| mount.image.is_none().then(|| copy_tree(&mount.source, true)).transpose();
+    let of_the_host = |mount: &Mount| mount.image.is_none().then(|| edits::source(mount)).transpose();
     mounts.iter().map(of_the_host).collect()
 }
 
@@ -191,6 +190,7 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Res
     };
     rustix::mount::mount_change(path.as_str(), propagation | MountPropagationFlags::REC)
         .step(|| format!("set the propagation of {}", mount.destination))?;
+    edits::attributes(mount, source)?;
     if mount.recursive_readonly {
         sys::mount::make_tree_read_only(source.as_fd())
             .step(|| format!("make {} and all below it read-only", mount.destination))?;

@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::LinkNameSpaceType;
 
 use super::container::{INERT, enter_v1};
-use super::{Progress, Step, StepError, identity, mounts, refuse, reset, rootfs};
+use super::{Progress, Step, StepError, identity, lsm, mounts, refuse, reset, rootfs};
 use crate::sys;
 
 /// "nobody" of upstream's pause image.
@@ -57,6 +57,8 @@ pub fn run(
         let path = format!("/proc/sys/{}", parts.join("/"));
         fs::write(&path, &sysctl.value).step(|| format!("set sysctl {}={}", sysctl.name, sysctl.value))?;
     }
+    // By the node's /proc: pause's own root has none.
+    let labels = lsm::prepare_label(&start.process_label)?;
     build_root(start)?;
     for connect in [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr] {
         connect(null).step(|| "connect the null device".into())?;
@@ -73,6 +75,7 @@ pub fn run(
     })?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
+    labels.apply()?;
     identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
     note(Progress::Ready)?;
     sys::exec::exec_fd(program.as_fd(), &[c"pause".into()], &[]).step(|| "exec pause".into())
@@ -92,7 +95,9 @@ fn build_root(start: &StartSandbox) -> Result<(), StepError> {
         .step(|| format!("open {path}"))?;
     if start.ipc() != NamespaceMode::Host {
         let size = start.shm_size.to_string();
-        let shm = mounts::new_filesystem("tmpfs", &[("mode", "1777"), ("size", &size)], INERT)?;
+        let options =
+            [&[("mode", "1777"), ("size", size.as_str())][..], &lsm::context(&start.mount_label)].concat();
+        let shm = mounts::new_filesystem("tmpfs", &options, INERT)?;
         let place = mounts::target(root.as_fd(), "/dev/shm", true, rustix::fs::ResolveFlags::NO_SYMLINKS)?;
         mounts::attach(shm.as_fd(), place.as_fd(), "/dev/shm")?;
     }

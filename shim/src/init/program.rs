@@ -13,7 +13,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::{Progress, Step, StepError, console, identity, refuse, reset};
+use super::{Progress, Step, StepError, console, hooks, identity, lsm, refuse, reset};
 use crate::sys;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -58,6 +58,8 @@ pub(super) fn become_program(
             rustix::process::ioctl_tiocsctty(&slave).step(|| "take the terminal".into())?;
         }
     }
+    // While nothing of the identity is given up.
+    let labels = lsm::prepare(start)?;
     reset::keyring(&start.id)?;
     reset::all()?;
     reset::open_files()?;
@@ -72,9 +74,11 @@ pub(super) fn become_program(
     // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step(|| "set the death signal".into())?;
+    labels.apply()?;
     if start.no_new_privs {
         identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
     }
+    hooks::before_program(start)?;
     note(Progress::Ready)?;
     exec(start)
 }

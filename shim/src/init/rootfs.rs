@@ -9,7 +9,7 @@ use gantry_proto::monitor::Rootfs;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::{Step, StepError, refuse};
+use super::{Step, StepError, lsm, refuse};
 
 /// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4).
 pub(super) const LOWER_OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off";
@@ -28,8 +28,8 @@ pub(super) fn detach_from_host() -> Result<(), StepError> {
 }
 
 /// Mounts the overlay on `rootfs.target` and returns the new root as an O_PATH descriptor.
-pub(super) fn mount(rootfs: &Rootfs) -> Result<OwnedFd, StepError> {
-    let options = options(rootfs);
+pub(super) fn mount(rootfs: &Rootfs, mount_label: &str) -> Result<OwnedFd, StepError> {
+    let options = options(rootfs) + &lsm::context_data(mount_label);
     if options.len() > MAX_OPTIONS {
         return refuse(
             libc::E2BIG,

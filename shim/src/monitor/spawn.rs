@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{CgroupTarget, Exec, NamespaceMode, StartContainer, StartSandbox};
+use gantry_proto::monitor::{CgroupTarget, Exec, HookStage, NamespaceMode, StartContainer, StartSandbox};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -124,7 +124,9 @@ pub(super) fn container(
     if cgroup.is_some() {
         namespaces |= CLONE_NEWCGROUP;
     }
+    let (hooks, asks) = hooks_of(start)?;
     let joined = Joined {
+        hooks: asks.as_ref(),
         net: held.net.as_ref().filter(|_| start.net() != NamespaceMode::Host),
         ipc: held.ipc.as_ref().filter(|_| start.ipc() != NamespaceMode::Host),
         uts: held.uts.as_ref(),
@@ -144,17 +146,45 @@ pub(super) fn container(
     let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
     match clone_in(&birthplace, &args)? {
         Cloned::Parent { pid, pidfd } => {
-            drop((child_end, theirs));
+            drop((child_end, theirs, asks));
+            // When it fails, the child finds nobody to ask, and ends.
+            hooks.map_or(Ok(()), |socket| beside(start, pid, &socket))?;
             Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
         }
         Cloned::Child => end_with(&child_end, || {
             let streams = theirs.streams(null);
             let mut kept = streams.descriptors();
-            kept.extend([joined.net, joined.ipc, joined.uts].into_iter().flatten());
+            kept.extend([joined.net, joined.ipc, joined.uts, joined.hooks].into_iter().flatten());
             kept.extend([&child_end, joined.mnt]);
             keep_only(&kept)?;
             init::container::run(start, &joined, &streams, &mut noting(&child_end))
         }),
+    }
+}
+
+/// The two ends between a container and the process that runs hooks beside it, where there are any.
+fn hooks_of(start: &StartContainer) -> Result<(Option<OwnedFd>, Option<OwnedFd>), StepError> {
+    let stages = [HookStage::HookPrestart, HookStage::HookCreateRuntime];
+    if !init::hooks::any(start.hooks.as_ref(), &stages) {
+        return Ok((None, None));
+    }
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map(|(ours, theirs)| (Some(ours), Some(theirs)))
+        .step(|| "make a socket pair".into())
+}
+
+/// Clones the process that runs hooks in the monitor's own namespaces: the monitor waits for nobody. It is
+/// reaped like any stray.
+fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), StepError> {
+    match clone3(&CloneArgs { namespaces: 0, cgroup: None }).step(|| "clone a process for hooks".into())? {
+        Cloned::Parent { .. } => Ok(()),
+        Cloned::Child => {
+            if keep_only(&[socket]).is_ok() {
+                init::hooks::beside(start, pid, socket);
+            }
+            sys::exec::exit_now(0)
+        }
     }
 }
 

@@ -49,7 +49,9 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let start = StartContainer { pid: NamespaceMode::Target.into(), ..StartContainer::default() };
     let mounts = vec![Mount { image: Some(Default::default()), ..Mount::default() }];
     let mounting = StartContainer { mounts, ..StartContainer::default() };
-    for start in [start, mounting] {
+    let hooked = StartContainer { hooks: Some(Default::default()), ..StartContainer::default() };
+    let labelled = StartContainer { apparmor_profile: "p".into(), ..StartContainer::default() };
+    for start in [start, mounting, hooked, labelled] {
         let second = greeted_by(2).await.unwrap();
         let error = second.tell(request::Op::StartContainer(start)).await.unwrap_err();
         assert!(matches!(error, Error::TooOld { theirs: 2, needed: 3, .. }), "{error}");

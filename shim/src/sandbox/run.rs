@@ -10,12 +10,14 @@ use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
 
 use super::{files, launch, network, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
+use crate::container::labels;
 use crate::error::{Error, chain};
 use crate::feed;
 use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
+use crate::spec::selinux::Wanted;
 use crate::store::record::{self, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
@@ -88,6 +90,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
         runtime_handler: String::new(),
         namespaces: spec.modes,
         privileged: spec.privileged,
+        process_label: labels::selinux(node, &spec.selinux).0,
         cgroup_parent: parent,
         owns_cgroup_parent: owns,
         created_at: unix_nanos(),
@@ -178,6 +181,13 @@ fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
     Ok(())
 }
 
+/// SELinux: pause has the label of the record, its files that level. A privileged pod's has none.
+fn labelled(node: &Node, spec: &SandboxSpec, process_label: &str) -> StartSandbox {
+    let (_, mount_label) = labels::selinux(node, &Wanted::default().like(process_label));
+    let process_label = if spec.privileged { String::new() } else { process_label.to_owned() };
+    StartSandbox { process_label, mount_label, ..StartSandbox::default() }
+}
+
 async fn start_pause(
     node: &Node,
     sandbox: &Sandbox,
@@ -206,6 +216,7 @@ async fn start_pause(
         host_network: spec.host_network,
         seccomp_filter: filter.program,
         seccomp_flags: filter.flags,
+        ..labelled(node, spec, &sandbox.record().process_label)
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };

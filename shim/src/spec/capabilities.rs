@@ -51,6 +51,13 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
+/// Names of a set's bits, as OCI's configuration has them.
+#[must_use]
+pub(crate) fn names(set: u64) -> Vec<String> {
+    let held = NAMES.iter().enumerate().filter(|(number, _)| set & (1 << number) != 0);
+    held.map(|(_, name)| format!("CAP_{name}")).collect()
+}
+
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",

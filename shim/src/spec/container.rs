@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
 
-use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, unsupported};
+use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, unsupported};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
@@ -27,11 +27,11 @@ pub(crate) struct Checked {
 /// # Errors
 /// The field, by name.
 pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
-    unsupported(!config.cdi_devices.is_empty(), "CDI_devices")?;
     let handler = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
     super::handler(IMAGE_HANDLER, handler)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
+    selinux::Wanted::new(security.selinux_options.as_ref())?;
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;
@@ -65,7 +65,6 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
 
 #[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
 fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
-    profiles::apparmor(security.apparmor.as_ref(), &security.apparmor_profile)?;
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
@@ -225,11 +224,18 @@ impl Checked {
                     host_path: device.host_path.clone(),
                     container_path: device.container_path.clone(),
                     permissions: device.permissions.clone(),
+                    node: None,
                 })
                 .collect(),
             mounts: config.mounts.iter().map(mount).collect(),
             ..StartContainer::default()
         })
+    }
+
+    /// For the node's security modules.
+    #[must_use]
+    pub(crate) fn security(&self) -> &cri::LinuxContainerSecurityContext {
+        &self.security
     }
 
     /// Whether `/` is read-only.
@@ -253,6 +259,7 @@ fn mount(from: &cri::Mount) -> Mount {
         propagation: propagation.into(),
         // Which layers these are, the node knows.
         image: None,
+        ..Mount::default()
     }
 }
 

@@ -1,10 +1,9 @@
-//! The security profiles of a request: which seccomp profile is meant, and what is asked of AppArmor and
-//! SELinux. PURE. The rules are containerd's (sputil). Called by `spec::container` and `spec::sandbox`.
+//! The seccomp profile of a request. PURE. The rules are containerd's (sputil). Called by `spec::container` and `spec::sandbox`.
 
 use gantry_proto::cri;
 use gantry_proto::cri::security_profile::ProfileType;
 
-use super::{Error, unsupported};
+use super::Error;
 use crate::seccomp::Wanted;
 
 const SECCOMP: &str = "security_context.seccomp";
@@ -80,17 +79,6 @@ fn file(field: &'static str, path: &str) -> Result<Wanted, Error> {
     }
 }
 
-/// No AppArmor profile is applied: one that is asked for by name is refused, as containerd does on a
-/// node without AppArmor; none asked for, and Unconfined, are fine.
-///
-/// # Errors
-/// The field.
-pub(crate) fn apparmor(new: Option<&cri::SecurityProfile>, old: &str) -> Result<(), Error> {
-    let confined = new.is_some_and(|profile| profile.profile_type() != ProfileType::Unconfined);
-    unsupported(confined, "security_context.apparmor")?;
-    unsupported(!matches!(old, "" | "unconfined"), "security_context.apparmor_profile")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,7 +111,5 @@ mod tests {
             assert!(seccomp(Some(&profile(kind, path)), "", false, &Wanted::Unconfined).is_err(), "{path:?}");
         }
         assert!(named("x", "strict").is_err());
-        assert!(apparmor(Some(&profile(ProfileType::Localhost, "p")), "").is_err());
-        assert!(apparmor(Some(&profile(ProfileType::Unconfined, "")), "").is_ok());
     }
 }

@@ -6,7 +6,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Sysctl};
 
 use super::resources::with_overhead;
-use super::{Error, Namespaces, profiles};
+use super::{Error, Namespaces, profiles, selinux};
 use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
 
@@ -28,6 +28,8 @@ pub(crate) struct SandboxSpec {
     pub dns: Option<cri::DnsConfig>,
     /// Of pause.
     pub seccomp: Wanted,
+    /// Of pause, and of containers that say nothing else.
+    pub selinux: selinux::Wanted,
     /// Of the pod as a whole, for a cgroup of our own.
     pub limits: cri::LinuxContainerResources,
     /// Ports of the node that lead to the pod; none with the node's network.
@@ -52,6 +54,7 @@ impl SandboxSpec {
         }
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
+        let selinux = selinux::Wanted::new(security.selinux_options.as_ref())?;
         let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_sandbox(&options)?;
@@ -87,6 +90,7 @@ impl SandboxSpec {
             sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host)?,
             dns: config.dns_config,
             seccomp,
+            selinux,
             limits: with_overhead(&linux.resources.unwrap_or_default(), &linux.overhead.unwrap_or_default()),
             host_ports,
         })
@@ -95,7 +99,6 @@ impl SandboxSpec {
 
 #[expect(deprecated, reason = "clients still set the old field, and containerd honours it")]
 fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
-    profiles::apparmor(security.apparmor.as_ref(), "")?;
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }

@@ -132,6 +132,9 @@ pub(crate) struct SandboxRecord {
     pub namespaces: NamespaceModes,
     /// Whether privileged containers may be made in it.
     pub privileged: bool,
+    /// SELinux' of pause, with the level that containers share; empty where SELinux is off.
+    #[serde(default)]
+    pub process_label: String,
     /// Cgroup that pause and the containers have theirs in.
     pub cgroup_parent: String,
     /// Whether `cgroup_parent` is ours to make and remove, or the caller's.
@@ -230,6 +233,9 @@ pub(crate) struct ContainerRecord {
     pub log_path: String,
     /// Its cgroup.
     pub cgroup: String,
+    /// SELinux'; empty where SELinux is off.
+    #[serde(default)]
+    pub process_label: String,
     /// Number of the signal that asks it to stop.
     pub stop_signal: i32,
     /// Unix nanoseconds.

@@ -1,4 +1,5 @@
-//! mount_setattr(2), which rustix lacks. Called by the cloned child for recursive read-only mounts.
+//! mount_setattr(2), which rustix lacks. Called by the cloned child for recursive read-only mounts and the
+//! attributes of CDI files.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,6 +9,8 @@ use super::check;
 const AT_EMPTY_PATH: libc::c_long = 0x1000;
 const AT_RECURSIVE: libc::c_long = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
+/// MOUNT_ATTR__ATIME, the mask of all ways.
+const MOUNT_ATTR_ATIME: u64 = 0x70;
 
 /// `struct mount_attr` of Linux 5.12.
 #[repr(C)]
@@ -24,14 +27,25 @@ struct MountAttr {
 /// # Errors
 /// `EBUSY` when one is written to, `EPERM` without CAP_SYS_ADMIN, `ENOSYS` before Linux 5.12.
 pub fn make_tree_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
-    let attributes = MountAttr { attr_set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
+    set_attributes(mount, MOUNT_ATTR_RDONLY, true)
+}
+
+/// Sets `MOUNT_ATTR_*` bits of a mount, or of all mounts below it, too.
+///
+/// # Errors
+/// As `make_tree_read_only`.
+pub fn set_attributes(mount: BorrowedFd<'_>, set: u64, recursive: bool) -> io::Result<()> {
+    // The ways of keeping access times exclude each other: one is set in the place of another.
+    let clear = if set & MOUNT_ATTR_ATIME == 0 { 0 } else { MOUNT_ATTR_ATIME };
+    let attributes = MountAttr { attr_set: set, attr_clr: clear, ..MountAttr::default() };
+    let flags = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a null-terminated string, the struct is the kernel's and its size is passed.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            AT_EMPTY_PATH | AT_RECURSIVE,
+            flags,
             &raw const attributes,
             size_of::<MountAttr>(),
         )

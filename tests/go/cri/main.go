@@ -33,6 +33,7 @@ func main() {
 	flag.StringVar(&options.PrivatePassword, "private-password", "", "that user's password")
 	flag.StringVar(&options.PinnedImage, "pinned-image", "", "image that the runtime's configuration pins")
 	flag.StringVar(&options.CgroupParent, "cgroup-parent", "", "cgroup below which the pods' cgroups are named, as a kubelet would; empty leaves it to the runtime")
+	flag.StringVar(&options.CdiDir, "cdi-dir", "/var/run/cdi", "folder where the runtime looks for CDI files")
 	flag.StringVar(&options.SeccompDir, "seccomp-dir", os.TempDir(), "folder for localhost seccomp profiles")
 	flag.DurationVar(&options.Timeout, "timeout", 60*time.Second, "for each check")
 	pattern := flag.String("run", "", "only checks whose name matches this")

@@ -25,6 +25,7 @@ type Options struct {
 	PinnedImage  string
 	CgroupParent string
 	SeccompDir   string
+	CdiDir       string
 	Timeout      time.Duration
 }
 

@@ -1,0 +1,167 @@
+//! SELinux on this node: whether it is on, what its policy has for containers, and the categories that keep
+//! pods apart. Owns the levels that are handed out; what a label is made of is `spec::selinux`'s. Off unless the
+//! configuration says so, as in containerd: then what requests say is checked and has no effect. Called by
+//! `sandbox::run` and `container::create`.
+
+mod relabel;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::spec::selinux::{Context, Policy, Wanted};
+
+pub(crate) use relabel::{Error, tree};
+
+/// Of statfs(2), linux/magic.h.
+const SELINUX_MAGIC: i64 = 0xf97c_ff8c;
+
+/// Where a distribution says it once for all container runtimes.
+const CONTEXTS: &str = "usr/share/containers/selinux/contexts";
+
+/// A pair that nobody has is found soon, or most are taken.
+const TRIES: usize = 64;
+
+/// SELinux as found when the runtime started.
+#[derive(Debug)]
+pub(crate) struct Selinux {
+    /// None where it is off.
+    policy: Option<Policy>,
+    categories: u32,
+    given: Mutex<BTreeSet<String>>,
+}
+
+impl Selinux {
+    /// Looks at the node. `categories`: how many there are, as in `selinux_category_range`.
+    #[must_use]
+    pub(crate) fn find(wanted: bool, categories: u32) -> Self {
+        let on = wanted && is_on();
+        if wanted && !on {
+            tracing::warn!("Selinux is not supported");
+        }
+        Self::with(on.then(|| policy(Path::new("/"))), categories)
+    }
+
+    fn with(policy: Option<Policy>, categories: u32) -> Self {
+        // Two are needed for a pair; 0 is the usual number, as in containerd.
+        let categories = if categories < 2 { 1024 } else { categories };
+        Self { policy, categories, given: Mutex::default() }
+    }
+
+    /// The labels of a process and of its files, both empty where SELinux is off. `used` tells the labels of
+    /// what is there.
+    pub(crate) fn labels(&self, wanted: &Wanted, used: impl Fn() -> Vec<String>) -> (String, String) {
+        let none = || (String::new(), String::new());
+        self.policy.as_ref().map_or_else(none, |policy| policy.labels(wanted, || self.level(&used)))
+    }
+
+    /// A level that nothing on this node has. Those that were handed out are kept until they run short: what is
+    /// being made has no record yet.
+    fn level(&self, used: &impl Fn() -> Vec<String>) -> String {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.extend(levels(used()));
+        loop {
+            for _ in 0..TRIES {
+                let level = self.random();
+                if given.insert(level.clone()) {
+                    return level;
+                }
+            }
+            *given = levels(used()).collect();
+            if given.len() >= TRIES * TRIES {
+                // More pods than a node holds: sharing is better than none.
+                return self.random();
+            }
+        }
+    }
+
+    fn random(&self) -> String {
+        loop {
+            let mut bytes = [0u8; 8];
+            if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
+                continue;
+            }
+            let number = u64::from_le_bytes(bytes);
+            let range = u64::from(self.categories);
+            let (one, other) = (number % range, number / range % range);
+            if one != other {
+                return format!("s0:c{},c{}", one.min(other), one.max(other));
+            }
+        }
+    }
+}
+
+fn levels(labels: Vec<String>) -> impl Iterator<Item = String> {
+    labels.into_iter().filter_map(|label| Context::parse(&label)).map(|context| context.level)
+}
+
+/// As opencontainers/selinux: the file system is mounted and writable, and policy has been loaded.
+fn is_on() -> bool {
+    let Ok(found) = rustix::fs::statfs("/sys/fs/selinux") else { return false };
+    let writable = rustix::fs::statvfs("/sys/fs/selinux")
+        .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    let label = fs::read_to_string("/proc/thread-self/attr/current").unwrap_or_default();
+    i64::from(found.f_type) == SELINUX_MAGIC && writable && label.trim_end_matches('\0') != "kernel"
+}
+
+fn policy(root: &Path) -> Policy {
+    let own = || {
+        let config = fs::read_to_string(root.join("etc/selinux/config")).unwrap_or_default();
+        let lines = config.lines().map(str::trim).filter(|line| !line.starts_with([';', '#']));
+        let kind = lines.filter_map(|line| line.split_once('=')).find(|(name, _)| *name == "SELINUXTYPE");
+        let kind = kind.map_or("", |(_, value)| value.trim_matches('"'));
+        fs::read_to_string(root.join("etc/selinux").join(kind).join("contexts/lxc_contexts"))
+    };
+    let text = fs::read_to_string(root.join(CONTEXTS)).or_else(|_| own());
+    Policy::parse(&text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(categories: u32) -> Selinux {
+        let policy = Policy { process: "u:r:t:s0".into(), file: "u:o:f:s0".into() };
+        Selinux::with(Some(policy), categories)
+    }
+
+    #[test]
+    fn off_it_labels_nothing() {
+        let off = Selinux::with(None, 0);
+        assert_eq!(off.labels(&Wanted::default(), Vec::new), (String::new(), String::new()));
+        // This very machine, whatever it has: not asked for is off.
+        assert!(Selinux::find(false, 0).policy.is_none());
+    }
+
+    #[test]
+    fn no_two_have_one_level_until_all_are_taken() {
+        // Three categories make three pairs.
+        let selinux = on(3);
+        let mut seen = BTreeSet::from(["u:r:t:s0:c0,c1".to_owned()]);
+        let used = seen.iter().cloned().collect::<Vec<_>>();
+        for _ in 0..2 {
+            let (process, file) = selinux.labels(&Wanted::default(), || used.clone());
+            assert!(file.starts_with("u:o:f:s0:c") && file.ends_with(&process["u:r:t:".len()..]), "{file}");
+            assert!(seen.insert(process), "{seen:?}");
+        }
+        // What has gone meanwhile is taken again.
+        let again = selinux.labels(&Wanted::default(), || vec!["u:r:t:s0:c0,c1".to_owned()]).0;
+        assert_ne!(again, "u:r:t:s0:c0,c1");
+    }
+
+    #[test]
+    fn the_policy_is_the_distributions_or_the_loaded_ones() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(policy(root.path()), Policy::default());
+        fs::create_dir_all(root.path().join("etc/selinux/targeted/contexts")).unwrap();
+        fs::write(root.path().join("etc/selinux/config"), "# x\nSELINUX=enforcing\nSELINUXTYPE=targeted\n")
+            .unwrap();
+        fs::write(root.path().join("etc/selinux/targeted/contexts/lxc_contexts"), "process = \"a:b:c:s0\"\n")
+            .unwrap();
+        assert_eq!(policy(root.path()).process, "a:b:c:s0");
+        fs::create_dir_all(root.path().join("usr/share/containers/selinux")).unwrap();
+        fs::write(root.path().join(CONTEXTS), "process = \"d:e:f:s0\"\n").unwrap();
+        assert_eq!(policy(root.path()).process, "d:e:f:s0");
+    }
+}
