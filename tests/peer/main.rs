@@ -13,9 +13,9 @@ use gantry_tests::suite::{self, Subject};
 fn go_suite_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
+    let guarded = registry.guarded()?;
     let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
     let before = containerd.snapshot()?;
-    let guarded = registry.guarded()?;
     containerd.trust(&guarded.host())?;
     let subject = Subject {
         socket: &containerd.socket(),
