@@ -6,6 +6,7 @@ pub(crate) mod create;
 mod devices;
 pub(crate) mod hooks;
 pub(crate) mod image_mounts;
+mod image_volumes;
 pub(crate) mod labels;
 mod merged;
 mod propagation;

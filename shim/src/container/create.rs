@@ -10,7 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, bundle, devices, image_mounts, labels, propagation, reserved, target};
+use super::{START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target};
 use crate::cdi;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
@@ -131,8 +131,11 @@ fn make(
     start.cgroup = Some(cgroup.target());
     start.log_path.clone_from(&log_path);
     start.record_dir = folder.display().to_string();
-    start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
+    let taken = config.mounts.iter().map(|mount| spec::container::cleaned(&mount.container_path)).collect();
+    let of = (node.images.layers_dir(), layers.as_slice());
+    start.mounts.extend(image_volumes::make(&image.config.volumes, &taken, of, folder)?);
+    start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
     let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;

@@ -127,8 +127,8 @@ fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
     }
 }
 
-/// The path without `.` and `..`, by its words alone, as runc cleans a working folder.
-fn cleaned(path: &str) -> String {
+/// The path without `.` and `..`, by its words alone, as runc cleans a working folder and containerd an image's volume.
+pub(crate) fn cleaned(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
