@@ -127,7 +127,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         let live = record.boot_id == node.boot_id && !record.stopped;
         let state = if live { SandboxState::Starting } else { SandboxState::NotReady };
         let name = record.pod.reserved();
-        node.store.names.reserve(&name, &record.id)?.keep();
+        node.store.names.restore("sandbox", &name, &record.id, &record.request)?;
         node.store.add_sandbox(Arc::new(Sandbox::new(record, folder, state)));
     }
     for folder in folders(&node.config.root.join("containers"))? {
@@ -139,10 +139,8 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
             }
         };
         let state = state_on_disk(node, &folder, &record)?;
-        node.store
-            .names
-            .reserve(&container::reserved(&record.name, record.attempt, &record.sandbox_id), &record.id)?
-            .keep();
+        let name = container::reserved(&record.name, record.attempt, &record.sandbox_id);
+        node.store.names.restore("container", &name, &record.id, &record.request)?;
         node.store.add_container(Arc::new(Container::new(record, folder, state)));
     }
     Ok(())
