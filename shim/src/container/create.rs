@@ -56,6 +56,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         Claim::Done(id) if is_created(&node, &id) => return Ok(id),
         Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
     };
+    failpoint!("create.named"?);
     // Before anything is made: from here to RemoveContainer the image's layers stay.
     let (image, pin) = node.images.pin(&named, &id).ok_or_else(|| Error::NoImage(named.clone()))?;
     let folder = node.container_folder(&id);
@@ -82,6 +83,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let id = record.id.clone();
     node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
     reservation.keep();
+    failpoint!("create.kept");
     feed::announce(&node, feed::Kind::ContainerCreatedEvent, &id, &sandbox.id);
     Ok(id)
 }
@@ -120,6 +122,7 @@ fn make(
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
+    failpoint!("create.folders"?);
     let accounts = accounts::read(node.images.layers_dir(), &layers, &folder.join("root"))?;
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
     let mut start = checked.start(config, &image.config, &user, sandbox)?;
@@ -149,6 +152,7 @@ fn make(
     bundle::write(&mut start, config, sandbox, folder)?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
+    failpoint!("create.planned"?);
     let record = ContainerRecord {
         log_path,
         stop_signal,
@@ -157,6 +161,7 @@ fn make(
         ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;
+    failpoint!("create.record"?);
     Ok(record)
 }
 

@@ -52,6 +52,7 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let record = new_record(&node, &id, &spec, asked);
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
+    failpoint!("run.named");
     let _operation = sandbox.operation.lock().await;
     match make(&node, &sandbox, &spec).await {
         Ok(()) => {
@@ -128,32 +129,42 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         let network = network::plan(node, &sandbox.record(), spec)?;
         // Recorded before it is made: after a crash the teardown knows what to look for.
         sandbox.update(|record| record.network = Some(network.clone()))?;
+        failpoint!("run.network-planned"?);
         {
             let _stage = sandbox.spans.stage("netns");
             network::make_netns(network.netns.clone()).await?;
         }
+        failpoint!("run.netns"?);
         let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
+        failpoint!("run.attached"?);
         sandbox.update(|record| {
             if let Some(network) = &mut record.network {
                 network.result = Some(result);
             }
         })?;
+        failpoint!("run.network-recorded"?);
         Ok::<(), Error>(())
     };
     let monitored = async {
         let (client, process) = launch::start(node, &sandbox.id).await?;
         sandbox.set_monitor(Some(client));
+        failpoint!("run.monitor-started"?);
         sandbox.update(|record| record.monitor = Some(process))?;
+        failpoint!("run.monitor-recorded"?);
         let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
         let job = move || cgroups(&layout, &record, &limits);
-        Ok::<Cgroup, Error>(tokio::task::spawn_blocking(job).await??)
+        let cgroup = tokio::task::spawn_blocking(job).await??;
+        failpoint!("run.cgroups"?);
+        Ok::<Cgroup, Error>(cgroup)
     };
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
     let (networked, monitored) = tokio::join!(networked, monitored);
     networked?;
     let cgroup = monitored?;
     start_pause(node, sandbox, spec, &cgroup).await?;
+    failpoint!("run.pause-recorded"?);
     sandbox.update(|record| record.complete = true)?;
+    failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
     for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
         feed::announce(node, kind, &sandbox.id, &sandbox.id);
@@ -176,8 +187,11 @@ fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
     let wrap = |path: &std::path::Path, source| Error::Files { what: "make", path: path.to_owned(), source };
     let root = sandbox.folder.join("root");
     fs::create_dir_all(&root).map_err(|source| wrap(&root, source))?;
+    failpoint!("run.folder"?);
     record::write(&sandbox.folder, &sandbox.record())?;
+    failpoint!("run.record"?);
     files::write(&sandbox.folder, spec)?;
+    failpoint!("run.files"?);
     if !spec.log_directory.is_empty() {
         let folder = std::path::Path::new(&spec.log_directory);
         fs::create_dir_all(folder).map_err(|source| wrap(folder, source))?;
@@ -223,6 +237,7 @@ async fn start_pause(
         ..labelled(node, spec, &sandbox.record().process_label)
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
+    failpoint!("run.pause-started");
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
     sandbox.update(|record| record.pause = Some(process))?;
     Ok(())

@@ -296,6 +296,7 @@ pub(crate) fn write<T: Serialize>(folder: &Path, record: &T) -> Result<(), Error
     let wrap = |source| Error::Write { path: path.clone(), source };
     let bytes = serde_json::to_vec_pretty(record).map_err(|source| wrap(source.into()))?;
     fs::write(&temporary, bytes).map_err(wrap)?;
+    failpoint!("record.written");
     fs::rename(&temporary, &path).map_err(wrap)
 }
 
