@@ -24,10 +24,10 @@ macro_rules! failpoint {
     ($($any:tt)*) => {};
 }
 
-#[cfg(all(feature = "failpoints", feature = "runtime"))]
-pub(crate) use wired::variable;
 #[cfg(feature = "failpoints")]
-pub(crate) use wired::{Injected, reach};
+pub(crate) use wired::reach;
+#[cfg(all(feature = "failpoints", feature = "runtime"))]
+pub(crate) use wired::{Injected, variable};
 
 #[cfg(feature = "failpoints")]
 mod wired {
@@ -70,7 +70,7 @@ mod wired {
                 // As kill -9 from outside: nothing is written, nothing is dropped.
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-                hold(&reached)
+                hold(&reached);
             }
             "fail" => return Err(Injected(name)),
             _ => hold(&reached),

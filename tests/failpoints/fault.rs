@@ -153,6 +153,39 @@ impl Bed {
         self.go_on(life, row.step.after())
     }
 
+    /// Two calls remove one pod; how often its end is told.
+    pub(crate) fn removed_twice_at_once(&mut self) -> Result<usize> {
+        let mut life = Life::new(&self.image, &self.node.logs());
+        self.make(&mut life, Step::Run)?;
+        let mut events = self.node.cri().events()?;
+        self.set("remove.folder", "stall")?;
+        let call = life.call(Step::RemovePod)?;
+        let first = Flight::start(self.node.socket(), call.clone());
+        self.await_reached("remove.folder")?;
+        let second = Flight::start(self.node.socket(), call);
+        // One that asks only after the first is done finds nothing to do: that says nothing, and is no failure.
+        self.node.cri().version(cri::VersionRequest::default())?;
+        self.release("remove.folder")?;
+        first.land()??;
+        second.land()??;
+        let removed = std::mem::take(&mut life.sandbox);
+        // What comes after it was told after it.
+        self.make(&mut life, Step::Run)?;
+        let mut told = 0;
+        loop {
+            let event = events.receive()?.context("the stream ended")?;
+            let kind = event.container_event_type();
+            if event.container_id == removed && kind == cri::ContainerEventType::ContainerDeletedEvent {
+                told += 1;
+            } else if event.container_id == life.sandbox {
+                break;
+            }
+        }
+        drop(events);
+        self.remove_all()?;
+        Ok(told)
+    }
+
     fn restart(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
         if fault == Fault::KillRuntime {
             self.set(row.site, "crash")?;

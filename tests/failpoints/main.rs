@@ -49,6 +49,12 @@ fn programs_that_are_shipped_have_no_place() -> Result<()> {
 }
 
 #[test]
+fn rt_4_a_removal_that_is_asked_for_twice_at_once_is_told_once() -> Result<()> {
+    ensure!(Bed::new()?.removed_twice_at_once()? == 1, "not told once");
+    Ok(())
+}
+
+#[test]
 fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again() -> Result<()> {
     let sites = sites()?;
     let mut failed = Vec::new();

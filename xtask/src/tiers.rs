@@ -239,15 +239,16 @@ fn static_checks() -> Counts {
     let programs = ["--package", "gantry-shim", "--no-default-features", "--features", "programs"];
     let mut clippy_programs = sh::cargo(&["clippy"]);
     clippy_programs.args(programs).args(["--lib", "--bins", "--", "--deny", "warnings"]);
-    let mut clippy_containerd = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry"]);
-    clippy_containerd.args(["--features", "containerd", "--all-targets", "--", "--deny", "warnings"]);
+    let mut clippy_features = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry-shim"]);
+    clippy_features.args(["--package", "gantry", "--features", "gantry/containerd,gantry/failpoints"]);
+    clippy_features.args(["--all-targets", "--", "--deny", "warnings"]);
     for (what, mut command) in [
         ("fmt", sh::cargo(&["fmt", "--all", "--check"])),
         ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
         // Tests that no plain `cargo test` runs are not among `--all-targets`.
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
-        ("clippy of the feature containerd", clippy_containerd),
+        ("clippy of the features containerd and failpoints", clippy_features),
         ("licences, bans and sources of dependencies", deny),
     ] {
         counts += Counts::check(what, sh::run(&mut command));
