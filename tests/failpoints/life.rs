@@ -9,6 +9,7 @@ use gantry_proto::cri;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_tests::cri::Cri;
+use gantry_tests::pod;
 use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -69,9 +70,9 @@ impl Step {
 #[derive(Debug, Clone)]
 pub(crate) enum Call {
     RemoveImage(cri::RemoveImageRequest),
-    Pull(cri::PullImageRequest),
-    Run(cri::RunPodSandboxRequest),
-    Create(cri::CreateContainerRequest),
+    Pull(Box<cri::PullImageRequest>),
+    Run(Box<cri::RunPodSandboxRequest>),
+    Create(Box<cri::CreateContainerRequest>),
     Start(cri::StartContainerRequest),
     Update(cri::UpdateContainerResourcesRequest),
     Stop(cri::StopContainerRequest),
@@ -90,12 +91,12 @@ impl Call {
         let none = String::new;
         match self {
             Call::RemoveImage(asked) => images.remove_image(asked).await.map(|_| none()),
-            Call::Pull(asked) => images.pull_image(asked).await.map(|_| none()),
+            Call::Pull(asked) => images.pull_image(*asked).await.map(|_| none()),
             Call::Run(asked) => {
-                runtime.run_pod_sandbox(asked).await.map(|answer| answer.into_inner().pod_sandbox_id)
+                runtime.run_pod_sandbox(*asked).await.map(|answer| answer.into_inner().pod_sandbox_id)
             }
             Call::Create(asked) => {
-                runtime.create_container(asked).await.map(|answer| answer.into_inner().container_id)
+                runtime.create_container(*asked).await.map(|answer| answer.into_inner().container_id)
             }
             Call::Start(asked) => runtime.start_container(asked).await.map(|_| none()),
             Call::Update(asked) => runtime.update_container_resources(asked).await.map(|_| none()),
@@ -183,15 +184,18 @@ impl Life {
         let (sandbox, container) = (self.sandbox.clone(), self.container.clone());
         Ok(match step {
             Step::RemoveImage => Call::RemoveImage(cri::RemoveImageRequest { image: self.image() }),
-            Step::Pull => Call::Pull(cri::PullImageRequest { image: self.image(), ..Default::default() }),
+            Step::Pull => {
+                Call::Pull(Box::new(cri::PullImageRequest { image: self.image(), ..Default::default() }))
+            }
             Step::Run => {
-                Call::Run(cri::RunPodSandboxRequest { config: Some(self.pod()), ..Default::default() })
+                let config = Some(self.pod());
+                Call::Run(Box::new(cri::RunPodSandboxRequest { config, ..Default::default() }))
             }
             Step::Create => {
-                let config =
-                    gantry_tests::pod::container_config("main", &self.image, &["/workload", "count", "0"]);
+                let config = pod::container_config("main", &self.image, &["/workload", "count", "0"]);
                 let (config, sandbox_config) = (Some(config), Some(self.pod()));
-                Call::Create(cri::CreateContainerRequest { pod_sandbox_id: sandbox, config, sandbox_config })
+                let asked = cri::CreateContainerRequest { pod_sandbox_id: sandbox, config, sandbox_config };
+                Call::Create(Box::new(asked))
             }
             Step::Start => Call::Start(cri::StartContainerRequest { container_id: container }),
             Step::Update => {
