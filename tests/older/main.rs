@@ -124,7 +124,10 @@ impl Adopted {
 
 /// The refusal names what is asked for, both versions and the remedy.
 fn assert_too_old<T: std::fmt::Debug>(answer: Result<T, Status>, theirs: u32, what: &str) {
-    let refused = answer.expect_err(what);
+    let refused = match answer {
+        Err(refused) => refused,
+        Ok(answer) => panic!("{what} was not refused: {answer:?}"),
+    };
     let words = format!("speaks protocol {theirs}, and {what} needs");
     assert!(refused.message().contains(&words), "{refused:?}");
     assert!(refused.message().contains("recreate it"), "{refused:?}");
