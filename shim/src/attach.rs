@@ -16,10 +16,11 @@ use tokio::sync::oneshot;
 use crate::container;
 use crate::descriptors;
 use crate::error::Error;
+use crate::exec::monitor_of;
 use crate::exec::terminal::Terminal;
-use crate::exec::{fresh_id, monitor_of};
 use crate::monitor_client::Told;
 use crate::node::Node;
+use crate::node::new_id;
 use crate::store::Container;
 
 /// The way to a container's stdin.
@@ -80,7 +81,7 @@ pub(crate) async fn attach(
         descriptors.push(theirs.into());
         socket = Some(OwnedFd::from(ours));
     }
-    let id = fresh_id()?;
+    let id = new_id()?;
     let op = request::Op::Attach(monitor::Attach {
         id: id.clone(),
         container_id: container.id.clone(),

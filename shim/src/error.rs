@@ -120,6 +120,9 @@ pub enum Error {
     /// A task of ours ended by panic.
     #[error("a task of the runtime ended early")]
     Task(#[from] tokio::task::JoinError),
+    #[cfg(feature = "failpoints")]
+    #[error(transparent)]
+    Injected(#[from] crate::failpoint::Injected),
     /// The operation failed, and so did part of undoing it.
     #[error("{failure}; cleaning up failed too: {cleanup}")]
     Undo { failure: Box<Error>, cleanup: String },

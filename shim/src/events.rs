@@ -113,8 +113,13 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
 pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
     kill(&node, vec![sandbox.record().pause_cgroup()]).await;
+    failpoint!("lost.killed");
     end_rest(&node, &sandbox.id).await;
+    failpoint!("lost.ended");
     lost(&node, &sandbox);
+    // A start that the monitor had still answered moves its container on, and then looks at the sandbox:
+    // it finds it lost, or is found here.
+    end_rest(&node, &sandbox.id).await;
 }
 
 async fn kill(node: &Node, paths: Vec<String>) {

@@ -113,7 +113,7 @@ pub(crate) fn monitor_of(node: &Node, container: &Container) -> Result<MonitorCl
 /// The step that failed.
 pub(crate) async fn spawn(node: &Node, container: &Arc<Container>, wanted: Wanted) -> Result<Exec, Error> {
     let client = monitor_of(node, container)?;
-    let id = fresh_id()?;
+    let id = new_id()?;
     prepare(client, id, container, wanted).await?.start().await
 }
 
@@ -204,10 +204,6 @@ impl Prepared {
     }
 }
 
-pub(crate) fn fresh_id() -> Result<String, Error> {
-    new_id().map_err(|source| Error::Files { what: "get randomness for", path: "an id".into(), source })
-}
-
 /// The exec's process: all of the container's but the program, and what only a start needs.
 fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartContainer {
     let mut process = StartContainer {
@@ -257,7 +253,7 @@ async fn run_to_end(
     gone: oneshot::Receiver<Infallible>,
 ) -> Result<cri::ExecSyncResponse, Error> {
     let client = monitor_of(node, container)?;
-    let prepared = prepare(client.clone(), fresh_id()?, container, wanted).await?;
+    let prepared = prepare(client.clone(), new_id()?, container, wanted).await?;
     let id = prepared.id.clone();
     let over = async {
         let late = async {

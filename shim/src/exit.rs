@@ -89,6 +89,7 @@ impl ExitRecord {
         let wrap = |source| Error::Write { path: path.clone(), source };
         let bytes = serde_json::to_vec(self).map_err(|source| wrap(source.into()))?;
         fs::write(&temporary, bytes).map_err(wrap)?;
+        failpoint!("exit.written");
         fs::rename(&temporary, &path).map_err(wrap)
     }
 

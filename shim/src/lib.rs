@@ -2,6 +2,9 @@
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
 //! the programs in `bin/` (monitor, pause, unpack), which build it without `runtime`.
 
+#[macro_use]
+mod failpoint;
+
 pub mod descriptors;
 pub mod exit;
 pub mod init;

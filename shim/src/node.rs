@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
+use crate::error::Error;
 use crate::feed::Feed;
 use crate::image::Images;
 use crate::monitor_client::Event;
@@ -159,8 +160,10 @@ impl Node {
 ///
 /// # Errors
 /// When the kernel gives no randomness.
-pub(crate) fn new_id() -> io::Result<String> {
+pub(crate) fn new_id() -> Result<String, Error> {
     let mut bytes = [0u8; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|errno| {
+        Error::Files { what: "get randomness for", path: "an id".into(), source: errno.into() }
+    })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

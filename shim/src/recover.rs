@@ -48,6 +48,7 @@ const SIGKILL: i32 = 9;
 /// A record that can't be read: serving without it would let the kubelet start a twin.
 pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     load(node)?;
+    failpoint!("recover.loaded");
     if let Err(error) = stuck::resume(node) {
         tracing::warn!("look for monitors that hung: {error}");
     }
@@ -58,6 +59,7 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     while let Some(ended) = found.join_next().await {
         ended?;
     }
+    failpoint!("recover.found");
     let mut leftovers = reboot::settle(node);
     for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
         leftovers.spawn(undo(node.clone(), sandbox));
@@ -67,6 +69,7 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
         tracing::warn!("serving while {} leftovers of earlier lives are being freed", leftovers.len());
     }
     leftovers.detach_all();
+    failpoint!("recover.done");
     Ok(())
 }
 
@@ -127,7 +130,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         let live = record.boot_id == node.boot_id && !record.stopped;
         let state = if live { SandboxState::Starting } else { SandboxState::NotReady };
         let name = record.pod.reserved();
-        node.store.names.reserve(&name, &record.id)?.keep();
+        node.store.names.restore("sandbox", &name, &record.id, &record.request)?;
         node.store.add_sandbox(Arc::new(Sandbox::new(record, folder, state)));
     }
     for folder in folders(&node.config.root.join("containers"))? {
@@ -139,10 +142,8 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
             }
         };
         let state = state_on_disk(node, &folder, &record)?;
-        node.store
-            .names
-            .reserve(&container::reserved(&record.name, record.attempt, &record.sandbox_id), &record.id)?
-            .keep();
+        let name = container::reserved(&record.name, record.attempt, &record.sandbox_id);
+        node.store.names.restore("container", &name, &record.id, &record.request)?;
         node.store.add_container(Arc::new(Container::new(record, folder, state)));
     }
     Ok(())
@@ -224,6 +225,7 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         Ok(Err(error)) => return Err(error.into()),
         Err(_) => return Err(Error::MonitorStuck { id: sandbox.id.clone(), seconds: GREETING.as_secs() }),
     };
+    failpoint!("recover.greeted");
     sandbox.set_monitor(Some(client));
     for running in &welcome.running {
         let Ok(container) = node.store.container(&running.id) else { continue };

@@ -27,6 +27,7 @@ mod ports;
 mod pulls;
 mod reboot;
 mod restart;
+mod retries;
 mod seccomp;
 mod stats;
 mod unpacker;

@@ -1,6 +1,7 @@
 //! A blocking CRI client over the runtime's unix socket. Owns the connection, which comes back by
 //! itself after a restart of the runtime; never retries a call. Called by tests and `pod`.
 
+use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,6 +48,25 @@ impl Cri {
             tokio,
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
             image: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+        })
+    }
+}
+
+impl Cri {
+    /// Makes a call with the two clients, and gives it up when `gone` ends first: None then.
+    pub fn until<T, F: Future<Output = T>>(
+        &self,
+        gone: impl Future<Output = ()>,
+        call: impl FnOnce(RuntimeServiceClient<Channel>, ImageServiceClient<Channel>) -> F,
+    ) -> Option<T> {
+        let call = call(self.runtime.clone(), self.image.clone());
+        self.tokio.block_on(async {
+            tokio::select! {
+                // Cancelling it is the purpose.
+                answer = call => Some(answer),
+                // Nobody asks for it again.
+                () = gone => None,
+            }
         })
     }
 }

@@ -4,6 +4,7 @@
 //! that need root (`tests/kernel`, `tests/cri`, `tests/standalone`) and by `cargo xtask`.
 
 pub mod bench;
+pub mod churn;
 pub mod cluster;
 pub mod containerd;
 pub mod cri;

@@ -118,8 +118,12 @@ impl Roots {
     /// # Errors
     /// When the programs are not built.
     pub fn flags(&self) -> Result<Vec<String>> {
+        Ok(self.flags_with(&place::bin_dir()?))
+    }
+
+    fn flags_with(&self, programs: &Path) -> Vec<String> {
         let at = |flag: &str, name: &str| format!("--{flag}={}", self.path(name).display());
-        Ok(vec![
+        vec![
             at("root", "root"),
             at("state", "state"),
             at("cni-conf-dir", "net.d"),
@@ -129,8 +133,8 @@ impl Roots {
             at("registry-hosts-dir", "certs.d"),
             at("cdi-spec-dirs", "cdi"),
             format!("--cgroup-root=/{}", self.tag),
-            format!("--programs-dir={}", place::bin_dir()?.display()),
-        ])
+            format!("--programs-dir={}", programs.display()),
+        ]
     }
 
     /// What must be clean when the node's pods are gone. The pulled images' layers stay, as does
@@ -161,10 +165,33 @@ impl Drop for Roots {
     }
 }
 
+/// Which programs a node runs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// Of the runtime.
+    pub gantry: PathBuf,
+    /// Of the monitor, pause and the unpacker.
+    pub folder: PathBuf,
+    /// Variables of the runtime beyond those of the test.
+    pub variables: Vec<(String, PathBuf)>,
+}
+
+impl Programs {
+    /// Those under test.
+    ///
+    /// # Errors
+    /// When they are not built.
+    pub fn built() -> Result<Self> {
+        let folder = place::bin_dir()?;
+        Ok(Programs { gantry: folder.join("gantry"), folder, variables: Vec::new() })
+    }
+}
+
 /// A running `gantry runtime`.
 #[derive(Debug)]
 pub struct Node {
     child: Option<Child>,
+    programs: Programs,
     cri: Cri,
     flags: Vec<String>,
     // Last: its drop sweeps what the process leaves.
@@ -185,10 +212,27 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_on(roots: Roots) -> Result<Self> {
+        Self::start_with(roots, Programs::built()?)
+    }
+
+    /// Starts other programs than those under test.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_with(roots: Roots, programs: Programs) -> Result<Self> {
         let cri = Cri::new(&roots.path("cri.sock"))?;
-        let mut node = Node { child: None, cri, flags: Vec::new(), roots };
+        let mut node = Node { child: None, programs, cri, flags: Vec::new(), roots };
         node.restart()?;
         Ok(node)
+    }
+
+    /// Starts the runtime again, of other programs from now on.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn restart_of(&mut self, programs: Programs) -> Result<()> {
+        self.programs = programs;
+        self.restart()
     }
 
     /// Starts the runtime again with more flags, from now on.
@@ -228,10 +272,11 @@ impl Node {
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
         let log = self.open_log()?;
-        let child = Command::new(place::bin_dir()?.join("gantry"))
+        let child = Command::new(&self.programs.gantry)
             .arg("runtime")
             .arg(format!("--socket=unix://{}", self.roots.path("cri.sock").display()))
-            .args(self.roots.flags()?)
+            .args(self.roots.flags_with(&self.programs.folder))
+            .envs(self.programs.variables.clone())
             .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

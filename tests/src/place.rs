@@ -16,6 +16,12 @@ pub const VM_MARK: &str = "/gantry-vm";
 /// Set where the cgroup hierarchies belong to the tests alone.
 pub const OWN_CGROUPS: &str = "GANTRY_OWN_CGROUPS";
 
+/// Below the folder of programs: the same programs with failpoints.
+pub const FAILPOINTS: &str = "failpoints";
+
+/// Below the folder of programs: a folder `vN` for each protocol, the same programs with the monitor of then.
+pub const OLDER: &str = "older";
+
 const RUN_IT: &str = "run it through `cargo xtask test --tier kernel`";
 
 /// The folder of the programs under test.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use gantry_tests::place;
 
 use crate::sh;
 
@@ -18,13 +19,49 @@ pub(crate) const BESIDE: [&str; 4] = ["gantry-monitor", "gantry-pause", "gantry-
 
 /// Builds everything and returns the folder it lies in.
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
+    let folder = compile(release, &[], "programs")?;
+    install_all(&folder)?;
+    println!("built {} and {} beside it", folder.join("gantry").display(), BESIDE.join(", "));
+    Ok(folder)
+}
+
+/// As `build`, and once more with failpoints into the folder `failpoints` beside it all.
+pub(crate) fn with_failpoints() -> Result<PathBuf> {
+    let folder = compile(false, &["--features", "gantry/failpoints"], "programs,failpoints")?;
+    let wired = folder.join(place::FAILPOINTS);
+    std::fs::create_dir_all(&wired).with_context(|| format!("make {}", wired.display()))?;
+    install(&folder.join("gantry"), &wired.join("gantry"))?;
+    install_all(&wired)?;
+    // Last: what cargo leaves in its own place must be what is shipped.
+    build(false)
+}
+
+fn install_all(folder: &Path) -> Result<()> {
+    for program in BESIDE {
+        install(&sh::target_dir().join(TARGET).join("tiny").join(program), &folder.join(program))?;
+    }
+    Ok(())
+}
+
+/// Builds one static program of another checkout; its own lock file and toolchain count.
+pub(crate) fn static_program(checkout: &Path, target: &Path, name: &str) -> Result<PathBuf> {
+    let args = ["build", "--locked", "--profile", "tiny", "--target", TARGET, "--package", "gantry-shim"];
+    let mut command = sh::cargo(&args);
+    command.args(["--no-default-features", "--features", "programs", "--bin", name]).current_dir(checkout);
+    sh::run(command.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", STATIC_FLAGS))?;
+    Ok(target.join(TARGET).join("tiny").join(name))
+}
+
+/// Leaves the static programs where cargo puts them, and returns the folder of gantry.
+fn compile(release: bool, more: &[&str], programs: &str) -> Result<PathBuf> {
     let mut args = vec!["build", "--package", "gantry"];
+    args.extend(more);
     if release {
         args.push("--release");
     }
     sh::run(&mut sh::cargo(&args))?;
     for package in [
-        &["gantry-shim", "--no-default-features", "--features", "programs", "--bin", "gantry-monitor"][..],
+        &["gantry-shim", "--no-default-features", "--features", programs, "--bin", "gantry-monitor"][..],
         &["gantry-workload"][..],
     ] {
         let mut args = vec!["build", "--profile", "tiny", "--target", TARGET, "--package"];
@@ -34,13 +71,7 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
         }
         sh::run(sh::cargo(&args).env("RUSTFLAGS", STATIC_FLAGS))?;
     }
-    let target = sh::target_dir();
-    let folder = target.join(if release { "release" } else { "debug" });
-    for program in BESIDE {
-        install(&target.join(TARGET).join("tiny").join(program), &folder.join(program))?;
-    }
-    println!("built {} and {} beside it", folder.join("gantry").display(), BESIDE.join(", "));
-    Ok(folder)
+    Ok(sh::target_dir().join(if release { "release" } else { "debug" }))
 }
 
 /// Test programs in Go: the other implementations that ours are held against.
@@ -59,7 +90,7 @@ pub(crate) fn in_go(folder: &Path) -> Result<()> {
 }
 
 /// Copies by rename: a monitor that runs from the old file goes on undisturbed.
-fn install(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn install(from: &Path, to: &Path) -> Result<()> {
     let at = || format!("copy {} to {}", from.display(), to.display());
     let fresh = to.with_extension("new");
     std::fs::copy(from, &fresh).with_context(at)?;

@@ -23,6 +23,8 @@ pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
 pub(crate) const ENDURE: [Target; 1] = [("gantry-tests", "endure")];
+pub(crate) const FAILPOINTS: [Target; 1] = [("gantry-tests", "failpoints")];
+pub(crate) const OLDER: [Target; 1] = [("gantry-tests", "older")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 
 /// A built test binary.

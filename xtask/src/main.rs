@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|fuzz|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -6,6 +6,7 @@
 mod bench;
 mod build;
 mod cell;
+mod churn;
 mod cluster;
 mod conformance;
 mod cpio;
@@ -13,6 +14,7 @@ mod demo;
 mod fuzz;
 mod kernel;
 mod leakcheck;
+mod older;
 mod sh;
 mod summary;
 mod tiers;
@@ -108,6 +110,11 @@ enum Task {
     },
     /// Feeds parsers of foreign bytes with whatever breaks them (as root)
     Fuzz(fuzz::Wanted),
+    /// Makes and removes pods for minutes while runtimes and monitors are killed and calls are given up (as root)
+    Churn(churn::Asked),
+    /// The churn's own half, inside its namespaces
+    #[command(hide = true)]
+    ChurnInside(churn::Asked),
     /// Builds the Go programs that tests and benches need: containerd, runc, CNI plugins, the CRI suite
     Peers,
     /// Measures beside containerd, in one run (as root)
@@ -161,6 +168,8 @@ fn main() -> ExitCode {
         Task::ClusterInside(asked) => cluster::inside(&asked),
         Task::ImagesInside { suites } => cluster::images(suites),
         Task::Fuzz(wanted) => fuzz::run(&wanted),
+        Task::Churn(asked) => churn::outside(&asked),
+        Task::ChurnInside(asked) => churn::inside(&asked),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
-use crate::{build, conformance, demo, fuzz, kernel, sh, vm};
+use crate::{build, churn, conformance, demo, fuzz, kernel, older, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,6 +25,8 @@ pub(crate) enum Tier {
     Vm,
     /// `gantry runtime` as a process of its own, through its socket
     Cri,
+    /// Kills, calls given up and failures at every durable step
+    Failpoints,
     /// `gantry run` and the commands beside it
     Standalone,
     /// `cargo xtask demo`
@@ -39,12 +41,25 @@ pub(crate) enum Tier {
     Conformance,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
+    /// Pods whose monitor speaks an earlier protocol; only with --full or by name
+    Older,
+    /// Five minutes of pods, kills and calls given up; only with --full or by name
+    Churn,
     /// Each fuzz target for a minute; only with --full or by name
     Fuzz,
 }
 
-const ALL: [Tier; 8] =
-    [Tier::Static, Tier::Unit, Tier::Kernel, Tier::Vm, Tier::Cri, Tier::Standalone, Tier::Demo, Tier::Smoke];
+const ALL: [Tier; 9] = [
+    Tier::Static,
+    Tier::Unit,
+    Tier::Kernel,
+    Tier::Failpoints,
+    Tier::Vm,
+    Tier::Cri,
+    Tier::Standalone,
+    Tier::Demo,
+    Tier::Smoke,
+];
 
 impl Tier {
     /// Seconds it may take with a warm target folder; a cold one builds for up to ten minutes more.
@@ -54,6 +69,9 @@ impl Tier {
             Tier::Kernel => 300,
             Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
+            Tier::Failpoints => 240,
+            Tier::Older => 120,
+            Tier::Churn => 420,
             Tier::Demo => 120,
             Tier::Smoke => 240,
             Tier::Cluster => 420,
@@ -87,6 +105,9 @@ impl Tier {
                 gantry_tests::peers::Programs::build_suite()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
+            Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &build::with_failpoints()?, filter),
+            Tier::Older => kernel::on_host(&kernel::OLDER, &older::programs()?, filter),
+            Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::Asked::short()))),
             Tier::Standalone => {
                 gantry_tests::debian::fetch()?;
                 gantry_tests::go::upstream_plugins()?;
@@ -137,11 +158,12 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot --test failpoints --test older -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 5] = [Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure, Tier::Fuzz];
+const LONG: [Tier; 7] =
+    [Tier::Older, Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure, Tier::Fuzz, Tier::Churn];
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
 pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {
@@ -217,15 +239,16 @@ fn static_checks() -> Counts {
     let programs = ["--package", "gantry-shim", "--no-default-features", "--features", "programs"];
     let mut clippy_programs = sh::cargo(&["clippy"]);
     clippy_programs.args(programs).args(["--lib", "--bins", "--", "--deny", "warnings"]);
-    let mut clippy_containerd = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry"]);
-    clippy_containerd.args(["--features", "containerd", "--all-targets", "--", "--deny", "warnings"]);
+    let mut clippy_features = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry-shim"]);
+    clippy_features.args(["--package", "gantry", "--features", "gantry/containerd,gantry/failpoints"]);
+    clippy_features.args(["--all-targets", "--", "--deny", "warnings"]);
     for (what, mut command) in [
         ("fmt", sh::cargo(&["fmt", "--all", "--check"])),
         ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
         // Tests that no plain `cargo test` runs are not among `--all-targets`.
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
         ("clippy of the static programs", clippy_programs),
-        ("clippy of the feature containerd", clippy_containerd),
+        ("clippy of the features containerd and failpoints", clippy_features),
         ("licences, bans and sources of dependencies", deny),
     ] {
         counts += Counts::check(what, sh::run(&mut command));

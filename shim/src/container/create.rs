@@ -22,9 +22,13 @@ use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
 use crate::spec::user::User;
+use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
 use crate::store::{Container, ContainerState, SandboxState};
 use crate::timeline::unix_nanos;
+
+/// In errors.
+const KIND: &str = "container";
 
 /// Makes a container and returns its id.
 ///
@@ -43,13 +47,16 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     }
     target::resolve(&node.store, &mut config, &sandbox.id)?;
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
-    let id = new_id().map_err(|source| Error::Files {
-        what: "get randomness for",
-        path: "an id".into(),
-        source,
-    })?;
-    let reservation =
-        node.store.names.reserve(&reserved(&metadata.name, metadata.attempt, &sandbox.id), &id)?;
+    let id = new_id()?;
+    let name = reserved(&metadata.name, metadata.attempt, &sandbox.id);
+    let reservation = match node.store.names.claim(KIND, &name, &id, &fingerprint(&config)).await? {
+        Claim::Mine(reservation) => reservation,
+        // A caller that gave up waiting asks again: it gets the container that was made. One that has been
+        // started has a caller that knows it.
+        Claim::Done(id) if is_created(&node, &id) => return Ok(id),
+        Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
+    };
+    failpoint!("create.named"?);
     // Before anything is made: from here to RemoveContainer the image's layers stay.
     let (image, pin) = node.images.pin(&named, &id).ok_or_else(|| Error::NoImage(named.clone()))?;
     let folder = node.container_folder(&id);
@@ -76,8 +83,13 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let id = record.id.clone();
     node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
     reservation.keep();
+    failpoint!("create.kept");
     feed::announce(&node, feed::Kind::ContainerCreatedEvent, &id, &sandbox.id);
     Ok(id)
+}
+
+fn is_created(node: &Node, id: &str) -> bool {
+    node.store.container(id).is_ok_and(|container| matches!(container.state(), ContainerState::Created))
 }
 
 /// The images that the container needs.
@@ -110,6 +122,7 @@ fn make(
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
+    failpoint!("create.folders"?);
     let accounts = accounts::read(node.images.layers_dir(), &layers, &folder.join("root"))?;
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
     let mut start = checked.start(config, &image.config, &user, sandbox)?;
@@ -142,6 +155,7 @@ fn make(
     bundle::write(&mut start, config, sandbox, folder)?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
+    failpoint!("create.planned"?);
     let record = ContainerRecord {
         log_path,
         stop_signal,
@@ -150,6 +164,7 @@ fn make(
         ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;
+    failpoint!("create.record"?);
     Ok(record)
 }
 
@@ -279,6 +294,7 @@ fn new_record(
         gid: user.gid,
         groups: user.groups.clone(),
         resources: record::to_hex(&checked.linux_resources.encode_to_vec()),
+        request: fingerprint(config),
         started: None,
         start_failure: None,
     }

@@ -11,12 +11,13 @@ use prost::Message;
 use super::{START_FILE, hooks, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
+use crate::events;
 use crate::feed;
 use crate::node::Node;
 use crate::recover;
 use crate::spec::container::resources;
 use crate::store::record::{Process, StartFailure, Started};
-use crate::store::{Container, ContainerState, SandboxState};
+use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 
 /// How long the child may take to its program: a mount source on a dead network disk never answers.
@@ -52,6 +53,7 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             let (layout, owned) = (node.layout.clone(), container.clone());
             tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
         };
+        failpoint!("start.cgroup"?);
         if !start.pid_target.is_empty() {
             // It may have ended since create looked.
             target::check(&node.store, &start.pid_target, &sandbox.id)?;
@@ -67,30 +69,43 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
         Ok(started)
     };
     match attempt.await {
-        Ok(started) => {
-            let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
-            // First what stop and remove go by: the process runs, whatever becomes of the record. When it
-            // can't be opened it has ended already, and its exit is on its way, or here.
-            if let Ok(pidfd) = recover::open(process) {
-                container.set_state(ContainerState::Running(Arc::new(pidfd)));
-            }
-            let recorded =
-                container.update(|record| record.started = Some(Started { process, at: unix_nanos() }));
-            if let Err(error) = recorded {
-                super::stop::kill(&container).await?;
-                return Err(error.into());
-            }
-            if sandbox.state() != SandboxState::Ready {
-                // Stopped meanwhile: the teardown may have passed this container by.
-                super::stop::kill(&container).await?;
-                return Err(Error::SandboxNotReady(sandbox.id.clone()));
-            }
-            tracing::info!(container = container.id, pid = process.pid, "container started");
-            feed::announce(&node, feed::Kind::ContainerStartedEvent, &container.id, &container.sandbox_id);
-            Ok(())
-        }
+        Ok(started) => begun(&node, &sandbox, &container, &started).await,
         Err(error) => Err(fail(&node, &container, &error).await),
     }
+}
+
+/// Takes note of a container whose program runs.
+async fn begun(
+    node: &Arc<Node>,
+    sandbox: &Sandbox,
+    container: &Arc<Container>,
+    started: &gantry_proto::monitor::Started,
+) -> Result<(), Error> {
+    failpoint!("start.cloned");
+    let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
+    // First what stop and remove go by: the process runs, whatever becomes of the record. When it
+    // can't be opened it has ended already, and its exit is on its way, or here.
+    if let Ok(pidfd) = recover::open(process) {
+        container.set_state(ContainerState::Running(Arc::new(pidfd)));
+    }
+    let recorded = container.update(|record| record.started = Some(Started { process, at: unix_nanos() }));
+    if let Err(error) = recorded {
+        super::stop::kill(container).await?;
+        return Err(error.into());
+    }
+    failpoint!("start.recorded");
+    if sandbox.state() != SandboxState::Ready {
+        // Stopped meanwhile: the teardown may have passed this container by.
+        super::stop::kill(container).await?;
+        if sandbox.monitor().is_none() {
+            // So may have done who ended what its dead monitor had held.
+            events::end_rest(node, &sandbox.id).await;
+        }
+        return Err(Error::SandboxNotReady(sandbox.id.clone()));
+    }
+    tracing::info!(container = container.id, pid = process.pid, "container started");
+    feed::announce(node, feed::Kind::ContainerStartedEvent, &container.id, &container.sandbox_id);
+    Ok(())
 }
 
 /// Makes the cgroup with its limits and device filter, and reads back what create wrote.

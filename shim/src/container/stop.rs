@@ -37,6 +37,7 @@ pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), E
         if !container.told_to_stop.swap(true, Ordering::Relaxed) {
             send(container, &pidfd, container.record().stop_signal)?;
         }
+        failpoint!("stop.asked"?);
         if tokio::time::timeout(grace, container.ended()).await.is_ok() {
             return Ok(());
         }
@@ -51,6 +52,7 @@ pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), E
 pub(crate) async fn kill(container: &Container) -> Result<(), Error> {
     let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
     send(container, &pidfd, SIGKILL)?;
+    failpoint!("stop.killed"?);
     // Both arms are cancel-safe: they wait for what stays true.
     tokio::select! {
         () = container.ended() => Ok(()),
@@ -98,20 +100,27 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
 /// What could not be removed; the container stays listed then.
 pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Result<(), Error> {
     let _operation = container.operation.lock().await;
+    if node.store.container(&container.id).is_err() {
+        // The same was asked for before, and is done by now: it is told once.
+        return Ok(());
+    }
     kill(container).await?;
     let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
         Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;
         hooks::poststop(&owned);
+        failpoint!("remove.cgroup"?);
         crate::remove::tree(&owned.folder).map_err(|source| Error::Files {
             what: "remove",
             path: owned.folder.clone(),
             source,
         })?;
+        failpoint!("remove.container-folder"?);
         of.images.unpin(&owned.id);
         Ok::<(), Error>(())
     })
     .await??;
+    failpoint!("remove.unpinned"?);
     node.store.forget_container(&container.id);
     feed::announce(node, feed::Kind::ContainerDeletedEvent, &container.id, &container.sandbox_id);
     Ok(())

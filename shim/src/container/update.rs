@@ -37,6 +37,8 @@ pub(crate) async fn update(
             result => result?,
         }
     }
+    failpoint!("update.cgroup"?);
     container.update(|record| record.resources = record::to_hex(&merged.encode_to_vec()))?;
+    failpoint!("update.recorded"?);
     Ok(())
 }

@@ -96,6 +96,7 @@ impl Ingest {
         renamed
             .map_err(|errno| IngestError::Keep { path: place.to_owned(), source: Arc::new(errno.into()) })?;
         self.kept = true;
+        failpoint!("layer.moved");
         Ok(())
     }
 }

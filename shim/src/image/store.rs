@@ -235,7 +235,9 @@ impl Store {
         };
         let folder = fs::File::open(&self.layers_dir).map_err(io("open"))?;
         rustix::fs::syncfs(&folder).map_err(|errno| io("syncfs")(errno.into()))?;
+        failpoint!("flush.synced");
         self.disk.apply(pending.iter().map(|(_, change)| change))?;
+        failpoint!("flush.applied");
         let (last, _) = pending[pending.len() - 1];
         self.journal().forget(last)
     }

@@ -62,6 +62,7 @@ impl Monitor {
         let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
         let target = self.target_of(start)?;
         let spawned = spawn::container(start, namespaces, target, &self.null)?;
+        failpoint!("monitor.cloned");
         self.follow(child, spawned, start.stdin_once, reply_to)
     }
 
@@ -153,6 +154,7 @@ impl Monitor {
             return;
         };
         self.unwatch(report.token, report.pipe.as_fd());
+        failpoint!("monitor.ready");
         let result =
             report.verdict().and_then(|()| self.take_up(id, terminal).map_err(|error| failure(&error)));
         let nobodys = self.is_pause(id) && !self.connections.contains_key(&reply_to.0);
@@ -277,6 +279,7 @@ impl Monitor {
             }
             let Some(mut child) = self.forget(&id) else { continue };
             let Some(exited) = child.record() else { continue };
+            failpoint!("monitor.recorded");
             self.announce(&exited);
         }
     }

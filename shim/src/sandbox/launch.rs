@@ -63,8 +63,11 @@ pub(super) async fn start(node: &Arc<Node>, id: &str) -> Result<(MonitorClient, 
         command.args(["--cgroup", &folder]);
     }
     command.env_clear().current_dir("/");
+    #[cfg(feature = "failpoints")]
+    command.envs(crate::failpoint::variable());
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listener)).stderr(Stdio::from(log));
     let mut child = command.spawn().map_err(|source| launch_error(node, source))?;
+    failpoint!("launch.spawned");
     // Reaped here while this runtime lives, by init afterwards.
     drop(command);
     let owned = id.to_owned();
@@ -95,6 +98,7 @@ fn prepare(node: &Node, id: &str) -> Result<(UnixListener, fs::File, Cgroup), Er
         UnixListener::bind(short(&folder, id))
     };
     let listener = bind().map_err(|source| Error::Files { what: "bind the socket", path, source })?;
+    failpoint!("launch.bound"?);
     let path = node.sandbox_folder(id).join("monitor.log");
     let log = OpenOptions::new().create(true).append(true).open(&path).map_err(|source| Error::Files {
         what: "open",
@@ -103,6 +107,7 @@ fn prepare(node: &Node, id: &str) -> Result<(UnixListener, fs::File, Cgroup), Er
     })?;
     let cgroup = Cgroup::new(&node.layout, &node.monitor_cgroup(id))?;
     cgroup.create()?;
+    failpoint!("launch.cgroup"?);
     Ok((listener, log, cgroup))
 }
 

@@ -128,6 +128,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Resu
         let dirs = node.cni_dirs(network.external);
         let deleted =
             chain::del(&network.conflist, &attachment(&id, &network), &dirs).map_err(Error::Network);
+        failpoint!("network.deleted"?);
         let removed = gantry_cni::netns::remove(&network.netns).map_err(Error::Netns);
         deleted.and(removed)
     };

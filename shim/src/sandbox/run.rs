@@ -18,6 +18,7 @@ use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
 use crate::spec::selinux::Wanted;
+use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
@@ -28,50 +29,53 @@ const PAUSE_OOM_SCORE: i32 = -998;
 /// Bytes of a pod's /dev/shm, as containerd gives it.
 const SHM_SIZE: u64 = 64 << 20;
 
+/// In errors.
+const KIND: &str = "sandbox";
+
 /// Makes a sandbox and returns its id.
 ///
 /// # Errors
 /// The failed step; nothing is left behind, or the error says what is.
 pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> Result<String, Error> {
+    let asked = fingerprint(&request);
     let config = request.config.unwrap_or_default();
     let spec = SandboxSpec::new(config, &request.runtime_handler, &node.config.unset_seccomp())?;
-    if let Some(id) = finished_before(&node, &spec) {
-        return Ok(id);
-    }
-    let id = new_id().map_err(|source| Error::Files {
-        what: "get randomness for",
-        path: "an id".into(),
-        source,
-    })?;
-    let reservation = node.store.names.reserve(&spec.pod.reserved(), &id)?;
+    let id = new_id()?;
+    let name = spec.pod.reserved();
+    let reservation = match node.store.names.claim(KIND, &name, &id, &asked).await? {
+        Claim::Mine(reservation) => reservation,
+        // A caller that gave up waiting asks again: it gets the sandbox that was made.
+        Claim::Done(id) if is_ready(&node, &id) => return Ok(id),
+        Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
+    };
     let folder = node.sandbox_folder(&id);
-    let record = new_record(&node, &id, &spec);
+    let record = new_record(&node, &id, &spec, asked);
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
-    reservation.keep();
+    failpoint!("run.named");
     let _operation = sandbox.operation.lock().await;
     match make(&node, &sandbox, &spec).await {
         Ok(()) => {
+            reservation.keep();
             tracing::info!(sandbox = id, pod = sandbox.record().pod.name, "sandbox is ready");
             Ok(id)
         }
         Err(failure) => Err(match stop::teardown_and_forget(&node, &sandbox).await {
             Ok(()) => failure,
-            Err(cleanup) => Error::Undo { failure: Box::new(failure), cleanup: chain(&cleanup) },
+            Err(cleanup) => {
+                // Listed as not ready until somebody removes it.
+                reservation.keep();
+                Error::Undo { failure: Box::new(failure), cleanup: chain(&cleanup) }
+            }
         }),
     }
 }
 
-/// A caller that gave up waiting asks again with the same name: it gets the sandbox that was made.
-fn finished_before(node: &Node, spec: &SandboxSpec) -> Option<String> {
-    node.store
-        .sandboxes()
-        .into_iter()
-        .find(|sandbox| sandbox.state() == SandboxState::Ready && sandbox.record().pod == spec.pod)
-        .map(|sandbox| sandbox.id.clone())
+fn is_ready(node: &Node, id: &str) -> bool {
+    node.store.sandbox(id).is_ok_and(|sandbox| sandbox.state() == SandboxState::Ready)
 }
 
-fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
+fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> SandboxRecord {
     let owns = spec.cgroup_parent.is_empty();
     let parent = if owns {
         format!("{}/{id}", node.config.cgroup_root)
@@ -88,6 +92,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec) -> SandboxRecord {
         log_directory: spec.log_directory.clone(),
         hostname: hostname(spec),
         runtime_handler: String::new(),
+        request,
         namespaces: spec.modes,
         privileged: spec.privileged,
         process_label: labels::selinux(node, &spec.selinux).0,
@@ -124,32 +129,42 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         let network = network::plan(node, &sandbox.record(), spec)?;
         // Recorded before it is made: after a crash the teardown knows what to look for.
         sandbox.update(|record| record.network = Some(network.clone()))?;
+        failpoint!("run.network-planned"?);
         {
             let _stage = sandbox.spans.stage("netns");
             network::make_netns(network.netns.clone()).await?;
         }
+        failpoint!("run.netns"?);
         let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
+        failpoint!("run.attached"?);
         sandbox.update(|record| {
             if let Some(network) = &mut record.network {
                 network.result = Some(result);
             }
         })?;
+        failpoint!("run.network-recorded"?);
         Ok::<(), Error>(())
     };
     let monitored = async {
         let (client, process) = launch::start(node, &sandbox.id).await?;
         sandbox.set_monitor(Some(client));
+        failpoint!("run.monitor-started"?);
         sandbox.update(|record| record.monitor = Some(process))?;
+        failpoint!("run.monitor-recorded"?);
         let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
         let job = move || cgroups(&layout, &record, &limits);
-        Ok::<Cgroup, Error>(tokio::task::spawn_blocking(job).await??)
+        let cgroup = tokio::task::spawn_blocking(job).await??;
+        failpoint!("run.cgroups"?);
+        Ok::<Cgroup, Error>(cgroup)
     };
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
     let (networked, monitored) = tokio::join!(networked, monitored);
     networked?;
     let cgroup = monitored?;
     start_pause(node, sandbox, spec, &cgroup).await?;
+    failpoint!("run.pause-recorded"?);
     sandbox.update(|record| record.complete = true)?;
+    failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
     for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
         feed::announce(node, kind, &sandbox.id, &sandbox.id);
@@ -172,8 +187,11 @@ fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
     let wrap = |path: &std::path::Path, source| Error::Files { what: "make", path: path.to_owned(), source };
     let root = sandbox.folder.join("root");
     fs::create_dir_all(&root).map_err(|source| wrap(&root, source))?;
+    failpoint!("run.folder"?);
     record::write(&sandbox.folder, &sandbox.record())?;
+    failpoint!("run.record"?);
     files::write(&sandbox.folder, spec)?;
+    failpoint!("run.files"?);
     if !spec.log_directory.is_empty() {
         let folder = std::path::Path::new(&spec.log_directory);
         fs::create_dir_all(folder).map_err(|source| wrap(folder, source))?;
@@ -219,6 +237,7 @@ async fn start_pause(
         ..labelled(node, spec, &sandbox.record().process_label)
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
+    failpoint!("run.pause-started");
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
     sandbox.update(|record| record.pause = Some(process))?;
     Ok(())

@@ -61,15 +61,21 @@ pub(crate) async fn remove(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(
 
 /// `remove` for a caller that holds the operation.
 pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
+    if node.store.sandbox(&sandbox.id).is_err() {
+        // The same was asked for before, and is done by now: it is told once.
+        return Ok(());
+    }
     teardown(node, sandbox).await?;
     for container in node.store.containers_of(&sandbox.id) {
         container::stop::remove(node, &container).await?;
     }
+    failpoint!("remove.containers"?);
     let folder = sandbox.folder.clone();
     tokio::task::spawn_blocking(move || {
         crate::remove::tree(&folder).map_err(|source| Error::Files { what: "remove", path: folder, source })
     })
     .await??;
+    failpoint!("remove.folder"?);
     if sandbox.record().complete {
         // While it can still be found: the event shows its last status.
         feed::announce(node, feed::Kind::ContainerDeletedEvent, &sandbox.id, &sandbox.id);
@@ -87,7 +93,9 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     for container in node.store.containers_of(&sandbox.id) {
         errors.note(container::stop::kill(&container).await);
     }
+    failpoint!("stop.containers"?);
     errors.note(end_pause(sandbox).await);
+    failpoint!("stop.pause"?);
     if let Some(client) = sandbox.monitor() {
         // Let go first: the end of this monitor is no loss of a pod.
         sandbox.set_monitor(None);
@@ -97,6 +105,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             Err(_) => tracing::warn!(sandbox = sandbox.id, "the monitor does not answer, killing it"),
         }
     }
+    failpoint!("stop.monitor"?);
     events::lost(node, sandbox);
     if let Some(network) = record.network.clone() {
         let is_whole = network.result.is_some();
@@ -109,6 +118,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             result => errors.note(result),
         }
     }
+    failpoint!("stop.network"?);
     let owned = node.clone();
     let (id, parent) = (sandbox.id.clone(), record.owns_cgroup_parent.then(|| record.cgroup_parent.clone()));
     let pause = record.pause_cgroup();
@@ -123,11 +133,13 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
         errors.into_result()
     });
     errors.note(cleaned.await?);
+    failpoint!("stop.cgroups"?);
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
     events::end_rest(node, &sandbox.id).await;
     if errors.0.is_none() && sandbox.folder.exists() {
         errors.note(sandbox.update(|record| record.stopped = true).map_err(Error::from));
     }
+    failpoint!("stop.recorded"?);
     errors.into_result()
 }
 

@@ -158,6 +158,7 @@ fn record() -> SandboxRecord {
         log_directory: String::new(),
         hostname: String::new(),
         runtime_handler: String::new(),
+        request: String::new(),
         namespaces: NamespaceModes { network: 0, pid: 0, ipc: 0 },
         privileged: false,
         process_label: String::new(),

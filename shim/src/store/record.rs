@@ -128,6 +128,9 @@ pub(crate) struct SandboxRecord {
     pub hostname: String,
     /// From the request.
     pub runtime_handler: String,
+    /// Fingerprint of the request: the same asked for again gets this sandbox.
+    #[serde(default)]
+    pub request: String,
     /// From the request.
     pub namespaces: NamespaceModes,
     /// Whether privileged containers may be made in it.
@@ -248,6 +251,9 @@ pub(crate) struct ContainerRecord {
     pub groups: Vec<u32>,
     /// LinuxContainerResources of the request, as CRI's protobuf bytes in hexadecimal.
     pub resources: String,
+    /// Fingerprint of the request: the same asked for again gets this container.
+    #[serde(default)]
+    pub request: String,
     /// Set by StartContainer.
     pub started: Option<Started>,
     /// Set by a StartContainer that failed.
@@ -290,6 +296,7 @@ pub(crate) fn write<T: Serialize>(folder: &Path, record: &T) -> Result<(), Error
     let wrap = |source| Error::Write { path: path.clone(), source };
     let bytes = serde_json::to_vec_pretty(record).map_err(|source| wrap(source.into()))?;
     fs::write(&temporary, bytes).map_err(wrap)?;
+    failpoint!("record.written");
     fs::rename(&temporary, &path).map_err(wrap)
 }
 

@@ -32,6 +32,7 @@ pub(super) fn commit(
         made = fix_up(inner, id, &record.diff_ids)?;
         record.fixup = made.as_ref().map(|(key, _)| key.clone());
     }
+    failpoint!("pull.layers");
     let image = inner.store.add_image(id, record, names).map_err(unstored);
     drop(made);
     image

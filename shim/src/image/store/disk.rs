@@ -132,7 +132,9 @@ impl Disk {
                 }
             }
         }
+        failpoint!("disk.written");
         transaction.commit()?;
+        failpoint!("disk.committed");
         Ok(())
     }
 

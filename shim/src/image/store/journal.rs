@@ -72,7 +72,9 @@ impl Journal {
         })?;
         let mut file = File::create(&temporary).map_err(io("create", &temporary))?;
         file.write_all(&text).map_err(io("write", &temporary))?;
+        failpoint!("journal.written");
         fs::rename(&temporary, &path).map_err(io("rename to", &path))?;
+        failpoint!("journal.renamed");
         self.pending.push((self.next, pending.change));
         self.next += 1;
         Ok(())

@@ -26,6 +26,7 @@ impl Store {
             self.read(|state| state.names.iter().filter(is_own).map(|(name, _)| name.clone()).collect());
         let change = [Change::DropImage { id: id.to_owned(), names: names.clone() }];
         self.disk.apply(change.iter())?;
+        failpoint!("image.dropped");
         journal.forget_dropped(&change)?;
         let [change] = change;
         if journal.names_any(&names) {

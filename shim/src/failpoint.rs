@@ -1,0 +1,103 @@
+//! Failpoints: named places at durable steps, where a test can end this program, hold it, or have the step
+//! fail. Owns what such a place does. A program that is built without the feature `failpoints`, as every
+//! shipped one is, has nothing of it. Called by the macro alone, in the runtime and in the monitor.
+//!
+//! A test names a folder by `GANTRY_FAILPOINTS`. A file in it with the name of a place says what the place
+//! does once: `crash`, `stall` or `fail`. Before it acts the place renames the file to `NAME.reached`; a
+//! stall lasts for as long as that is there.
+
+/// A place: `failpoint!("name")`, or `failpoint!("name"?)` in a function whose error can be `Injected`.
+#[cfg(feature = "failpoints")]
+macro_rules! failpoint {
+    ($name:literal) => {
+        // A place that can't fail has passed on what it could.
+        let _ = $crate::failpoint::reach($name);
+    };
+    ($name:literal ?) => {
+        $crate::failpoint::reach($name)?;
+    };
+}
+
+/// Nothing.
+#[cfg(not(feature = "failpoints"))]
+macro_rules! failpoint {
+    ($($any:tt)*) => {};
+}
+
+#[cfg(feature = "failpoints")]
+pub(crate) use wired::reach;
+#[cfg(all(feature = "failpoints", feature = "runtime"))]
+pub(crate) use wired::{Injected, variable};
+
+#[cfg(feature = "failpoints")]
+mod wired {
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    const FOLDER: &str = "GANTRY_FAILPOINTS";
+    const LOOK: Duration = Duration::from_millis(5);
+
+    /// A test wanted this step to fail.
+    #[derive(Debug, thiserror::Error)]
+    #[error("failpoint {0}")]
+    #[cfg_attr(
+        not(feature = "runtime"),
+        expect(unreachable_pub, reason = "the runtime's public error has it")
+    )]
+    pub struct Injected(&'static str);
+
+    /// For a program that gets no other variables.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn variable() -> Option<(&'static str, std::ffi::OsString)> {
+        std::env::var_os(FOLDER).map(|folder| (FOLDER, folder))
+    }
+
+    /// Does what the test asked for, if it asked.
+    ///
+    /// # Errors
+    /// When it asked for that.
+    pub(crate) fn reach(name: &'static str) -> Result<(), Injected> {
+        let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
+        let asked = Path::new(&folder).join(name);
+        let reached = asked.with_file_name(format!("{name}.reached"));
+        // Of several that come here at once, the one that renames it acts.
+        if fs::rename(&asked, &reached).is_err() {
+            return Ok(());
+        }
+        match fs::read_to_string(&reached).unwrap_or_default().trim() {
+            "crash" => {
+                // As kill -9 from outside: nothing is written, nothing is dropped.
+                let _ =
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                hold(&reached);
+            }
+            "fail" => return Err(Injected(name)),
+            _ => hold(&reached),
+        }
+        Ok(())
+    }
+
+    /// Until the test has taken the file away. Whatever else the program does goes on.
+    #[cfg(feature = "runtime")]
+    fn hold(reached: &Path) {
+        use tokio::runtime::{Handle, RuntimeFlavor};
+        let several = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
+        if Handle::try_current().is_ok_and(several) {
+            tokio::task::block_in_place(|| wait(reached));
+        } else {
+            wait(reached);
+        }
+    }
+
+    #[cfg(not(feature = "runtime"))]
+    fn hold(reached: &Path) {
+        wait(reached);
+    }
+
+    fn wait(reached: &Path) {
+        while reached.exists() {
+            std::thread::sleep(LOOK);
+        }
+    }
+}

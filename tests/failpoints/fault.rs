@@ -1,0 +1,314 @@
+//! A node with failpoints, and what is done to it at a place: the runtime or the monitor is killed, the call is
+//! given up, the step fails. Owns what must hold afterwards. Called by the matrix.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use gantry_proto::cri;
+use gantry_proto::cri::ContainerState;
+use gantry_tests::leakcheck::Snapshot;
+use gantry_tests::node::{Node, Programs, Roots};
+use gantry_tests::poll::{poll, poll_every};
+use gantry_tests::ready::web_image;
+use gantry_tests::registry::Registry;
+use gantry_tests::{place, pod, power, proc};
+use tempfile::TempDir;
+
+use crate::life::{Flight, Life, Step};
+use crate::rows::Row;
+
+/// Names the folder where a test says what places do.
+pub(crate) const VARIABLE: &str = "GANTRY_FAILPOINTS";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(4);
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    KillRuntime,
+    KillMonitor,
+    GiveUp,
+    StepFails,
+}
+
+impl Step {
+    /// What comes before it.
+    fn before(self) -> &'static [Step] {
+        match self {
+            Step::RemoveImage | Step::Run => &[],
+            Step::Pull => &[Step::RemoveImage],
+            Step::Create => &[Step::Run],
+            Step::Start => &[Step::Run, Step::Create],
+            Step::Update | Step::Stop | Step::Kill | Step::StopPod => &[Step::Run, Step::Create, Step::Start],
+            Step::Remove => &[Step::Run, Step::Create, Step::Start, Step::Stop],
+            Step::RemovePod => &[Step::Run, Step::Create, Step::Start, Step::StopPod],
+            Step::Restart | Step::Loss | Step::Reboot => &[Step::Run, Step::Create, Step::Start],
+        }
+    }
+
+    /// What is left to be done.
+    fn after(self) -> &'static [Step] {
+        match self {
+            Step::RemoveImage => &[Step::Pull],
+            Step::Pull => &Step::LIFE,
+            Step::StopPod => &[Step::RemovePod],
+            Step::RemovePod | Step::Loss | Step::Reboot => &[],
+            Step::Stop | Step::Kill => &[Step::Remove, Step::StopPod, Step::RemovePod],
+            Step::Restart => &[Step::Update, Step::Stop, Step::Remove, Step::StopPod, Step::RemovePod],
+            step => Step::LIFE.iter().position(|own| *own == step).map_or(&[], |at| &Step::LIFE[at + 1..]),
+        }
+    }
+}
+
+/// A node with failpoints, its image and its registry.
+pub(crate) struct Bed {
+    node: Node,
+    image: String,
+    before: Snapshot,
+    places: TempDir,
+    boots: u32,
+    _registry: Registry,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Result<Self> {
+        place::require_own_namespaces()?;
+        let registry = Registry::start()?;
+        let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
+        let places = tempfile::tempdir()?;
+        let folder = place::bin_dir()?.join(place::FAILPOINTS);
+        let variables = vec![(VARIABLE.to_owned(), places.path().to_owned())];
+        let programs = Programs { gantry: folder.join("gantry"), folder, variables };
+        let node = Node::start_with(Roots::new()?, programs)?;
+        node.pull(&image).context("PullImage")?;
+        let before = node.snapshot()?;
+        Ok(Bed { node, image, before, places, boots: 0, _registry: registry })
+    }
+
+    /// One fault at one place, the call once more, and the end of the pod.
+    pub(crate) fn case(&mut self, row: &Row, fault: Fault) -> Result<()> {
+        let mut life = Life::new(&self.image, &self.node.logs());
+        for step in row.step.before() {
+            self.make(&mut life, *step)?;
+        }
+        match row.step {
+            Step::Restart => self.restart(row, fault, &mut life)?,
+            Step::Loss => self.loss(row)?,
+            Step::Reboot => self.reboot(row)?,
+            _ => self.call(row, fault, &mut life)?,
+        }
+        let left: Vec<_> =
+            std::fs::read_dir(self.places.path())?.flatten().map(|entry| entry.path()).collect();
+        ensure!(left.is_empty(), "nothing came to {left:?}");
+        let pods = self.node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?.items;
+        let containers = self.node.cri().list_containers(cri::ListContainersRequest::default())?.containers;
+        ensure!(pods.is_empty() && containers.is_empty(), "still listed: {pods:?} {containers:?}");
+        self.node.assert_clean(&self.before)
+    }
+
+    fn call(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
+        self.set(row.site, if fault == Fault::StepFails { "fail" } else { "stall" })?;
+        let call = life.call(row.step)?;
+        let flight = Flight::start(self.node.socket(), call.clone());
+        self.await_reached(row.site)?;
+        match fault {
+            Fault::StepFails => {
+                let refused = flight.land()?.err().context("the step did not fail")?;
+                self.release(row.site)?;
+                ensure!(refused.message().contains(row.site), "another failure: {refused:?}");
+                if row.step == Step::Start {
+                    // It is EXITED, 128, StartError, and stays so.
+                    return self.go_on(life, &[Step::Remove, Step::StopPod, Step::RemovePod]);
+                }
+                self.make(life, row.step).context("once more")?;
+            }
+            Fault::KillRuntime => {
+                self.node.kill()?;
+                self.release(row.site)?;
+                // Answered or not: its caller can't tell, and asks again.
+                let _ = flight.land()?;
+                self.node.restart()?;
+                self.make(life, row.step).context("once more")?;
+            }
+            Fault::KillMonitor => {
+                let killed = kill_monitors()?;
+                self.release(row.site)?;
+                let answer = flight.land()?;
+                if killed > 0 {
+                    self.await_end(&life.container)?;
+                    return self.remove_all();
+                }
+                life.note(row.step, answer.context("nothing was wrong")?);
+            }
+            Fault::GiveUp => {
+                let again = Flight::start(self.node.socket(), call);
+                // Its answer may have been on its way.
+                let _ = flight.give_up()?;
+                self.release(row.site)?;
+                life.note(row.step, again.land()?.context("made again beside the first")?);
+            }
+        }
+        self.go_on(life, row.step.after())
+    }
+
+    /// Two calls remove one pod; how often its end is told.
+    pub(crate) fn removed_twice_at_once(&mut self) -> Result<usize> {
+        let mut life = Life::new(&self.image, &self.node.logs());
+        self.make(&mut life, Step::Run)?;
+        let mut events = self.node.cri().events()?;
+        self.set("remove.folder", "stall")?;
+        let call = life.call(Step::RemovePod)?;
+        let first = Flight::start(self.node.socket(), call.clone());
+        self.await_reached("remove.folder")?;
+        let second = Flight::start(self.node.socket(), call);
+        // One that asks only after the first is done finds nothing to do: that says nothing, and is no failure.
+        self.node.cri().version(cri::VersionRequest::default())?;
+        self.release("remove.folder")?;
+        first.land()??;
+        second.land()??;
+        let removed = std::mem::take(&mut life.sandbox);
+        // What comes after it was told after it.
+        self.make(&mut life, Step::Run)?;
+        let mut told = 0;
+        loop {
+            let event = events.receive()?.context("the stream ended")?;
+            let kind = event.container_event_type();
+            if event.container_id == removed && kind == cri::ContainerEventType::ContainerDeletedEvent {
+                told += 1;
+            } else if event.container_id == life.sandbox {
+                break;
+            }
+        }
+        drop(events);
+        self.remove_all()?;
+        Ok(told)
+    }
+
+    fn restart(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
+        if fault == Fault::KillRuntime {
+            self.set(row.site, "crash")?;
+            ensure!(self.node.restart().is_err(), "it did not crash");
+            self.release(row.site)?;
+            self.node.restart()?;
+            let status = pod::container_status(&self.node, &life.container)?;
+            ensure!(status.state() == ContainerState::ContainerRunning, "{status:?}");
+            return self.go_on(life, row.step.after());
+        }
+        self.set(row.site, "stall")?;
+        let reached = self.reached(row.site);
+        let watcher = std::thread::spawn(move || -> Result<()> {
+            await_file(&reached)?;
+            let killed = kill_monitors()?;
+            std::fs::remove_file(&reached)?;
+            ensure!(killed == 1, "{killed} monitors");
+            Ok(())
+        });
+        let started = self.node.restart();
+        watcher.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))??;
+        started?;
+        self.await_end(&life.container)?;
+        self.remove_all()
+    }
+
+    fn loss(&mut self, row: &Row) -> Result<()> {
+        self.set(row.site, "stall")?;
+        ensure!(kill_monitors()? == 1, "not one monitor");
+        self.await_reached(row.site)?;
+        self.node.kill()?;
+        self.release(row.site)?;
+        self.node.restart()?;
+        for container in self.node.cri().list_containers(cri::ListContainersRequest::default())?.containers {
+            self.await_end(&container.id)?;
+        }
+        self.remove_all()
+    }
+
+    fn reboot(&mut self, row: &Row) -> Result<()> {
+        self.node.kill()?;
+        self.boots += 1;
+        let flag = power::cycle(self.node.roots(), &format!("boot {}", self.boots))?;
+        self.set(row.site, "crash")?;
+        ensure!(self.node.restart_with(&[flag]).is_err(), "it did not crash");
+        self.release(row.site)?;
+        self.node.restart()?;
+        ensure!(power::leases(self.node.roots())?.is_empty(), "an address of the old boot is not free");
+        self.remove_all()?;
+        // What was not durable went with the boot.
+        self.node.pull(&self.image)?;
+        Ok(())
+    }
+
+    /// Makes the call of a step, to its end.
+    fn make(&self, life: &mut Life, step: Step) -> Result<()> {
+        let answer = Flight::start(self.node.socket(), life.call(step)?).land()?;
+        life.note(step, answer.with_context(|| format!("{step:?}"))?);
+        Ok(())
+    }
+
+    fn go_on(&self, life: &mut Life, steps: &[Step]) -> Result<()> {
+        steps.iter().try_for_each(|step| self.make(life, *step).context("going on"))
+    }
+
+    /// As a client that finds a pod that has died.
+    fn remove_all(&self) -> Result<()> {
+        let pods = self.node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?.items;
+        for id in pods.into_iter().map(|pod| pod.id) {
+            let stop = cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+            self.node.cri().stop_pod_sandbox(stop).context("StopPodSandbox of a dead pod")?;
+            let remove = cri::RemovePodSandboxRequest { pod_sandbox_id: id };
+            self.node.cri().remove_pod_sandbox(remove).context("RemovePodSandbox of a dead pod")?;
+        }
+        Ok(())
+    }
+
+    /// Nobody says that it runs when it does not. Nothing is said of one that is gone.
+    fn await_end(&self, container: &str) -> Result<()> {
+        poll("the container not to be told as running", PATIENCE, || {
+            let listed = self.node.cri().list_containers(cri::ListContainersRequest::default());
+            let listed = listed.map_err(|status| status.to_string())?.containers;
+            let runs = |one: &&cri::Container| {
+                one.id == container && one.state() == ContainerState::ContainerRunning
+            };
+            listed.iter().find(runs).map_or(Ok(()), |running| Err(format!("{running:?}")))
+        })
+    }
+
+    fn set(&self, site: &str, what: &str) -> Result<()> {
+        // By rename: a place may come by while the word is being written.
+        let (fresh, place) = (self.places.path().join("fresh"), self.places.path().join(site));
+        std::fs::write(&fresh, what)?;
+        std::fs::rename(&fresh, &place).with_context(|| place.display().to_string())
+    }
+
+    fn reached(&self, site: &str) -> PathBuf {
+        self.places.path().join(format!("{site}.reached"))
+    }
+
+    fn await_reached(&self, site: &str) -> Result<()> {
+        await_file(&self.reached(site))
+    }
+
+    /// Lets whoever stands at the place go on.
+    fn release(&self, site: &str) -> Result<()> {
+        std::fs::remove_file(self.reached(site)).with_context(|| format!("release {site}"))
+    }
+}
+
+fn await_file(path: &std::path::Path) -> Result<()> {
+    poll_every(LOOK, "the place to be reached", PATIENCE, || {
+        if path.exists() { Ok(()) } else { Err(format!("no {}", path.display())) }
+    })
+}
+
+/// How many there were.
+fn kill_monitors() -> Result<usize> {
+    let all = proc::all()?.into_iter();
+    let monitors: Vec<_> =
+        all.filter(|process| process.name.starts_with("gantry-monitor") && process.state != 'Z').collect();
+    for monitor in &monitors {
+        proc::kill(monitor.pid)?;
+    }
+    Ok(monitors.len())
+}

@@ -1,0 +1,88 @@
+//! The tier `failpoints`: at every durable step of the runtime and of the monitor the runtime is killed, the
+//! monitor is killed, the call is given up, and the step fails; then the call is made again and the pod is
+//! removed, and nothing is lost, left or reserved. On programs that are built with failpoints
+//! (docs/adr/0024-failpoints.md). Run by `cargo xtask test --tier failpoints`.
+
+mod fault;
+mod life;
+mod rows;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use gantry_tests::place;
+
+use self::fault::Bed;
+use self::rows::{ROWS, sites};
+
+#[test]
+fn every_place_in_the_source_has_a_row() -> Result<()> {
+    let sites = sites()?;
+    let rows: BTreeSet<&str> = ROWS.iter().map(|row| row.site).collect();
+    ensure!(rows.len() == ROWS.len(), "a row is there twice");
+    let known: BTreeSet<&str> = sites.keys().map(String::as_str).collect();
+    let missing: Vec<_> = known.difference(&rows).collect();
+    let gone: Vec<_> = rows.difference(&known).collect();
+    ensure!(missing.is_empty() && gone.is_empty(), "without a row: {missing:?}; without a place: {gone:?}");
+    Ok(())
+}
+
+#[test]
+fn programs_that_are_shipped_have_no_place() -> Result<()> {
+    let built = place::bin_dir()?;
+    let has_places = |program: &Path| -> Result<bool> {
+        let bytes = std::fs::read(program)?;
+        Ok(bytes.windows(fault::VARIABLE.len()).any(|window| window == fault::VARIABLE.as_bytes()))
+    };
+    for program in ["gantry", "gantry-monitor", "gantry-pause", "gantry-unpack"] {
+        ensure!(!has_places(&built.join(program))?, "{program} has failpoints");
+    }
+    for program in ["gantry", "gantry-monitor"] {
+        ensure!(
+            has_places(&built.join(place::FAILPOINTS).join(program))?,
+            "{program} should have failpoints"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn rt_4_a_removal_that_is_asked_for_twice_at_once_is_told_once() -> Result<()> {
+    ensure!(Bed::new()?.removed_twice_at_once()? == 1, "not told once");
+    Ok(())
+}
+
+#[test]
+fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again() -> Result<()> {
+    let sites = sites()?;
+    let mut failed = Vec::new();
+    let mut bed = Bed::new()?;
+    for row in ROWS {
+        for fault in row.step.faults(sites.get(row.site).copied().unwrap_or(false)) {
+            let began = Instant::now();
+            let outcome = bed.case(row, fault);
+            show(&format!(
+                "{:<24}{:<12}{:>6} ms",
+                row.site,
+                format!("{fault:?}"),
+                began.elapsed().as_millis()
+            ));
+            if let Err(error) = outcome {
+                let text = format!("{} {fault:?}: {error:#}", row.site);
+                show(&text);
+                failed.push(text);
+                // What it left must not spoil the next.
+                drop(std::mem::replace(&mut bed, Bed::new()?));
+            }
+        }
+    }
+    ensure!(failed.is_empty(), "{} cases failed:\n{}", failed.len(), failed.join("\n"));
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "what a long test is at")]
+fn show(text: &str) {
+    eprintln!("{text}");
+}

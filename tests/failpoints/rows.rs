@@ -1,0 +1,110 @@
+//! The places, and which step of a pod's life comes to each. Owns the table; a test holds it against the
+//! source. Called by the matrix.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::life::Step;
+
+/// A place and the step that is made to come there.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) site: &'static str,
+    pub(crate) step: Step,
+}
+
+const fn row(site: &'static str, step: Step) -> Row {
+    Row { site, step }
+}
+
+pub(crate) const ROWS: &[Row] = &[
+    row("layer.moved", Step::Pull),
+    row("pull.layers", Step::Pull),
+    row("journal.written", Step::Pull),
+    row("journal.renamed", Step::Pull),
+    row("flush.synced", Step::Pull),
+    row("disk.written", Step::Pull),
+    row("disk.committed", Step::Pull),
+    row("flush.applied", Step::Pull),
+    row("image.dropped", Step::RemoveImage),
+    row("run.named", Step::Run),
+    row("run.folder", Step::Run),
+    row("run.record", Step::Run),
+    row("run.files", Step::Run),
+    row("run.network-planned", Step::Run),
+    row("run.netns", Step::Run),
+    row("run.attached", Step::Run),
+    row("run.network-recorded", Step::Run),
+    row("launch.bound", Step::Run),
+    row("launch.cgroup", Step::Run),
+    row("launch.spawned", Step::Run),
+    row("run.monitor-started", Step::Run),
+    row("run.monitor-recorded", Step::Run),
+    row("run.cgroups", Step::Run),
+    row("run.pause-started", Step::Run),
+    row("run.pause-recorded", Step::Run),
+    row("run.complete", Step::Run),
+    row("create.named", Step::Create),
+    row("create.folders", Step::Create),
+    row("create.planned", Step::Create),
+    row("create.record", Step::Create),
+    row("create.kept", Step::Create),
+    row("start.cgroup", Step::Start),
+    row("monitor.cloned", Step::Start),
+    row("monitor.ready", Step::Start),
+    row("start.cloned", Step::Start),
+    row("record.written", Step::Start),
+    row("start.recorded", Step::Start),
+    row("update.cgroup", Step::Update),
+    row("update.recorded", Step::Update),
+    row("stop.asked", Step::Stop),
+    row("exit.written", Step::Stop),
+    row("monitor.recorded", Step::Stop),
+    row("stop.killed", Step::Kill),
+    row("remove.cgroup", Step::Remove),
+    row("remove.container-folder", Step::Remove),
+    row("remove.unpinned", Step::Remove),
+    row("stop.containers", Step::StopPod),
+    row("stop.pause", Step::StopPod),
+    row("stop.monitor", Step::StopPod),
+    row("network.deleted", Step::StopPod),
+    row("stop.network", Step::StopPod),
+    row("stop.cgroups", Step::StopPod),
+    row("stop.recorded", Step::StopPod),
+    row("remove.containers", Step::RemovePod),
+    row("remove.folder", Step::RemovePod),
+    row("recover.loaded", Step::Restart),
+    row("recover.greeted", Step::Restart),
+    row("recover.found", Step::Restart),
+    row("recover.done", Step::Restart),
+    row("lost.killed", Step::Loss),
+    row("lost.ended", Step::Loss),
+    row("reboot.freed", Step::Reboot),
+];
+
+/// Every place in the source, and whether it can have its step fail.
+pub(crate) fn sites() -> Result<BTreeMap<String, bool>> {
+    let mut found = BTreeMap::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shim/src");
+    let mut folders = vec![source.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path != source.join("failpoint.rs") {
+                let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+                for place in text.split("failpoint!(\"").skip(1) {
+                    let (name, rest) = place.split_once('"').context("a name that does not end")?;
+                    ensure!(
+                        found.insert(name.to_owned(), rest.starts_with('?')).is_none(),
+                        "{name} is twice"
+                    );
+                }
+            }
+        }
+    }
+    Ok(found)
+}
