@@ -23,8 +23,8 @@ use drive::drive;
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// The same of what starts a process. Longer than a monitor lets a child take to its program, so that it
-/// may name the step that hangs.
-const START: Duration = Duration::from_secs(100);
+/// may name the step that hangs, and than `container::start` waits, which has words of its own.
+const START: Duration = Duration::from_secs(110);
 
 /// What a monitor tells unasked.
 #[derive(Debug)]
