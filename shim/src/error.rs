@@ -158,6 +158,7 @@ impl Error {
             Self::Name(_) => Code::AlreadyExists,
             Self::SandboxNotReady(_) | Self::WrongState { .. } | Self::Target(_) => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
+            Self::Monitor(monitor_client::Error::Stuck { .. }) => Code::DeadlineExceeded,
             Self::NoPodStats(_) => Code::Unavailable,
             Self::Unkillable { .. } | Self::MonitorStuck { .. } | Self::StartStuck { .. } => {
                 Code::DeadlineExceeded

@@ -6,16 +6,25 @@ mod drive;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use gantry_proto::monitor::{
-    Exited, Failure, Hello, Mount, NamespaceMode, PROTOCOL_VERSION, Request, StartContainer, Started,
-    Welcome, reply, request,
+    Exited, Failure, Hello, Mount, NamespaceMode, PROTOCOL_VERSION, Request, SignalExec, StartContainer,
+    Started, Welcome, reply, request,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::wire;
 use drive::drive;
+
+/// How long a monitor may take to answer what it does at once. It has one thread, which hangs with the disk
+/// of a log; a caller that waits for it would hang as well, a kubelet's worker for logs, say.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// The same of what starts a process. Longer than a monitor lets a child take to its program, so that it
+/// may name the step that hangs, and than `container::start` waits, which has words of its own.
+const START: Duration = Duration::from_secs(110);
 
 /// What a monitor tells unasked.
 #[derive(Debug)]
@@ -42,6 +51,17 @@ pub enum Error {
     Gone {
         /// The sandbox.
         sandbox: String,
+    },
+    /// It hangs.
+    #[error(
+        "the monitor of sandbox {sandbox} does not answer within {seconds} s: the disk of the pod's logs may \
+         hang or be overloaded; mend it, or remove the pod"
+    )]
+    Stuck {
+        /// The sandbox.
+        sandbox: String,
+        /// How long was waited.
+        seconds: u64,
     },
     /// The monitor, or the child it cloned, says why not.
     #[error("{}", describe(.0))]
@@ -165,6 +185,18 @@ fn is_labelled(start: &StartContainer) -> bool {
     [&start.apparmor_profile, &start.process_label, &start.mount_label].iter().any(|label| !label.is_empty())
 }
 
+/// How long the answer to an operation may take.
+fn patience(op: &request::Op) -> Duration {
+    match op {
+        request::Op::StartSandbox(_) | request::Op::StartContainer(_) | request::Op::Exec(_) => START,
+        request::Op::Hello(_)
+        | request::Op::Shutdown(_)
+        | request::Op::SignalExec(_)
+        | request::Op::Attach(_)
+        | request::Op::ReopenLog(_) => ANSWER,
+    }
+}
+
 impl MonitorClient {
     /// Takes over a connected socket and says hello.
     ///
@@ -213,11 +245,16 @@ impl MonitorClient {
         let Some(op) = request.op.filter(|_| bytes < wire::MAX_FRAME) else {
             return Err(Error::TooLong { bytes });
         };
+        let patience = patience(&op);
         let (answer, answered) = oneshot::channel();
-        self.requests.send(Call { op, descriptors, answer, told }).await.map_err(|_| gone())?;
-        match answered.await.map_err(|_| gone())? {
-            reply::Result::Failure(failure) => Err(Error::Refused(failure)),
-            result => Ok(result),
+        let answered = async {
+            self.requests.send(Call { op, descriptors, answer, told }).await.map_err(|_| gone())?;
+            answered.await.map_err(|_| gone())
+        };
+        match tokio::time::timeout(patience, answered).await {
+            Ok(Ok(reply::Result::Failure(failure))) => Err(Error::Refused(failure)),
+            Ok(result) => result,
+            Err(_) => Err(Error::Stuck { sandbox: self.sandbox.clone(), seconds: patience.as_secs() }),
         }
     }
 
@@ -233,8 +270,24 @@ impl MonitorClient {
         descriptors: Vec<OwnedFd>,
     ) -> Result<oneshot::Receiver<Told>, Error> {
         let (sender, receiver) = oneshot::channel();
-        self.call_with(op, descriptors, Some((id.to_owned(), sender))).await?;
-        Ok(receiver)
+        let is_exec = matches!(op, request::Op::Exec(_));
+        let opened = self.call_with(op, descriptors, Some((id.to_owned(), sender))).await;
+        if let Err(Error::Stuck { .. }) = opened
+            && is_exec
+        {
+            self.end_later(id);
+        }
+        opened.map(|_| receiver)
+    }
+
+    /// Ends an exec that nobody waits for any more as soon as the monitor goes on: requests are taken in
+    /// turn. Where not even that can be said there are others before it.
+    fn end_later(&self, id: &str) {
+        let op = request::Op::SignalExec(SignalExec { id: id.to_owned(), signal: libc::SIGKILL });
+        let (answer, _) = oneshot::channel();
+        if self.requests.try_send(Call { op, descriptors: Vec::new(), answer, told: None }).is_err() {
+            tracing::warn!(sandbox = self.sandbox, exec = id, "an exec may begin after its time");
+        }
     }
 
     /// A request whose answer is that it is done.

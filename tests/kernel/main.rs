@@ -4,7 +4,10 @@
 
 mod attach;
 mod cdi;
+mod clients;
+mod defaults;
 mod errors;
+mod escapes;
 mod events;
 mod exec;
 mod exec_stream;
@@ -17,6 +20,7 @@ mod layers;
 mod lifecycle;
 mod limits;
 mod lives;
+mod log_disk;
 mod log_reopen;
 mod monitor;
 mod mounts;

@@ -22,10 +22,12 @@ use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     // The disk.
     "virtio_pci",
     "virtio_blk",
+    // A disk that a test freezes.
+    "loop",
     "overlay",
     "veth",
     "bridge",

@@ -61,15 +61,14 @@ pub(super) fn open(terminal: &Terminal<'_>) -> Result<OwnedFd, StepError> {
     slave.try_clone().step(|| "copy the terminal".into())
 }
 
-/// The OCI specification's /dev/console of a container with a terminal (config.md, "terminal").
+/// The OCI specification's /dev/console of a container with a terminal (config.md, "terminal"). The slave
+/// is bound by its descriptor: a mount of the request may have put anything at its name (CVE-2025-52565).
 pub(super) fn mount_as_console(streams: &Streams<'_>) -> Result<(), StepError> {
     let Streams::Terminal(terminal) = streams else { return Ok(()) };
-    let (master, _) = terminal.pair()?;
-    let name = rustix::pty::ptsname(master, Vec::new()).step(|| "name the terminal".into())?;
-    let name = name.to_string_lossy();
+    let (_, slave) = terminal.pair()?;
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the root".into())?;
-    let copy = mounts::copy_tree(&name, false)?;
+    let copy = mounts::copy_of(slave.as_fd(), false, "the terminal")?;
     let place = mounts::target(root.as_fd(), "/dev/console", false, ResolveFlags::NO_SYMLINKS)?;
     mounts::attach(copy.as_fd(), place.as_fd(), "/dev/console")
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use gantry_proto::monitor::{CgroupTarget, Mount, Propagation};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
@@ -20,6 +20,23 @@ use crate::sys;
 const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// `PROC_SUPER_MAGIC` of linux/magic.h.
+const PROC_MAGIC: rustix::fs::FsWord = 0x9fa0;
+
+/// Files of /proc that a pod may have its own of.
+const EMULATED: [&str; 10] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/sys/crypto/fips_enabled",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/uptime",
+];
 
 /// As many links as the kernel follows in one path.
 const MAX_LINKS: u32 = 40;
@@ -64,6 +81,16 @@ pub(super) fn copy_tree(path: &str, recursive: bool) -> Result<OwnedFd, StepErro
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     rustix::mount::open_tree(CWD, path, flags).step(|| format!("open the mount source {path}"))
+}
+
+/// The same of what an open descriptor stands for, whatever its name leads to by now.
+pub(super) fn copy_of(source: BorrowedFd<'_>, recursive: bool, name: &str) -> Result<OwnedFd, StepError> {
+    let mut flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    rustix::mount::open_tree(source, "", flags).step(|| format!("copy the mount of {name}"))
 }
 
 /// Opens `path` inside `root` as a mount target, making what is missing.
@@ -179,6 +206,7 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Res
     let kind = rustix::fs::fstat(source).step(|| format!("look at the mount source {}", mount.source))?;
     let directory = rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir();
     let place = target(root, &mount.destination, directory, ResolveFlags::empty())?;
+    outside_proc(root, &mount.destination, source, &place)?;
     attach(source.as_fd(), place.as_fd(), &mount.destination)?;
     // By its own descriptor, never by looking the destination up again: a link put there meanwhile,
     // in a volume that others write to, would get the flags instead (as in CVE-2021-30465).
@@ -198,6 +226,31 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Res
         remount_read_only(&path).step(|| format!("make {} read-only", mount.destination))?;
     }
     Ok(())
+}
+
+/// Refuses what would stand over the kernel's own files in /proc: the masks of others, and what a runtime
+/// writes there (CVE-2019-16884, CVE-2025-52881). By where the destination has led, not by its name. As
+/// runc: another /proc may take the place of the whole, and files that lxcfs emulates that of a few.
+fn outside_proc(
+    root: BorrowedFd<'_>,
+    name: &str,
+    source: &OwnedFd,
+    place: &OwnedFd,
+) -> Result<(), StepError> {
+    let proc = rustix::fs::statat(root, "proc", AtFlags::SYMLINK_NOFOLLOW)
+        .step(|| "look at /proc of the container".into())?;
+    let there = rustix::fs::fstat(place).step(|| format!("look at {name} of the container"))?;
+    if there.st_dev != proc.st_dev || EMULATED.contains(&name) {
+        return Ok(());
+    }
+    if there.st_ino != proc.st_ino {
+        return refuse(libc::EPERM, format!("{name:?} cannot be mounted because it is inside /proc"));
+    }
+    let kind = rustix::fs::fstatfs(source).step(|| format!("look at the source of {name}"))?.f_type;
+    if kind == PROC_MAGIC {
+        return Ok(());
+    }
+    refuse(libc::EPERM, format!("{name:?} cannot be mounted because it is not of type proc"))
 }
 
 /// Read-only for this mount; what protects the source's mount (nosuid, nodev, noexec) stays.
@@ -248,10 +301,11 @@ pub(super) fn mask(path: &str) -> Result<(), StepError> {
     attach(null.as_fd(), found.as_fd(), path)
 }
 
-/// Makes the part of /proc or /sys at `path` read-only.
+/// Makes the part of /proc or /sys at `path` read-only. By the descriptor of what was found there: a name
+/// looked up twice may lead to two places (CVE-2025-52881).
 pub(super) fn protect(path: &str) -> Result<(), StepError> {
     let Some(found) = plain(path)? else { return Ok(()) };
-    let copy = copy_tree(path, true)?;
-    attach(copy.as_fd(), found.as_fd(), path)?;
-    remount_read_only(path).step(|| format!("make {path} read-only"))
+    let copy = copy_of(found.as_fd(), true, path)?;
+    sys::mount::make_read_only(copy.as_fd()).step(|| format!("make {path} read-only"))?;
+    attach(copy.as_fd(), found.as_fd(), path)
 }

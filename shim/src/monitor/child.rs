@@ -136,18 +136,19 @@ impl Child {
         };
         let Some(output) = self.outputs.get_mut(index) else { return (false, None) };
         let mut chunk = [0u8; 64 * 1024];
+        let source = output.lines.source();
         let (bytes, read, ended) = match rustix::io::read(&output.pipe, &mut chunk[..]) {
             Ok(0) => (output.lines.finish(unix_nanos()), false, true),
             Ok(count) => {
                 let bytes = chunk.get(..count).unwrap_or_default();
-                tee(output.lines.source(), bytes);
+                tee(source, bytes);
                 (output.lines.feed(bytes, unix_nanos()), true, false)
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Vec::new(), false, false),
             // A terminal's master gives EIO once nobody has the terminal open.
             Err(_) => (output.lines.finish(unix_nanos()), false, true),
         };
-        self.write(&bytes);
+        self.write(source, &bytes);
         (read, ended.then(|| self.outputs.remove(index)))
     }
 
@@ -170,11 +171,11 @@ impl Child {
         over
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    fn write(&mut self, source: Source, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
-        if let Some(error) = self.log.append(bytes) {
+        if let Some(error) = self.log.append(source, bytes) {
             complain(format_args!("{}: lines of the log are lost: {error}", self.id));
         }
     }
@@ -212,12 +213,9 @@ impl Child {
     pub(super) fn record(&mut self) -> Option<Exited> {
         let Phase::Draining { exit_code, finished_at, oom_kills, .. } = self.phase else { return None };
         for index in 0..self.outputs.len() {
-            let rest = self
-                .outputs
-                .get_mut(index)
-                .map(|output| output.lines.finish(finished_at))
-                .unwrap_or_default();
-            self.write(&rest);
+            let Some(Output { lines, .. }) = self.outputs.get_mut(index) else { continue };
+            let (source, rest) = (lines.source(), lines.finish(finished_at));
+            self.write(source, &rest);
         }
         if let Err(error) = ExitRecord::seen(exit_code, finished_at, oom_kills).write(&self.record_dir) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();

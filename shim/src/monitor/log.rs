@@ -1,10 +1,13 @@
 //! CRI log files: what a container writes, line by line, as
 //! `2026-11-21T08:00:00.000000000Z stdout F text` (kubernetes/design-proposals, kubelet-cri-logging).
 //! Owns the file and the unfinished line of each stream. Called by `monitor::event_loop`.
+//!
+//! On a disk that is full, lines are lost whole: what a write had begun is taken back, and a line of
+//! several parts whose rest is lost is ended before the next one begins.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A line longer than this is written in parts tagged P, as containerd does.
@@ -87,47 +90,138 @@ pub(super) struct LogFile {
     path: PathBuf,
     file: Option<File>,
     complained: bool,
+    /// The file ends within a line that could not be taken back.
+    torn: bool,
+    stdout: Parts,
+    stderr: Parts,
+}
+
+/// What the file has of a stream.
+///
+/// ```text
+/// Whole ◀──part F── Open ──rest is lost──▶ Cut ──ended by an empty part──▶ Whole
+///   └──part P written──▲
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    /// Its last part ends a line.
+    Whole,
+    /// Its last part is one of a line that goes on.
+    Open,
+    /// As `Open`, and what came next is lost: a reader would glue on whatever follows.
+    Cut,
 }
 
 impl LogFile {
     /// Opens, and makes, the file; an empty path is a container without a log.
     pub(super) fn open(path: &str) -> io::Result<Self> {
         let file = if path.is_empty() { None } else { Some(create(Path::new(path))?) };
-        Ok(Self { path: path.into(), file, complained: false })
+        let torn = file.as_ref().is_some_and(ends_within_a_line);
+        let (stdout, stderr) = (Parts::Whole, Parts::Whole);
+        Ok(Self { path: path.into(), file, complained: false, torn, stdout, stderr })
     }
 
     /// Goes on in a new file at the same path, after somebody renamed the old one. When that can't be
     /// made, the old one stays in use.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         if self.file.is_some() {
-            self.file = Some(create(&self.path)?);
+            let file = create(&self.path)?;
+            self.torn = ends_within_a_line(&file);
+            self.file = Some(file);
         }
         Ok(())
     }
 
-    /// Appends. A full disk loses these lines, not the container: its pipe must go on being read.
-    /// Returns the error once for each spell of failing, for the monitor's own log.
-    pub(super) fn append(&mut self, bytes: &[u8]) -> Option<io::Error> {
+    /// Appends whole lines of one stream. A full disk loses these lines, not the container: its pipe must
+    /// go on being read. Returns the error once for each spell of failing, for the monitor's own log.
+    pub(super) fn append(&mut self, source: Source, lines: &[u8]) -> Option<io::Error> {
         let file = self.file.as_mut()?;
-        match file.write_all(bytes) {
-            Ok(()) => {
-                self.complained = false;
-                None
-            }
-            Err(_) if self.complained => None,
-            Err(error) => {
-                self.complained = true;
-                Some(error)
-            }
+        let parts = match source {
+            Source::Stdout => &mut self.stdout,
+            Source::Stderr => &mut self.stderr,
+        };
+        let bytes = [lead(self.torn, *parts, lines), lines.to_vec()].concat();
+        let (written, error) = write(file, &bytes);
+        let begun = bytes.get(..written).unwrap_or_default();
+        let whole = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        if written > 0 {
+            self.torn = whole < written && take_back(file, written - whole).is_err();
+        }
+        match last_line(begun.get(..whole).unwrap_or_default()).and_then(tag) {
+            Some(b"P") => *parts = Parts::Open,
+            Some(_) => *parts = Parts::Whole,
+            None => {}
+        }
+        let Some(error) = error else {
+            self.complained = false;
+            return None;
+        };
+        if *parts == Parts::Open {
+            *parts = Parts::Cut;
+        }
+        (!std::mem::replace(&mut self.complained, true)).then_some(error)
+    }
+}
+
+/// What makes an end of what is broken off in the file.
+fn lead(torn: bool, parts: Parts, lines: &[u8]) -> Vec<u8> {
+    let mut lead = Vec::new();
+    if torn {
+        lead.push(b'\n');
+    }
+    if parts == Parts::Cut {
+        // The time and stream of what follows.
+        let mut fields = lines.split(|byte| *byte == b' ');
+        for field in [fields.next(), fields.next()] {
+            lead.extend_from_slice(field.unwrap_or_default());
+            lead.push(b' ');
+        }
+        lead.extend_from_slice(b"F \n");
+    }
+    lead
+}
+
+/// As much as goes, and why not more.
+fn write(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(bytes.get(written..).unwrap_or_default()) {
+            Ok(0) => return (written, Some(ErrorKind::WriteZero.into())),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return (written, Some(error)),
         }
     }
+    (written, None)
+}
+
+/// Takes the last bytes off the file again: nobody else writes to it.
+fn take_back(file: &File, count: usize) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    file.set_len(length.saturating_sub(count as u64))
+}
+
+/// As a monitor leaves it that was killed while it wrote, or one on a full disk before this one.
+fn ends_within_a_line(file: &File) -> bool {
+    let mut last = [0];
+    let end = file.metadata().map_or(0, |found| found.len()).checked_sub(1);
+    // What can't be read can't be seen to be whole either; a file of no bytes is.
+    end.is_some_and(|end| file.read_exact_at(&mut last, end).is_err() || last != *b"\n")
+}
+
+fn last_line(lines: &[u8]) -> Option<&[u8]> {
+    lines.strip_suffix(b"\n")?.rsplit(|byte| *byte == b'\n').next()
+}
+
+fn tag(line: &[u8]) -> Option<&[u8]> {
+    line.split(|byte| *byte == b' ').nth(2)
 }
 
 fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+    OpenOptions::new().create(true).append(true).read(true).mode(0o640).open(path)
 }
 
 /// RFC 3339 with nanoseconds, UTC. Days to civil date as in Howard Hinnant's "chrono-compatible
@@ -193,5 +287,52 @@ mod tests {
         assert_eq!(tags, ["P", "F"]);
         let exact = [vec![b'x'; MAX_LINE], b"\n".to_vec()].concat();
         assert_eq!(text(&lines.feed(&exact, 0)).lines().count(), 1);
+    }
+
+    #[test]
+    fn what_a_line_of_parts_has_lost_is_not_made_up_by_the_next_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.log");
+        let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
+        let part = b"2026-11-22T07:00:00.000000000Z stdout P begins\n";
+        assert!(log.append(Source::Stdout, part).is_none());
+        // What follows goes where there is never room.
+        let file = log.file.replace(OpenOptions::new().append(true).open("/dev/full").unwrap());
+        let rest = b"2026-11-22T07:00:00.000000000Z stdout F ends\n";
+        assert!(log.append(Source::Stdout, rest).is_some(), "told once");
+        assert!(log.append(Source::Stdout, rest).is_none(), "and not again");
+        log.file = file;
+        let other = b"2026-11-22T07:00:01.000000000Z stderr F other\n";
+        let next = b"2026-11-22T07:00:02.000000000Z stdout F next\n";
+        assert!(log.append(Source::Stderr, other).is_none());
+        assert!(log.append(Source::Stdout, next).is_none());
+        assert!(log.append(Source::Stdout, next).is_none());
+        let expected = "2026-11-22T07:00:00.000000000Z stdout P begins\n\
+            2026-11-22T07:00:01.000000000Z stderr F other\n\
+            2026-11-22T07:00:02.000000000Z stdout F \n\
+            2026-11-22T07:00:02.000000000Z stdout F next\n\
+            2026-11-22T07:00:02.000000000Z stdout F next\n";
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_line_that_a_dead_monitor_broke_off_is_not_glued_to_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.log");
+        std::fs::write(&path, "2026-11-22T07:00:00.000000000Z stdout F who").unwrap();
+        let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
+        let line = b"2026-11-22T07:00:01.000000000Z stdout F whole\n";
+        assert!(log.append(Source::Stdout, line).is_none());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().nth(1).map(str::as_bytes), line.strip_suffix(b"\n"));
+    }
+
+    #[test]
+    fn what_was_written_in_vain_is_taken_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.log");
+        std::fs::write(&path, "whole\nhal").unwrap();
+        take_back(&create(&path).unwrap(), 3).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\n");
     }
 }

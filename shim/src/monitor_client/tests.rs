@@ -60,3 +60,24 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let error = old.tell(request::Op::StartContainer(Default::default())).await.unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn rt_2_5_a_monitor_that_hangs_is_named_in_time_and_told_what_is_over() {
+    let (requests, mut receiver) = mpsc::channel(16);
+    let client = MonitorClient { sandbox: "web-1".into(), version: PROTOCOL_VERSION, requests };
+    let error = client.tell(request::Op::ReopenLog(Default::default())).await.unwrap_err();
+    assert!(matches!(&error, Error::Stuck { sandbox, seconds: 20 } if sandbox == "web-1"), "{error}");
+    assert!(error.to_string().contains("remove the pod"), "{error}");
+    assert!(receiver.recv().await.is_some(), "it was asked");
+    let error = client.open(request::Op::Exec(Exec::default()), "e", Vec::new()).await.unwrap_err();
+    assert!(matches!(error, Error::Stuck { seconds: 110, .. }), "{error}");
+    receiver.recv().await.unwrap();
+    let over = receiver.recv().await.unwrap();
+    assert!(matches!(over.op, request::Op::SignalExec(signal) if signal.id == "e" && signal.signal == 9));
+    // One that takes no more requests hangs, too.
+    for _ in 0..16 {
+        client.end_later("e");
+    }
+    let error = client.tell(request::Op::Attach(Default::default())).await.unwrap_err();
+    assert!(matches!(error, Error::Stuck { .. }), "{error}");
+}

@@ -288,4 +288,14 @@ mod tests {
         }
         assert!(sizes.0.len() <= MAX_SIZE_TEXT);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spdy_client_that_opens_no_streams_is_given_up_after_half_a_minute() {
+        let (ours, _theirs) = tokio::io::duplex(4096);
+        let streams = Streams { stdin: false, stdout: true, stderr: true, tty: false };
+        let begun = tokio::time::Instant::now();
+        let session = over_spdy(ours, "v4.channel.k8s.io", streams, HangUp::never()).await;
+        assert_eq!(session.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), 30);
+    }
 }

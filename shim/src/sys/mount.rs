@@ -1,4 +1,4 @@
-//! mount_setattr(2), which rustix lacks. Called by the cloned child for recursive read-only mounts and the
+//! mount_setattr(2), which rustix lacks. Called by the cloned child for read-only mounts and the
 //! attributes of CDI files.
 
 use std::io;
@@ -28,6 +28,14 @@ struct MountAttr {
 /// `EBUSY` when one is written to, `EPERM` without CAP_SYS_ADMIN, `ENOSYS` before Linux 5.12.
 pub fn make_tree_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, MOUNT_ATTR_RDONLY, true)
+}
+
+/// Makes a mount read-only; what is mounted below it stays as it is.
+///
+/// # Errors
+/// As `make_tree_read_only`.
+pub fn make_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(mount, MOUNT_ATTR_RDONLY, false)
 }
 
 /// Sets `MOUNT_ATTR_*` bits of a mount, or of all mounts below it, too.

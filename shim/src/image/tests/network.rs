@@ -81,7 +81,7 @@ async fn an_identity_token_is_posted() {
 }
 
 #[tokio::test]
-async fn credentials_go_to_no_plain_http_token_server_elsewhere() {
+async fn cve_2020_15157_credentials_go_to_no_plain_http_token_server_elsewhere() {
     let (node, registry) = (Node::new(), Registry::new());
     registry.script(|_| {
         Some(Answer::new(401).header("www-authenticate", r#"Bearer realm="http://192.0.2.1/token""#))
@@ -92,7 +92,7 @@ async fn credentials_go_to_no_plain_http_token_server_elsewhere() {
 }
 
 #[tokio::test]
-async fn redirects_to_another_host_carry_no_credentials() {
+async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
     let node = Node::new();
     let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());
@@ -113,7 +113,7 @@ async fn redirects_to_another_host_carry_no_credentials() {
 }
 
 #[tokio::test]
-async fn a_redirect_target_cannot_ask_for_credentials() {
+async fn cve_2020_15157_a_redirect_target_cannot_ask_for_credentials() {
     let node = Node::new();
     let (registry, thief) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());

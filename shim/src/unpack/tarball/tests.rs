@@ -72,12 +72,22 @@ fn broken_streams_are_refused() {
     flipped[3] ^= 1;
     assert!(matches!(entries(&flipped), Err(TarError::Header { detail: "checksum does not fit", .. })));
     assert!(matches!(entries(&[b'x'; 512]), Err(TarError::Header { .. })));
-    let mut huge = Archive::new().entry(b'x', "p", "", 0, (0, 0), b"").tar();
-    let mut header = Header::from_byte_slice(&huge[..512]).clone();
-    header.set_size(2 << 20);
-    header.set_cksum();
-    huge[..512].copy_from_slice(header.as_bytes());
-    assert!(matches!(entries(&huge), Err(TarError::Extension { detail: "longer than 1 MiB", .. })));
+}
+
+#[test]
+fn giant_headers_are_refused_by_their_length_whatever_kind_they_are() {
+    // PAX of an entry and of all, GNU's long name and long link.
+    for kind in [b'x', b'g', b'L', b'K'] {
+        let mut huge = Archive::new().entry(kind, "p", "", 0, (0, 0), b"").tar();
+        let mut header = Header::from_byte_slice(&huge[..512]).clone();
+        for size in [(1 << 20) + 1, 1 << 62] {
+            header.set_size(size);
+            header.set_cksum();
+            huge[..512].copy_from_slice(header.as_bytes());
+            let refused = entries(&huge).unwrap_err();
+            assert!(matches!(refused, TarError::Extension { detail: "longer than 1 MiB", .. }), "{refused}");
+        }
+    }
 }
 
 #[test]
