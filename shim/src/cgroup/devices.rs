@@ -144,6 +144,8 @@ fn block(rule: &Rule) -> Vec<Instruction> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_proto::monitor::DeviceNode;
+
     use super::*;
 
     /// What the kernel would answer: a tiny interpreter of the instructions used.
@@ -193,6 +195,14 @@ mod tests {
         assert!(!allows(&program, false, READ | WRITE, 254, 1));
         assert_eq!(of_node((Path::new("/dev/null"), "")).unwrap().access, ALL);
         assert!(of_node((Path::new("/etc"), "rwm")).is_none());
+        let numbered = |kind: &str| Device {
+            host_path: "/etc".into(),
+            permissions: "rw".into(),
+            node: Some(DeviceNode { kind: kind.into(), major: 254, minor: 7, ..DeviceNode::default() }),
+            ..Device::default()
+        };
+        assert_eq!(of(&numbered("b")).unwrap().to_string(), "b 254:7 rw");
+        assert!(of(&numbered("p")).is_none());
     }
 
     #[test]
