@@ -102,7 +102,7 @@ fn is_on() -> bool {
     let writable = rustix::fs::statvfs("/sys/fs/selinux")
         .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
     let label = fs::read_to_string("/proc/thread-self/attr/current").unwrap_or_default();
-    i64::from(found.f_type) == SELINUX_MAGIC && writable && label.trim_end_matches('\0') != "kernel"
+    found.f_type == SELINUX_MAGIC && writable && label.trim_end_matches('\0') != "kernel"
 }
 
 fn policy(root: &Path) -> Policy {

@@ -10,7 +10,9 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
 use prost::Message;
 
-use super::{START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target};
+use super::{
+    START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target,
+};
 use crate::cdi;
 use crate::cgroup::Cgroup;
 use crate::error::Error;

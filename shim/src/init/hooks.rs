@@ -128,7 +128,7 @@ fn one(hook: &Hook, state: &[u8], env: &[Vec<u8>], cancel: Option<BorrowedFd<'_>
     drop(command);
     let deadline = hook.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut said = [Vec::new(), Vec::new()];
-    match follow(&mut child, [&mut stdout, &mut stderr], &mut said, deadline, cancel).map_err(named)? {
+    match follow(&mut child, &mut [&mut stdout, &mut stderr], &mut said, deadline, cancel).map_err(named)? {
         End::Exited(status) if status.success() => Ok(()),
         End::Exited(status) => {
             let [stdout, stderr] = said.each_ref().map(|bytes| String::from_utf8_lossy(bytes));
@@ -177,7 +177,7 @@ enum End {
 /// Reads what the hook says until it has ended; who else holds its output is not waited for.
 fn follow(
     child: &mut Child,
-    streams: [&mut std::io::PipeReader; 2],
+    streams: &mut [&mut std::io::PipeReader; 2],
     said: &mut [Vec<u8>; 2],
     deadline: Option<Instant>,
     cancel: Option<BorrowedFd<'_>>,
