@@ -128,6 +128,12 @@ impl Error {
 /// # Errors
 /// When `dir/name` exists already, or any step fails; nothing is left behind then.
 pub fn create(dir: &Path, name: &str) -> Result<PathBuf, Error> {
+    let path = mount_point(dir, name)?;
+    let mounted = on_fresh_thread(&path, || unshare_and_mount(&path)).and_then(|mounted| mounted);
+    or_removed(path, mounted)
+}
+
+fn mount_point(dir: &Path, name: &str) -> Result<PathBuf, Error> {
     let path = dir.join(name);
     DirBuilder::new()
         .recursive(true)
@@ -140,15 +146,35 @@ pub fn create(dir: &Path, name: &str) -> Result<PathBuf, Error> {
         .mode(0o444)
         .open(&path)
         .map_err(|source| Error::MountPoint { path: path.clone(), source })?;
-    match on_fresh_thread(&path, || unshare_and_mount(&path)) {
-        Ok(Ok(())) => Ok(path),
-        Ok(Err(error)) | Err(error) => {
+    Ok(path)
+}
+
+/// What was made for a mount that failed goes again.
+fn or_removed(path: PathBuf, mounted: Result<(), Error>) -> Result<PathBuf, Error> {
+    match mounted {
+        Ok(()) => Ok(path),
+        Err(error) => {
             if let Err(cleanup) = remove(&path) {
                 tracing::warn!(path = %path.display(), error = %cleanup, "mount point left behind");
             }
             Err(error)
         }
     }
+}
+
+/// Mounts the network namespace of the process `pid` on `dir/name`, which is returned. The caller knows that
+/// the process is the one it means: its parent has not collected it.
+///
+/// # Errors
+/// As [`create`].
+pub fn keep(dir: &Path, name: &str, pid: i32) -> Result<PathBuf, Error> {
+    let path = mount_point(dir, name)?;
+    let of = format!("/proc/{pid}/ns/net");
+    let mounted = open(Path::new(&of)).and_then(|_| {
+        rustix::mount::mount_bind(of.as_str(), &path)
+            .map_err(|errno| Error::Mount { path: path.clone(), source: errno.into() })
+    });
+    or_removed(path, mounted)
 }
 
 #[expect(

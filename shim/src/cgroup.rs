@@ -6,6 +6,7 @@ pub(crate) mod detail;
 mod devices;
 mod layout;
 mod limit;
+mod owner;
 mod resources;
 pub mod stats;
 

@@ -59,6 +59,9 @@ pub enum Error {
     /// No conflist and no built-in network asked for.
     #[error("no CNI network configuration in {folder}: put a .conflist there", folder = .0.display())]
     NoNetwork(PathBuf),
+    /// What was tried at the start and failed.
+    #[error("pods can't have a user namespace of their own on this node: {0}")]
+    NoUserNamespaces(String),
     #[error("image {0:?} is not on this node: pull it first")]
     NoImage(String),
     #[error("sandbox {0} is not ready")]
@@ -156,7 +159,10 @@ impl Error {
             | Self::ImageMount(_)
             | Self::Auth(_) => Code::InvalidArgument,
             Self::Name(_) => Code::AlreadyExists,
-            Self::SandboxNotReady(_) | Self::WrongState { .. } | Self::Target(_) => Code::FailedPrecondition,
+            Self::SandboxNotReady(_)
+            | Self::WrongState { .. }
+            | Self::Target(_)
+            | Self::NoUserNamespaces(_) => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
             Self::Monitor(monitor_client::Error::Stuck { .. }) => Code::DeadlineExceeded,
             Self::NoPodStats(_) => Code::Unavailable,

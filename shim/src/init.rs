@@ -13,9 +13,12 @@ mod images;
 pub mod lsm;
 mod mounts;
 pub mod pause;
+pub mod pid;
+pub mod probe;
 pub mod program;
 mod reset;
 mod rootfs;
+pub mod users;
 
 use std::io;
 
@@ -35,6 +38,8 @@ pub struct StepError {
 pub enum Progress<'a> {
     /// About to do what may take long, in words.
     Step(&'a str),
+    /// Another process goes on with the set-up: this one.
+    Moved(i32),
     /// All is set up; exec comes next.
     Ready,
 }

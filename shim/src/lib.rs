@@ -11,6 +11,7 @@ pub mod init;
 pub mod monitor;
 pub mod sys;
 pub mod unpack;
+pub mod user_mapping;
 pub mod wire;
 
 #[cfg(feature = "runtime")]
@@ -43,6 +44,8 @@ mod metrics;
 mod monitor_client;
 #[cfg(feature = "runtime")]
 mod node;
+#[cfg(feature = "runtime")]
+mod probe;
 #[cfg(feature = "runtime")]
 mod recover;
 #[cfg(feature = "runtime")]

@@ -149,6 +149,11 @@ pub(crate) struct MonitorClient {
 fn needs(op: &request::Op) -> (&'static str, u32) {
     match op {
         request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
+        request::Op::MakeUsers(_) => ("a user namespace", 3),
+        request::Op::StartContainer(start) if start.users.is_some() => ("a user namespace", 3),
+        request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.users.is_some()) => {
+            ("a mount with mapped owners", 3)
+        }
         request::Op::StartContainer(start) if start.pid() == NamespaceMode::Target => {
             ("the pid namespace of another container", 3)
         }
@@ -188,7 +193,10 @@ fn is_labelled(start: &StartContainer) -> bool {
 /// How long the answer to an operation may take.
 fn patience(op: &request::Op) -> Duration {
     match op {
-        request::Op::StartSandbox(_) | request::Op::StartContainer(_) | request::Op::Exec(_) => START,
+        request::Op::MakeUsers(_)
+        | request::Op::StartSandbox(_)
+        | request::Op::StartContainer(_)
+        | request::Op::Exec(_) => START,
         request::Op::Hello(_)
         | request::Op::Shutdown(_)
         | request::Op::SignalExec(_)

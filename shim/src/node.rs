@@ -38,6 +38,8 @@ pub(crate) struct Node {
     pub selinux: Selinux,
     /// This boot.
     pub boot_id: String,
+    /// Whether pods may have users of their own, or what is in the way.
+    pub user_namespaces: Result<(), String>,
     /// No runtime has started whole on this state folder since the machine did.
     pub(crate) first_start_of_boot: bool,
     /// To the clients of GetContainerEvents.

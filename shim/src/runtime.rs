@@ -27,7 +27,7 @@ use crate::seccomp::Wanted;
 use crate::selinux::Selinux;
 use crate::spec::profiles;
 use crate::store::Store;
-use crate::{cdi, cgroup, events, image, recover, sandbox, streaming};
+use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -300,6 +300,10 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         unpacker: image::Unpacker::Program(programs.unpack_path()),
     };
     let images = Images::open(&stored, pinned)?;
+    let user_namespaces = probe::user_namespaces(&programs, images.layers_dir(), &config.state);
+    if let Err(why) = &user_namespaces {
+        tracing::info!("no user namespaces for pods: {why}");
+    }
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
     let first_start_of_boot = seen != boot_id;
@@ -313,6 +317,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         store: Store::default(),
         programs,
         boot_id,
+        user_namespaces,
         first_start_of_boot,
         feed: crate::feed::Feed::default(),
         events,

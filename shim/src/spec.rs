@@ -13,6 +13,7 @@ pub(crate) mod resources;
 pub(crate) mod sandbox;
 pub(crate) mod selinux;
 pub(crate) mod user;
+pub(crate) mod userns;
 
 use gantry_proto::cri;
 use gantry_proto::monitor::NamespaceMode;
@@ -38,6 +39,13 @@ pub enum Error {
     UnknownGroup { group: String },
     #[error("run_as_group is set without run_as_user or run_as_username")]
     GroupWithoutUser,
+    #[error("user namespace configuration: {0}")]
+    Users(String),
+    #[error(
+        "user namespace config for sandbox is different from container. Sandbox userns config: {sandbox} - \
+         Container userns config: {container}"
+    )]
+    OtherUsers { sandbox: String, container: String },
     #[error("path {path:?} is mounted on {point:?} but it is not a {lacks} mount")]
     Propagation { path: String, point: String, lacks: &'static str },
     #[error("failed to generate apparmor spec opts: {0}")]
@@ -112,11 +120,6 @@ impl Namespaces {
             Ok(cri::NamespaceMode::Node) => Ok(NamespaceMode::Host),
             _ => Err(Error::Unsupported { field }),
         };
-        if let Some(users) = &options.userns_options {
-            let mapped = !users.uids.is_empty() || !users.gids.is_empty();
-            let own = users.mode != i32::from(cri::NamespaceMode::Node);
-            unsupported(own || mapped, "namespace_options.userns_options")?;
-        }
         let pid = match cri::NamespaceMode::try_from(options.pid) {
             Ok(cri::NamespaceMode::Container) => NamespaceMode::Private,
             Ok(cri::NamespaceMode::Target) => NamespaceMode::Target,
@@ -136,23 +139,10 @@ mod tests {
 
     #[test]
     fn a_namespace_is_in_a_mode_that_is_honoured_or_is_refused_by_name() {
-        use cri::NamespaceMode::{Container, Node, Pod, Target};
-        let users = |mode: cri::NamespaceMode| {
-            Some(cri::UserNamespace { mode: mode.into(), ..cri::UserNamespace::default() })
-        };
-        let plain =
-            Namespaces::new(&cri::NamespaceOption { userns_options: users(Node), ..Default::default() });
+        use cri::NamespaceMode::{Container, Target};
+        let plain = Namespaces::new(&cri::NamespaceOption::default());
         let sandbox = NamespaceMode::Sandbox;
         assert_eq!(plain, Ok(Namespaces { net: sandbox, pid: sandbox, ipc: sandbox }));
-        for mode in [Pod, Container, Target] {
-            let options = cri::NamespaceOption { userns_options: users(mode), ..Default::default() };
-            let refused = Namespaces::new(&options).unwrap_err();
-            assert_eq!(refused, Error::Unsupported { field: "namespace_options.userns_options" }, "{mode:?}");
-        }
-        let mapping = cri::IdMapping { host_id: 65536, container_id: 0, length: 65536 };
-        let mut mapped = cri::NamespaceOption { userns_options: users(Node), ..Default::default() };
-        mapped.userns_options.get_or_insert_default().uids.push(mapping);
-        assert!(Namespaces::new(&mapped).is_err());
         let options = cri::NamespaceOption { network: Container.into(), ..Default::default() };
         let refused = Namespaces::new(&options).unwrap_err();
         assert_eq!(refused, Error::Unsupported { field: "namespace_options.network" });

@@ -36,5 +36,6 @@ mod seccomp;
 mod stats;
 mod unpacker;
 mod upgrade;
+mod userns;
 mod users;
 mod volumes;

@@ -62,6 +62,8 @@ impl Containerd {
         let programs = Programs::built()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::Builder::new().prefix("gantry-peer-").tempdir()?;
+        // runc walks through it as the root of a pod's own users.
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (tag, bridge) = (format!("{name}-{number}"), format!("gp{number}"));
         let at = |name: &str| folder.path().join(name);

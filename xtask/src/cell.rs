@@ -45,6 +45,8 @@ impl Cell {
     pub(crate) fn new() -> Result<Cell> {
         // Short: paths of sockets below it have 107 bytes.
         let temporary = tempfile::Builder::new().prefix("gantry-").tempdir()?;
+        // Containerd's pods with users of their own pass through here.
+        std::fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         let name = temporary.path().file_name().context("a folder without a name")?.to_owned();
         let own = std::fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
         let mut cell = Cell { hierarchies: Vec::new(), temporary };

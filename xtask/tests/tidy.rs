@@ -128,6 +128,7 @@ const PURE: &[&str] = &[
     "shim/src/spec/sandbox.rs",
     "shim/src/spec/selinux.rs",
     "shim/src/spec/user.rs",
+    "shim/src/spec/userns.rs",
     "shim/src/stats/rate.rs",
 ];
 

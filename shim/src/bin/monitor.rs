@@ -2,11 +2,18 @@
 
 use std::process::ExitCode;
 
+use gantry_shim::init::probe;
 use gantry_shim::monitor::{Error, Options, run};
 
 #[expect(clippy::print_stderr, reason = "descriptor 2 is the monitor's own log")]
 fn main() -> ExitCode {
-    let result = Options::parse(std::env::args().skip(1)).and_then(|options| run(&options));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.as_slice() {
+        [flag, layers, scratch] if flag == "--probe-user-namespaces" => {
+            probe::user_namespaces(layers, scratch).map_err(Error::from)
+        }
+        _ => Options::parse(arguments).and_then(|options| run(&options)),
+    };
     let Err(error) = result else { return ExitCode::SUCCESS };
     match &error {
         Error::Step { source, .. } => eprintln!("gantry-monitor: {error}: {source}"),

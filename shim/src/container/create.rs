@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gantry_proto::cri;
-use gantry_proto::monitor::{Mount, Rootfs, StartContainer};
+use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;
 
 use super::{
@@ -28,6 +28,7 @@ use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
 use crate::store::{Container, ContainerState, SandboxState};
 use crate::timeline::unix_nanos;
+use crate::user_mapping;
 
 /// In errors.
 const KIND: &str = "container";
@@ -123,7 +124,9 @@ fn make(
     let names = cdi::wanted(config, node.config.cdi.enabled)?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
-    make_folders(folder, layers.first().map(|top| node.images.layers_dir().join(top)).as_deref())?;
+    let users = sandbox.users.map(|users| users.mapping());
+    let top = layers.first().map(|top| node.images.layers_dir().join(top));
+    make_folders(folder, top.as_deref(), users.as_ref())?;
     failpoint!("create.folders"?);
     let accounts = accounts::read(node.images.layers_dir(), &layers, &folder.join("root"))?;
     let user = spec::user::resolve(&checked.user(&image.config), &accounts)?;
@@ -149,11 +152,14 @@ fn make(
     image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
     let taken = config.mounts.iter().map(|mount| spec::container::cleaned(&mount.container_path)).collect();
     let of = (node.images.layers_dir(), layers.as_slice());
-    start.mounts.extend(image_volumes::make(&image.config.volumes, &taken, of, folder)?);
+    let volumes = image_volumes::make(&image.config.volumes, &taken, of, folder)?;
+    // Copied with the image's owners, as its layers have them.
+    start.mounts.extend(volumes.into_iter().map(|volume| Mount { users, ..volume }));
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
     let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
+    spec::userns::check_hooks(&start)?;
     bundle::write(&mut start, config, sandbox, folder)?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
@@ -171,8 +177,8 @@ fn make(
 }
 
 /// The container's own folders. Mode and owner of the upper become those of the container's `/`: they
-/// are the image's, and its topmost folder has them.
-fn make_folders(folder: &Path, top_layer: Option<&Path>) -> Result<(), Error> {
+/// are the image's, and its topmost folder has them. With users of its own the pod finds them behind its map.
+fn make_folders(folder: &Path, top_layer: Option<&Path>, users: Option<&UserMapping>) -> Result<(), Error> {
     for name in ["upper", "work", "root", "empty"] {
         let path = folder.join(name);
         fs::create_dir_all(&path).map_err(|source| Error::Files { what: "make", path, source })?;
@@ -185,6 +191,12 @@ fn make_folders(folder: &Path, top_layer: Option<&Path>) -> Result<(), Error> {
             (found.mode() & 0o7777, found.uid(), found.gid())
         }
         None => (0o755, 0, 0),
+    };
+    let (uid, gid) = match users {
+        None => (uid, gid),
+        Some(users) => user_mapping::owner(users, uid, gid).ok_or_else(|| {
+            spec::Error::Users(format!("the image's / belongs to {uid}:{gid}, which the pod does not have"))
+        })?,
     };
     std::os::unix::fs::chown(&upper, Some(uid), Some(gid)).map_err(wrap)?;
     fs::set_permissions(&upper, fs::Permissions::from_mode(mode)).map_err(wrap)
@@ -224,6 +236,7 @@ fn resolve_mounts(
         mount.source = fs::canonicalize(source).map_err(wrap)?.display().to_string();
     }
     propagation::check(&start.mounts)?;
+    let users = start.users;
     let own = HOST_FILES
         .iter()
         .filter(|(_, destination)| !config.mounts.iter().any(|mount| mount.container_path == *destination))
@@ -231,6 +244,7 @@ fn resolve_mounts(
             source: sandbox.join(name).display().to_string(),
             destination: (*destination).to_owned(),
             readonly,
+            users,
             ..Mount::default()
         });
     start.mounts.extend(own);
@@ -247,6 +261,33 @@ fn tag_of(image: &Image, written: &str) -> String {
     own.or_else(|| image.repo_tags.first().cloned()).unwrap_or_default()
 }
 
+/// As the request has them; `spec::userns` has checked that there is one line of each, or none.
+fn users_of(mount: &cri::Mount) -> Option<record::Users> {
+    let line = |of: &cri::IdMapping| record::IdLine {
+        container_id: of.container_id,
+        host_id: of.host_id,
+        length: of.length,
+    };
+    let (uids, gids) = mount.uid_mappings.first().zip(mount.gid_mappings.first())?;
+    Some(record::Users { uids: line(uids), gids: line(gids) })
+}
+
+fn mount_record(mount: &cri::Mount) -> MountRecord {
+    MountRecord {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.clone(),
+        readonly: mount.readonly,
+        propagation: mount.propagation,
+        recursive_readonly: mount.recursive_read_only,
+        users: users_of(mount),
+        image: mount.image.as_ref().map(|image| MountedImage {
+            image: image.image.clone(),
+            user_specified_image: image.user_specified_image.clone(),
+            sub_path: mount.image_sub_path.clone(),
+        }),
+    }
+}
+
 fn new_record(
     node: &Node,
     sandbox: &SandboxRecord,
@@ -259,18 +300,6 @@ fn new_record(
     let image = &pinned.image;
     let metadata = config.metadata.clone().unwrap_or_default();
     let named = config.image.clone().unwrap_or_default();
-    let mounts = config.mounts.iter().map(|mount| MountRecord {
-        container_path: mount.container_path.clone(),
-        host_path: mount.host_path.clone(),
-        readonly: mount.readonly,
-        propagation: mount.propagation,
-        recursive_readonly: mount.recursive_read_only,
-        image: mount.image.as_ref().map(|image| MountedImage {
-            image: image.image.clone(),
-            user_specified_image: image.user_specified_image.clone(),
-            sub_path: mount.image_sub_path.clone(),
-        }),
-    });
     ContainerRecord {
         version: VERSION,
         id: id.to_owned(),
@@ -286,7 +315,7 @@ fn new_record(
         layers: pinned.layer_keys(),
         labels: config.labels.clone().into_iter().collect(),
         annotations: config.annotations.clone().into_iter().collect(),
-        mounts: mounts.collect(),
+        mounts: config.mounts.iter().map(mount_record).collect(),
         log_path: String::new(),
         cgroup: String::new(),
         process_label: String::new(),

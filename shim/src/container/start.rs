@@ -19,6 +19,7 @@ use crate::spec::container::resources;
 use crate::store::record::{Process, StartFailure, Started};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
+use crate::user_mapping;
 
 /// How long the child may take to its program: a mount source on a dead network disk never answers.
 /// Shorter than the kubelet's own two minutes, so that it hears why.
@@ -119,6 +120,10 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
     let cgroup = Cgroup::new(layout, &record.cgroup)?;
     cgroup.create()?;
     cgroup.apply(&resources(&record.linux_resources()))?;
+    let users = start.users.as_ref().filter(|_| start.privileged);
+    if let Some(owner) = users.and_then(|users| user_mapping::owner(users, 0, 0)) {
+        cgroup.hand_over(owner)?;
+    }
     if !start.privileged {
         cgroup.restrict_devices(&start.devices)?;
     }

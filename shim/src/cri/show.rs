@@ -8,7 +8,7 @@ use gantry_proto::cri;
 use super::inspect;
 use crate::node::Node;
 use crate::sandbox::network;
-use crate::store::record::{ContainerRecord, PodName};
+use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::Span;
 
@@ -69,12 +69,12 @@ pub(super) fn status(
             name: String::new(),
             features: Some(cri::RuntimeHandlerFeatures {
                 recursive_read_only_mounts: true,
-                user_namespaces: false,
+                user_namespaces: node.user_namespaces.is_ok(),
             }),
         }],
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
-            ..cri::RuntimeFeatures::default()
+            user_namespaces_host_network: node.user_namespaces.is_ok(),
         }),
     }
 }
@@ -140,6 +140,7 @@ fn status_of(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         network: record.namespaces.network,
         pid: record.namespaces.pid,
         ipc: record.namespaces.ipc,
+        userns_options: record.users.map(user_namespace),
         ..cri::NamespaceOption::default()
     };
     cri::PodSandboxStatus {
@@ -158,6 +159,16 @@ fn status_of(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         annotations: record.annotations,
         runtime_handler: record.runtime_handler,
     }
+}
+
+fn user_namespace(users: Users) -> cri::UserNamespace {
+    let Users { uids, gids } = users;
+    let mode = cri::NamespaceMode::Pod.into();
+    cri::UserNamespace { mode, uids: vec![id_mapping(uids)], gids: vec![id_mapping(gids)] }
+}
+
+fn id_mapping(line: IdLine) -> cri::IdMapping {
+    cri::IdMapping { host_id: line.host_id, container_id: line.container_id, length: line.length }
 }
 
 fn container_state(state: &ContainerState) -> cri::ContainerState {
@@ -256,6 +267,8 @@ fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
             ..cri::ImageSpec::default()
         }),
         image_sub_path: record.image.as_ref().map(|from| from.sub_path.clone()).unwrap_or_default(),
+        uid_mappings: record.users.map(|users| id_mapping(users.uids)).into_iter().collect(),
+        gid_mappings: record.users.map(|users| id_mapping(users.gids)).into_iter().collect(),
         ..cri::Mount::default()
     }
 }

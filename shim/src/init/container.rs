@@ -5,13 +5,14 @@ use std::convert::Infallible;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{NamespaceMode, StartContainer};
+use gantry_proto::monitor::{CgroupTarget, NamespaceMode, StartContainer};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
+use super::users::{self, Crossing};
 use super::{Progress, Step, StepError, console, dev, hooks, identity, images, mounts, refuse, rootfs};
 use crate::sys;
 
@@ -30,13 +31,15 @@ pub struct Joined<'a> {
     pub hooks: Option<&'a OwnedFd>,
 }
 
-/// Turns the child into the container's program, telling `note` how far it is. Returns only on failure.
+/// Turns the child into the container's program, telling `note` how far it is. With `crossing` another
+/// process, in the pod's user namespace, becomes it. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
 pub fn run(
     start: &StartContainer,
     joined: &Joined<'_>,
+    crossing: Option<&Crossing<'_>>,
     streams: &Streams<'_>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<Infallible, StepError> {
@@ -45,10 +48,19 @@ pub fn run(
         .step(|| "become undumpable".into())?;
     // Folders and files made as mount targets get the modes asked for; `reset` sets the final mask.
     rustix::process::umask(Mode::empty());
-    enter_cgroup(start)?;
+    enter_cgroup(start.cgroup.as_ref(), crossing)?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
-    build_root(start, joined, note)?;
+    let parts = gather(start, joined, crossing, note)?;
+    if let Some(crossing) = crossing {
+        users::give(streams, crossing.mapping, start.uid, start.gid)?;
+        users::cross(crossing, note)?;
+        rustix::process::setsid().step(|| "start a session".into())?;
+        let place = rootfs::here()?;
+        users::become_root()?;
+        mounts::attach(parts.root.as_fd(), place.as_fd(), "/")?;
+    }
+    build_root(start, joined, &parts, note)?;
     if start.tty {
         console::mount_as_console(streams)?;
     }
@@ -67,31 +79,47 @@ pub fn run(
 }
 
 /// v2 put the child there at clone; v1 has one folder for each hierarchy. The cgroup namespace comes
-/// after the last attach, so that it is rooted at the container's own folders.
-pub(super) fn enter_v1(folders: &[String]) -> Result<(), StepError> {
-    for folder in folders {
+/// after the last attach, so that it is rooted at the container's own folders; with `crossing` the next process
+/// is born into it.
+pub(super) fn enter_cgroup(
+    target: Option<&CgroupTarget>,
+    crossing: Option<&Crossing<'_>>,
+) -> Result<(), StepError> {
+    let Some(target) = target.filter(|target| !target.unified) else { return Ok(()) };
+    for folder in &target.folders {
         fs::write(format!("{folder}/cgroup.procs"), "0").step(|| format!("enter the cgroup {folder}"))?;
     }
-    sys::task::new_cgroup_namespace().step(|| "make a cgroup namespace".into())
-}
-
-fn enter_cgroup(start: &StartContainer) -> Result<(), StepError> {
-    match &start.cgroup {
-        Some(target) if !target.unified => enter_v1(&target.folders),
-        _ => Ok(()),
+    match crossing {
+        None => sys::task::new_cgroup_namespace().step(|| "make a cgroup namespace".into()),
+        Some(_) => Ok(()),
     }
 }
 
-fn build_root(
-    start: &StartContainer,
+/// What the root is built of: all that takes the node's own rights, in no mount namespace or a private one.
+struct Parts<'a> {
+    root: OwnedFd,
+    sys: OwnedFd,
+    shm: OwnedFd,
+    sources: Vec<Option<OwnedFd>>,
+    /// None: devices are made in place.
+    dev: Option<dev::Carried<'a>>,
+}
+
+fn gather<'a>(
+    start: &'a StartContainer,
     joined: &Joined<'_>,
+    crossing: Option<&Crossing<'_>>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
-) -> Result<(), StepError> {
-    let (Some(root), Some(cgroup)) = (&start.rootfs, &start.cgroup) else {
-        return refuse(libc::EINVAL, "the request has no root file system or no cgroup");
+) -> Result<Parts<'a>, StepError> {
+    let Some(root) = &start.rootfs else {
+        return refuse(libc::EINVAL, "the request has no root file system");
     };
-    let mut sources = mounts::sources(&start.mounts)?;
+    let mut sources =
+        mounts::sources(&start.mounts, crossing.map(|crossing| (crossing.mapping, crossing.users)))?;
     rootfs::detach_from_host()?;
+    if let Some(crossing) = crossing {
+        rootfs::map_layers(&root.layers_dir, crossing.users)?;
+    }
     images::fill(&mut sources, &start.mounts, root, note)?;
     let shm = shared_memory(start, joined)?;
     // The network namespace first: a sysfs shows the one its mounter is in.
@@ -106,21 +134,37 @@ fn build_root(
         }
     }
     note(Progress::Step("mount the root file system"))?;
-    let top = rootfs::mount(root, &start.mount_label)?;
-    mounts::kernel_filesystems(top.as_fd(), cgroup, start.privileged)?;
-    dev::build(top.as_fd(), &shm, &start.devices, &start.mount_label)?;
-    for (mount, source) in start.mounts.iter().zip(&sources) {
+    let dev =
+        crossing.map(|crossing| dev::carry(&start.devices, crossing, &start.mount_label)).transpose()?;
+    let mut top = rootfs::mount(root, &start.mount_label)?;
+    if crossing.is_some() {
+        top = rootfs::lift(root)?;
+    }
+    Ok(Parts { root: top, sys: mounts::sysfs(start.privileged)?, shm, sources, dev })
+}
+
+fn build_root(
+    start: &StartContainer,
+    joined: &Joined<'_>,
+    parts: &Parts<'_>,
+    note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
+    let Some(cgroup) = &start.cgroup else { return refuse(libc::EINVAL, "the request has no cgroup") };
+    let top = parts.root.as_fd();
+    mounts::kernel_filesystems(top, &parts.sys, cgroup, start.privileged)?;
+    dev::build(top, &parts.shm, start, parts.dev.as_ref())?;
+    for (mount, source) in start.mounts.iter().zip(&parts.sources) {
         // The one step that waits for other machines, when the source is on their disks.
         let Some(source) = source else { continue };
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
-        mounts::bind(top.as_fd(), mount, source)?;
+        mounts::bind(top, mount, source, parts.dev.is_some())?;
     }
     if start.hooks.is_some() {
         note(Progress::Step("run hooks"))?;
-        hooks::before_root(start, joined.hooks, top.as_fd())?;
+        hooks::before_root(start, joined.hooks, top)?;
     }
     note(Progress::Step("enter the root file system"))?;
-    rootfs::pivot(&top)
+    rootfs::pivot(&parts.root)
 }
 
 /// The pod's /dev/shm lives in pause's mount namespace only. A mount can be copied from inside its

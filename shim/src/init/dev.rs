@@ -1,15 +1,17 @@
 //! The container's /dev: a tmpfs with the nodes and links of the OCI runtime specification
 //! (config-linux.md, "Default Devices"), a devpts of its own, mqueue, and the pod's shared memory.
-//! Called by `init::container` before the pivot.
+//! Called by `init::container` before the pivot; with a user namespace in two parts, `carry` before the
+//! step into it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use gantry_proto::monitor::Device;
+use gantry_proto::monitor::{Device, StartContainer};
 use rustix::fs::{AtFlags, FileType, Mode, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::mounts::{attach, new_filesystem, target};
+use super::mounts::{attach, copy_tree, new_filesystem, target};
+use super::users::Crossing;
 use super::{Step, StepError, lsm, refuse};
 
 const NODES: [(&str, u32, u32); 6] =
@@ -33,32 +35,97 @@ const NOSUID_NOEXEC: MountAttrFlags =
 
 const TMPFS: [(&str, &str); 2] = [("mode", "755"), ("size", "65536k")];
 
-const DEVPTS: [(&str, &str); 4] = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+const DEVPTS: [(&str, &str); 3] = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+
+/// The group of terminals.
+const TTY: [(&str, &str); 1] = [("gid", "5")];
+
+/// What only the node's root can make, for a container whose users are its own: nodes in a file system of
+/// the node (in one of the pod's they would be dead), and the node's devices.
+#[derive(Debug)]
+pub(super) struct Carried<'a> {
+    tmpfs: OwnedFd,
+    /// Mounts of the node's own files: owner and mode are the node's, as runc has it.
+    devices: Vec<(&'a Device, OwnedFd)>,
+    /// Whether the pod has the group of terminals.
+    tty: bool,
+}
+
+/// Makes it, before the step into the user namespace.
+pub(super) fn carry<'a>(
+    devices: &'a [Device],
+    crossing: &Crossing<'_>,
+    mount_label: &str,
+) -> Result<Carried<'a>, StepError> {
+    let (uid, gid) = crossing.root()?;
+    let [owner, group] = [uid.as_raw().to_string(), gid.as_raw().to_string()];
+    let owners = [("uid", owner.as_str()), ("gid", group.as_str())];
+    let options = [&TMPFS[..], &owners, &lsm::context(mount_label)].concat();
+    let tmpfs = new_filesystem("tmpfs", &options, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    for (name, major, minor) in NODES {
+        node(&tmpfs, name, FileType::CharacterDevice, rustix::fs::makedev(major, minor), 0o666)?;
+        rustix::fs::chownat(&tmpfs, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            .step(|| format!("set the owner of /dev/{name}"))?;
+    }
+    let own = devices.iter().filter(|device| device.container_path != PTMX);
+    let copy = |device: &'a Device| {
+        of_the_node(device)?;
+        Ok((device, copy_tree(&device.host_path, false)?))
+    };
+    let tty = crate::user_mapping::to_host(crossing.mapping.gids.as_ref(), 5).is_some();
+    Ok(Carried { tmpfs, devices: own.map(copy).collect::<Result<_, StepError>>()?, tty })
+}
 
 /// Builds /dev under `root`. `shm` is a detached copy of the pod's /dev/shm.
 pub(super) fn build(
     root: BorrowedFd<'_>,
     shm: &OwnedFd,
-    devices: &[Device],
-    mount_label: &str,
+    start: &StartContainer,
+    carried: Option<&Carried<'_>>,
 ) -> Result<(), StepError> {
-    let context = lsm::context(mount_label);
+    let context = lsm::context(&start.mount_label);
     let plain = ResolveFlags::NO_SYMLINKS;
-    let tmpfs = new_filesystem("tmpfs", &[&TMPFS[..], &context].concat(), MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-    attach(tmpfs.as_fd(), target(root, "/dev", true, plain)?.as_fd(), "/dev")?;
+    let made = match carried {
+        Some(carried) => carried.tmpfs.try_clone().step(|| "copy a descriptor".into())?,
+        None => new_filesystem("tmpfs", &[&TMPFS[..], &context].concat(), MountAttrFlags::MOUNT_ATTR_NOSUID)?,
+    };
+    attach(made.as_fd(), target(root, "/dev", true, plain)?.as_fd(), "/dev")?;
     let dev = target(root, "/dev", true, plain)?;
-    for (name, major, minor) in NODES {
-        node(&dev, name, FileType::CharacterDevice, rustix::fs::makedev(major, minor), 0o666)?;
+    if carried.is_none() {
+        for (name, major, minor) in NODES {
+            node(&dev, name, FileType::CharacterDevice, rustix::fs::makedev(major, minor), 0o666)?;
+        }
     }
     for (to, name) in LINKS {
         rustix::fs::symlinkat(to, &dev, name).step(|| format!("make /dev/{name}"))?;
     }
-    let pts = new_filesystem("devpts", &[&DEVPTS[..], &context].concat(), NOSUID_NOEXEC)?;
+    let tty = if carried.is_none_or(|carried| carried.tty) { &TTY[..] } else { &[] };
+    let pts = new_filesystem("devpts", &[&DEVPTS[..], tty, &context].concat(), NOSUID_NOEXEC)?;
     attach(pts.as_fd(), target(root, "/dev/pts", true, plain)?.as_fd(), "/dev/pts")?;
     let queues = new_filesystem("mqueue", &[], NOSUID_NOEXEC | MountAttrFlags::MOUNT_ATTR_NODEV)?;
     attach(queues.as_fd(), target(root, "/dev/mqueue", true, plain)?.as_fd(), "/dev/mqueue")?;
     attach(shm.as_fd(), target(root, "/dev/shm", true, plain)?.as_fd(), "/dev/shm")?;
-    devices.iter().try_for_each(|device| passed_through(root, device))
+    match carried {
+        None => start.devices.iter().try_for_each(|device| passed_through(root, device)),
+        Some(carried) => carried.devices.iter().try_for_each(|(device, copy)| bound(root, device, copy)),
+    }
+}
+
+/// A device of the node, mounted under the name the request gives it.
+fn bound(root: BorrowedFd<'_>, device: &Device, copy: &OwnedFd) -> Result<(), StepError> {
+    let path = &device.container_path;
+    let place = target(root, path, false, ResolveFlags::empty())?;
+    let look = |fd: &OwnedFd| rustix::fs::fstat(fd).step(|| format!("look at {path}"));
+    let (there, wanted) = (look(&place)?, look(copy)?);
+    match FileType::from_raw_mode(there.st_mode) {
+        // Every container has those of `NODES`, and a privileged one is given the node's, too.
+        kind if kind == FileType::from_raw_mode(wanted.st_mode) && there.st_rdev == wanted.st_rdev => Ok(()),
+        FileType::RegularFile => attach(copy.as_fd(), place.as_fd(), path),
+        _ => {
+            let from = &device.host_path;
+            refuse(libc::EEXIST, format!("make the device {from} as {path}: something else is there"))
+        }
+    }
 }
 
 fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Result<(), StepError> {
@@ -66,6 +133,16 @@ fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Re
     rustix::fs::mknodat(dev, name, kind, mode, number).step(|| format!("make the device /dev/{name}"))?;
     // mknod subtracts the umask.
     rustix::fs::chmodat(dev, name, mode, AtFlags::empty()).step(|| format!("set the mode of /dev/{name}"))
+}
+
+/// What the node has as this device.
+fn of_the_node(device: &Device) -> Result<rustix::fs::Stat, StepError> {
+    let found = rustix::fs::stat(device.host_path.as_str())
+        .step(|| format!("look at the device {}", device.host_path))?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::CharacterDevice | FileType::BlockDevice => Ok(found),
+        _ => refuse(libc::ENODEV, format!("{} is not a device", device.host_path)),
+    }
 }
 
 /// A device of the node, under the name the request gives it, with the node's own mode and owner.
@@ -126,12 +203,8 @@ fn wanted(device: &Device) -> Result<Made, StepError> {
         let number = rustix::fs::makedev(node.major, node.minor);
         return Ok(Made { kind, number, mode: node.mode, uid: node.uid, gid: node.gid });
     }
-    let found = rustix::fs::stat(device.host_path.as_str())
-        .step(|| format!("look at the device {}", device.host_path))?;
+    let found = of_the_node(device)?;
     let kind = FileType::from_raw_mode(found.st_mode);
-    if !matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-        return refuse(libc::ENODEV, format!("{} is not a device", device.host_path));
-    }
     Ok(Made {
         kind,
         number: found.st_rdev,

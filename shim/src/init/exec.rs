@@ -11,9 +11,9 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::ThreadNameSpaceType;
 
 use super::program::{self, Streams};
-use super::{Progress, Step, StepError, identity};
+use super::{Progress, Step, StepError, identity, reset, users};
 
-/// All but the pid namespace, which the child was born into, and the user namespace, which is the
+/// All but the pid namespace, which the child was born into, and the user namespace, which may be the
 /// node's.
 const NAMESPACES: ThreadNameSpaceType = ThreadNameSpaceType::MOUNT
     .union(ThreadNameSpaceType::NETWORK)
@@ -44,8 +44,18 @@ pub fn run(
     }
     identity::oom_score(process.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
+    let mut namespaces = NAMESPACES;
+    if let Some(mapping) = &process.users {
+        reset::scheduling()?;
+        users::give(streams, mapping, process.uid, process.gid)?;
+        // The kernel joins it first, and the others with the rights it gives.
+        namespaces |= ThreadNameSpaceType::USER;
+    }
     // Root and working folder become those of the container's mount namespace (setns(2)).
-    rustix::thread::move_into_thread_name_spaces(container.as_fd(), NAMESPACES)
+    rustix::thread::move_into_thread_name_spaces(container.as_fd(), namespaces)
         .step(|| "join the container's namespaces".into())?;
+    if process.users.is_some() {
+        users::become_root()?;
+    }
     program::become_program(process, streams, note)
 }

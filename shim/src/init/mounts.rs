@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use gantry_proto::monitor::{CgroupTarget, Mount, Propagation};
+use gantry_proto::monitor::{CgroupTarget, Mount, Propagation, UserMapping};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -14,7 +14,7 @@ use rustix::mount::{
     OpenTreeFlags,
 };
 
-use super::{Step, StepError, edits, refuse};
+use super::{Step, StepError, edits, refuse, users};
 use crate::sys;
 
 const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -158,19 +158,29 @@ fn make_target(
     .step(|| format!("open {path} in the container"))
 }
 
+/// The attributes of what shows the kernel's own: only a privileged container may change it.
+fn attributes(privileged: bool) -> MountAttrFlags {
+    if privileged { PROTECTED } else { PROTECTED | MountAttrFlags::MOUNT_ATTR_RDONLY }
+}
+
+/// A sysfs, of the network namespace that its mounter is in; who belongs to other users than that
+/// namespace gets none (runtime-traps P17).
+pub(super) fn sysfs(privileged: bool) -> Result<OwnedFd, StepError> {
+    new_filesystem("sysfs", &[], attributes(privileged))
+}
+
 /// /proc, /sys and the cgroup view. `/proc` must be a plain folder: a link there would let an image
 /// choose where the kernel's files appear.
 pub(super) fn kernel_filesystems(
     root: BorrowedFd<'_>,
+    sys: &OwnedFd,
     cgroup: &CgroupTarget,
     privileged: bool,
 ) -> Result<(), StepError> {
     let proc = new_filesystem("proc", &[], PROTECTED)?;
     attach(proc.as_fd(), target(root, "/proc", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/proc")?;
-    let read_only = if privileged { PROTECTED } else { PROTECTED | MountAttrFlags::MOUNT_ATTR_RDONLY };
-    let sys = new_filesystem("sysfs", &[], read_only)?;
     attach(sys.as_fd(), target(root, "/sys", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/sys")?;
-    cgroups(root, cgroup, read_only)
+    cgroups(root, cgroup, attributes(privileged))
 }
 
 fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFlags) -> Result<(), StepError> {
@@ -196,13 +206,34 @@ fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFla
 /// The trees of the request's sources. Taken before the container's mount namespace lets go of the
 /// host's: a copy made then is still a peer of a shared mount, made later only its slave. None for an
 /// image, which is mounted after that.
-pub(super) fn sources(mounts: &[Mount]) -> Result<Vec<Option<OwnedFd>>, StepError> {
-    let of_the_host = |mount: &Mount| mount.image.is_none().then(|| edits::source(mount)).transpose();
+pub(super) fn sources(
+    mounts: &[Mount],
+    pod: Option<(&UserMapping, &OwnedFd)>,
+) -> Result<Vec<Option<OwnedFd>>, StepError> {
+    let of_the_host = |mount: &Mount| {
+        if mount.image.is_some() {
+            return Ok(None);
+        }
+        let tree = edits::source(mount)?;
+        if let Some(wanted) = &mount.users {
+            users::map_owners(&tree, wanted, pod).map_err(|error| StepError {
+                what: format!("mount {} on {}: {}", mount.source, mount.destination, error.what),
+                source: error.source,
+            })?;
+        }
+        Ok(Some(tree))
+    };
     mounts.iter().map(of_the_host).collect()
 }
 
-/// One mount of the request: the source's tree on the destination.
-pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Result<(), StepError> {
+/// One mount of the request: the source's tree on the destination. `confined`: the mount namespace belongs
+/// to the pod's users, who must not mount on the host.
+pub(super) fn bind(
+    root: BorrowedFd<'_>,
+    mount: &Mount,
+    source: &OwnedFd,
+    confined: bool,
+) -> Result<(), StepError> {
     let kind = rustix::fs::fstat(source).step(|| format!("look at the mount source {}", mount.source))?;
     let directory = rustix::fs::FileType::from_raw_mode(kind.st_mode).is_dir();
     let place = target(root, &mount.destination, directory, ResolveFlags::empty())?;
@@ -216,8 +247,15 @@ pub(super) fn bind(root: BorrowedFd<'_>, mount: &Mount, source: &OwnedFd) -> Res
         Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
         Propagation::Shared => MountPropagationFlags::SHARED,
     };
-    rustix::mount::mount_change(path.as_str(), propagation | MountPropagationFlags::REC)
-        .step(|| format!("set the propagation of {}", mount.destination))?;
+    let propagate = |how| {
+        rustix::mount::mount_change(path.as_str(), how | MountPropagationFlags::REC)
+            .step(|| format!("set the propagation of {}", mount.destination))
+    };
+    if confined {
+        // As the kernel does with a mount namespace that others make of the host's.
+        propagate(MountPropagationFlags::DOWNSTREAM)?;
+    }
+    propagate(propagation)?;
     edits::attributes(mount, source)?;
     if mount.recursive_readonly {
         sys::mount::make_tree_read_only(source.as_fd())

@@ -6,25 +6,28 @@ use std::convert::Infallible;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{Capabilities, NamespaceMode, StartContainer, StartSandbox};
+use gantry_proto::monitor::{Capabilities, NamespaceMode, StartContainer, StartSandbox, Sysctl};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::LinkNameSpaceType;
 
-use super::container::{INERT, enter_v1};
+use super::container::{INERT, enter_cgroup};
+use super::users::{self, Crossing};
 use super::{Progress, Step, StepError, identity, lsm, mounts, refuse, reset, rootfs};
-use crate::sys;
+use crate::{sys, user_mapping};
 
 /// "nobody" of upstream's pause image.
 const USER: u32 = 65535;
 
-/// Turns the child into pause, telling `note` right before exec. Returns only on failure.
+/// Turns the child into pause, telling `note` right before exec. With `crossing` another process, in the
+/// pod's user namespace, becomes it. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
 pub fn run(
     start: &StartSandbox,
+    crossing: Option<&Crossing<'_>>,
     null: &OwnedFd,
     program: &OwnedFd,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
@@ -32,43 +35,37 @@ pub fn run(
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .step(|| "become undumpable".into())?;
     rustix::process::umask(Mode::empty());
-    match &start.cgroup {
-        Some(target) if !target.unified => enter_v1(&target.folders)?,
-        Some(_) => {}
-        None => return refuse(libc::EINVAL, "the request has no cgroup"),
+    if start.cgroup.is_none() {
+        return refuse(libc::EINVAL, "the request has no cgroup");
     }
+    enter_cgroup(start.cgroup.as_ref(), crossing)?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
     rootfs::detach_from_host()?;
-    if !start.netns_path.is_empty() {
-        let netns =
-            rustix::fs::open(start.netns_path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                .step(|| format!("open the network namespace {}", start.netns_path))?;
-        rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-            .step(|| format!("join the network namespace {}", start.netns_path))?;
+    join_network(start)?;
+    rustix::process::chdir(start.root_dir.as_str()).step(|| format!("enter {}", start.root_dir))?;
+    if let Some(crossing) = crossing {
+        users::cross(crossing, note)?;
+        rustix::process::setsid().step(|| "start a session".into())?;
     }
-    if !start.host_network {
-        rustix::system::sethostname(start.hostname.as_bytes())
-            .step(|| format!("set the host name {}", start.hostname))?;
-    }
-    for sysctl in &start.sysctls {
-        // A slash in a dotted name is a dot in a part of the path: `net.ipv4.conf.eth0/100.rp_filter`.
-        let parts: Vec<_> = sysctl.name.split('.').map(|part| part.replace('/', ".")).collect();
-        let path = format!("/proc/sys/{}", parts.join("/"));
-        fs::write(&path, &sysctl.value).step(|| format!("set sysctl {}={}", sysctl.name, sysctl.value))?;
-    }
+    let place = rootfs::here()?;
+    configure(start, crossing)?;
     // By the node's /proc: pause's own root has none.
     let labels = lsm::prepare_label(&start.process_label)?;
-    build_root(start)?;
+    build_root(start, &place)?;
     for connect in [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr] {
         connect(null).step(|| "connect the null device".into())?;
     }
     reset::keyring(&start.id)?;
     reset::all()?;
     reset::open_files()?;
+    let user = start
+        .users
+        .as_ref()
+        .map_or(USER, |users| if user_mapping::owner(users, USER, USER).is_some() { USER } else { 0 });
     identity::assume(&StartContainer {
-        uid: USER,
-        gid: USER,
+        uid: user,
+        gid: user,
         no_new_privs: true,
         capabilities: Some(Capabilities::default()),
         ..StartContainer::default()
@@ -81,18 +78,55 @@ pub fn run(
     sys::exec::exec_fd(program.as_fd(), &[c"pause".into()], &[]).step(|| "exec pause".into())
 }
 
-fn build_root(start: &StartSandbox) -> Result<(), StepError> {
-    let path = start.root_dir.as_str();
-    let top = mounts::new_filesystem(
+fn join_network(start: &StartSandbox) -> Result<(), StepError> {
+    if start.netns_path.is_empty() {
+        return Ok(());
+    }
+    let netns = rustix::fs::open(start.netns_path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .step(|| format!("open the network namespace {}", start.netns_path))?;
+    rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .step(|| format!("join the network namespace {}", start.netns_path))
+}
+
+/// The host name and the sysctls of the pod's namespaces; with `crossing` as its root from then on.
+fn configure(start: &StartSandbox, crossing: Option<&Crossing<'_>>) -> Result<(), StepError> {
+    if !start.host_network {
+        rustix::system::sethostname(start.hostname.as_bytes())
+            .step(|| format!("set the host name {}", start.hostname))?;
+    }
+    // Sysctls of a pod's IPC are the node's root's to write, by number, until Linux 6.9, and the pod's since.
+    let mut refused = Vec::new();
+    for sysctl in &start.sysctls {
+        match set(sysctl) {
+            Err(error) if crossing.is_some() && is_denied(&error) => refused.push(sysctl),
+            result => result?,
+        }
+    }
+    if crossing.is_some() {
+        users::become_root()?;
+    }
+    refused.into_iter().try_for_each(set)
+}
+
+fn set(sysctl: &Sysctl) -> Result<(), StepError> {
+    // A slash in a dotted name is a dot in a part of the path: `net.ipv4.conf.eth0/100.rp_filter`.
+    let parts: Vec<_> = sysctl.name.split('.').map(|part| part.replace('/', ".")).collect();
+    let path = format!("/proc/sys/{}", parts.join("/"));
+    fs::write(&path, &sysctl.value).step(|| format!("set sysctl {}={}", sysctl.name, sysctl.value))
+}
+
+fn is_denied(error: &StepError) -> bool {
+    error.source.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+/// A root of its own, mounted on `place`.
+fn build_root(start: &StartSandbox, place: &OwnedFd) -> Result<(), StepError> {
+    let root = mounts::new_filesystem(
         "tmpfs",
         &[("mode", "755"), ("size", "65536")],
         INERT ^ MountAttrFlags::MOUNT_ATTR_NOEXEC,
     )?;
-    let place = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .step(|| format!("open {path}"))?;
-    mounts::attach(top.as_fd(), place.as_fd(), path)?;
-    let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .step(|| format!("open {path}"))?;
+    mounts::attach(root.as_fd(), place.as_fd(), &start.root_dir)?;
     if start.ipc() != NamespaceMode::Host {
         let size = start.shm_size.to_string();
         let options =

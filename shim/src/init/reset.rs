@@ -17,9 +17,14 @@ pub(super) fn all() -> Result<(), StepError> {
     let mut cpus = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
     rustix::thread::sched_setaffinity(None, &cpus).step(|| "reset the CPU affinity".into())?;
-    sys::task::reset_scheduling().step(|| "reset scheduling".into())?;
-    rustix::process::setpriority_process(None, 0).step(|| "reset the nice value".into())?;
+    scheduling()?;
     rustix::thread::set_current_timer_slack(None).step(|| "reset the timer slack".into())
+}
+
+/// Also before the step into a user namespace: only the node's root may take a nice value back.
+pub(super) fn scheduling() -> Result<(), StepError> {
+    sys::task::reset_scheduling().step(|| "reset scheduling".into())?;
+    rustix::process::setpriority_process(None, 0).step(|| "reset the nice value".into())
 }
 
 /// The soft limit systemd gives services, and its hard limit as far as this node has it

@@ -3,13 +3,14 @@
 //! (runtime-traps §6). Called by `init::container`.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use gantry_proto::monitor::Rootfs;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::{Step, StepError, lsm, refuse};
+use super::{Step, StepError, lsm, mounts, refuse};
+use crate::sys;
 
 /// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4).
 pub(super) const LOWER_OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off";
@@ -47,12 +48,36 @@ pub(super) fn mount(rootfs: &Rootfs, mount_label: &str) -> Result<OwnedFd, StepE
         .step(|| {
             format!("mount the root file system of {} layers on {}", rootfs.lower.len(), rootfs.target)
         })?;
-    rustix::fs::open(
-        rootfs.target.as_str(),
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
-        Mode::empty(),
-    )
-    .step(|| format!("open the root file system {}", rootfs.target))
+    folder(&rootfs.target)
+}
+
+fn folder(path: &str) -> Result<OwnedFd, StepError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::empty()).step(|| format!("open the folder {path}"))
+}
+
+/// Has the files of all layers be those of the pod's users, in this mount namespace: overlays that are
+/// mounted later find them so (Linux 5.19; runtime-traps 1.4).
+pub(super) fn map_layers(layers_dir: &str, users: &OwnedFd) -> Result<(), StepError> {
+    let mapped = mounts::copy_tree(layers_dir, false)?;
+    sys::mount::map_owners(mapped.as_fd(), users.as_fd())
+        .step(|| format!("map the owners of the layers in {layers_dir}"))?;
+    mounts::attach(mapped.as_fd(), folder(layers_dir)?.as_fd(), layers_dir)
+}
+
+/// Takes the root file system off its place, for a mount namespace to come, and goes there.
+pub(super) fn lift(rootfs: &Rootfs) -> Result<OwnedFd, StepError> {
+    let target = rootfs.target.as_str();
+    let lifted = mounts::copy_tree(target, false)?;
+    rustix::mount::unmount(target, UnmountFlags::DETACH).step(|| format!("unmount {target}"))?;
+    rustix::process::chdir(target).step(|| format!("enter {target}"))?;
+    Ok(lifted)
+}
+
+/// The folder that the process stands in, as a place for a root: after a step into another mount
+/// namespace it may have no path that can be walked.
+pub(super) fn here() -> Result<OwnedFd, StepError> {
+    folder(".")
 }
 
 fn options(rootfs: &Rootfs) -> String {

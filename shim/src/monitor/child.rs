@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use gantry_proto::monitor::{CgroupTarget, Exited};
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::log::{Lines, LogFile, Source};
 use super::report::Report;
@@ -109,6 +109,17 @@ impl Child {
             cgroup,
             log,
         }
+    }
+
+    /// Takes the process that went on with the set-up for the child.
+    pub(super) fn follow_move(&mut self) {
+        let Phase::Starting { report, .. } = &self.phase else { return };
+        let moved = report.moved_to().filter(|pid| *pid != self.pid).and_then(Pid::from_raw);
+        let Some(pid) = moved else { return };
+        self.pid = pid.as_raw_nonzero().get();
+        // One that has been reaped by now has neither; its end is about to be told.
+        self.pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+        self.start_time_ticks = super::spawn::start_time_ticks(self.pid).unwrap_or(0);
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

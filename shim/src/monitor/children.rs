@@ -36,7 +36,8 @@ impl Monitor {
         if self.sandbox.is_some() {
             return refuse(libc::EEXIST, "this monitor has its sandbox already");
         }
-        let spawned = spawn::pause(&start, &self.null)?;
+        let users = self.users.as_ref().map(|held| &held.namespace);
+        let spawned = spawn::pause(&start, users, &self.null)?;
         let child = Child::new(
             &start.id,
             &start.record_dir,
@@ -141,8 +142,23 @@ impl Monitor {
         else {
             return;
         };
-        if !report.read() {
+        let more = report.read();
+        if let Some(child) = self.children.get_mut(id) {
+            child.follow_move();
+        }
+        if !more {
             self.started_or_not(id);
+        }
+    }
+
+    /// Before a process that has ended is looked for: what went on in another's place was told of before
+    /// either could end.
+    fn follow_moves(&mut self) {
+        for child in self.children.values_mut() {
+            if let Phase::Starting { report, .. } = &mut child.phase {
+                report.read_pending();
+                child.follow_move();
+            }
         }
     }
 
@@ -189,6 +205,8 @@ impl Monitor {
             && start.id == child.id
         {
             *namespaces = Some(Namespaces::of(child.pid, start)?);
+            // Pause holds it from now on.
+            self.users = None;
         }
         if let Some(socket) = terminal {
             let master = descriptors::receive_one(&socket).step(|| "receive the terminal's master".into())?;
@@ -215,6 +233,7 @@ impl Monitor {
         }
         if self.is_pause(id) {
             self.sandbox = None;
+            self.users = None;
         }
         self.reply(reply_to.0, reply_to.1, reply::Result::Failure(why));
     }
@@ -233,6 +252,7 @@ impl Monitor {
     pub(super) fn reap(&mut self) {
         self.clear_signals();
         while let Some(status) = child::reap_one() {
+            self.follow_moves();
             let id =
                 self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());
             match id {

@@ -11,7 +11,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use gantry_proto::monitor::{
-    Done, Failure, Frame, PROTOCOL_VERSION, Reply, Request, StartSandbox, Welcome, frame, reply, request,
+    Done, Failure, Frame, MakeUsers, PROTOCOL_VERSION, Reply, Request, StartSandbox, Started, Welcome, frame,
+    reply, request,
 };
 use rustix::event::{Timespec, epoll};
 
@@ -21,6 +22,7 @@ use super::connection::Connection;
 use super::exec::Exec;
 use super::spawn::Namespaces;
 use super::{Error, Options};
+use crate::init::users::{self, Held};
 use crate::init::{Step, StepError, refuse};
 use crate::sys;
 
@@ -51,6 +53,8 @@ pub(super) struct Monitor {
     pub(super) execs: BTreeMap<String, Exec>,
     pub(super) sinks: BTreeMap<u64, Sink>,
     pub(super) sandbox: Option<(StartSandbox, Option<Namespaces>)>,
+    /// The sandbox's user namespace until pause is in it.
+    pub(super) users: Option<Held>,
     /// Until when no connection is accepted, for want of memory or descriptors.
     deaf_until: Option<Instant>,
     finished: bool,
@@ -118,6 +122,7 @@ impl Monitor {
             execs: BTreeMap::new(),
             sinks: BTreeMap::new(),
             sandbox: None,
+            users: None,
             deaf_until: None,
             finished: false,
         };
@@ -319,11 +324,26 @@ impl Monitor {
             Some(request::Op::SignalExec(signal)) => self.signal_exec(&signal).map(done),
             Some(request::Op::Attach(attach)) => self.attach(&attach, token, descriptors).map(done),
             Some(request::Op::ReopenLog(reopen)) => self.reopen_log(&reopen).map(done),
+            Some(request::Op::MakeUsers(wanted)) => {
+                self.make_users(&wanted).map(|held| Some(reply::Result::Started(held)))
+            }
             Some(request::Op::Shutdown(_)) => self.shut_down().map(done),
             None => {
                 refuse(libc::EINVAL, "the monitor does not know this request: it is older than the runtime")
             }
         }
+    }
+
+    fn make_users(&mut self, wanted: &MakeUsers) -> Result<Started, StepError> {
+        if self.sandbox.is_some() || self.users.is_some() {
+            return refuse(libc::EEXIST, "this monitor has its sandbox's users already");
+        }
+        let mapping = wanted.users.unwrap_or_default();
+        let held = users::make(&mapping, wanted.network)?;
+        let start_time_ticks = super::spawn::start_time_ticks(held.pid)?;
+        let started = Started { id: String::new(), pid: held.pid, start_time_ticks };
+        self.users = Some(held);
+        Ok(started)
     }
 
     fn welcome(&self) -> Welcome {

@@ -1,5 +1,5 @@
 //! What a cloned child tells of its set-up, over a pipe that ends at exec. Owns the format: steps that
-//! may take long, then `READY`, or `FAILED` with an errno and the step in words; an end without either
+//! may take long, with a user namespace the pid that goes on with it (`MOVED`), then `READY`, or `FAILED` with an errno and the step in words; an end without either
 //! means that the child was killed. Written by the child, read by `monitor::event_loop` and
 //! `monitor::exec`.
 
@@ -14,6 +14,7 @@ use crate::sys::exec::exit_now;
 const READY: u8 = 1;
 const FAILED: u8 = 2;
 const STEP: u8 = 3;
+const MOVED: u8 = 4;
 
 /// A step's text is cut here, so that each write is under PIPE_BUF and arrives whole.
 const MAX_TEXT: usize = 3000;
@@ -51,12 +52,23 @@ impl Report {
 
     /// What it says, once it has ended.
     pub(super) fn verdict(&self) -> Result<(), Failure> {
-        parse(&self.bytes).1
+        parse(&self.bytes).outcome
+    }
+
+    /// Reads what is there without waiting for more.
+    pub(super) fn read_pending(&mut self) {
+        while matches!(rustix::io::ioctl_fionread(&self.pipe), Ok(count) if count > 0) && self.read() {}
+    }
+
+    /// The process that has taken the set-up over. Only the first is believed: it was written by one that
+    /// was not in the container yet.
+    pub(super) fn moved_to(&self) -> Option<i32> {
+        parse(&self.bytes).moved
     }
 
     /// What a child that takes too long was last about to do.
     pub(super) fn hangs_at(&self) -> Failure {
-        let step = match parse(&self.bytes).0 {
+        let step = match parse(&self.bytes).step {
             Some(step) => format!("{step}: this takes too long, its disk may hang"),
             None => "setting up takes too long".to_owned(),
         };
@@ -64,28 +76,40 @@ impl Report {
     }
 }
 
-/// The last step, and the outcome.
-fn parse(mut bytes: &[u8]) -> (Option<String>, Result<(), Failure>) {
-    let mut step = None;
-    let mut outcome = Err(Failure { errno: 0, step: "the process was killed before its program ran".into() });
+/// What a report says.
+struct Parsed {
+    /// The last one.
+    step: Option<String>,
+    /// Who goes on.
+    moved: Option<i32>,
+    outcome: Result<(), Failure>,
+}
+
+fn parse(mut bytes: &[u8]) -> Parsed {
+    let killed = Failure { errno: 0, step: "the process was killed before its program ran".into() };
+    let mut parsed = Parsed { step: None, moved: None, outcome: Err(killed) };
     loop {
         bytes = match bytes {
             [READY, rest @ ..] => {
-                outcome = Ok(());
+                parsed.outcome = Ok(());
                 rest
             }
             [STEP, low, high, rest @ ..] => {
                 let (text, rest) =
                     rest.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(rest.len()));
-                step = Some(String::from_utf8_lossy(text).into_owned());
+                parsed.step = Some(String::from_utf8_lossy(text).into_owned());
+                rest
+            }
+            [MOVED, a, b, c, d, rest @ ..] => {
+                parsed.moved = parsed.moved.or(Some(i32::from_le_bytes([*a, *b, *c, *d])));
                 rest
             }
             [FAILED, a, b, c, d, step @ ..] => {
                 let errno = i32::from_le_bytes([*a, *b, *c, *d]);
-                outcome = Err(Failure { errno, step: String::from_utf8_lossy(step).into_owned() });
+                parsed.outcome = Err(Failure { errno, step: String::from_utf8_lossy(step).into_owned() });
                 &[]
             }
-            _ => return (step, outcome),
+            _ => return parsed,
         }
     }
 }
@@ -95,6 +119,7 @@ pub(super) fn noting(report: &OwnedFd) -> impl FnMut(Progress<'_>) -> Result<(),
     move |progress| {
         let bytes = match progress {
             Progress::Ready => vec![READY],
+            Progress::Moved(pid) => [&[MOVED][..], &pid.to_le_bytes()].concat(),
             Progress::Step(text) => {
                 let text = text.as_bytes().get(..MAX_TEXT).unwrap_or(text.as_bytes());
                 let length = u16::try_from(text.len()).unwrap_or(0).to_le_bytes();
@@ -128,16 +153,24 @@ mod tests {
 
     #[test]
     fn a_report_tells_started_failed_and_killed_apart() {
-        assert!(parse(&[step("mount"), vec![READY]].concat()).1.is_ok());
+        assert!(parse(&[step("mount"), vec![READY]].concat()).outcome.is_ok());
         let failed = [&[READY, FAILED][..], &2i32.to_le_bytes(), b"exec \"/x\""].concat();
-        assert_eq!(parse(&failed).1.unwrap_err(), Failure { errno: 2, step: "exec \"/x\"".into() });
-        assert_eq!(parse(&[]).1.unwrap_err().errno, 0);
-        assert!(parse(&[STEP, 255, 255, b'x']).1.is_err());
+        assert_eq!(parse(&failed).outcome.unwrap_err(), Failure { errno: 2, step: "exec \"/x\"".into() });
+        assert_eq!(parse(&[]).outcome.unwrap_err().errno, 0);
+        assert!(parse(&[STEP, 255, 255, b'x']).outcome.is_err());
     }
 
     #[test]
     fn the_last_step_is_what_a_child_hangs_at() {
         let bytes = [step("mount /a on /b"), step("mount /nfs on /data")].concat();
-        assert_eq!(parse(&bytes).0.as_deref(), Some("mount /nfs on /data"));
+        assert_eq!(parse(&bytes).step.as_deref(), Some("mount /nfs on /data"));
+    }
+    #[test]
+    fn who_goes_on_is_what_was_said_first() {
+        let moved = |pid: i32| [&[MOVED][..], &pid.to_le_bytes()].concat();
+        let bytes = [step("a"), moved(7), step("b"), moved(1), vec![READY]].concat();
+        let parsed = parse(&bytes);
+        assert_eq!((parsed.moved, parsed.outcome.is_ok()), (Some(7), true));
+        assert_eq!(parse(&step("a")).moved, None);
     }
 }

@@ -3,20 +3,24 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{CgroupTarget, Exec, HookStage, NamespaceMode, StartContainer, StartSandbox};
+use gantry_proto::monitor::{
+    CgroupTarget, Exec, HookStage, NamespaceMode, StartContainer, StartSandbox, UserMapping,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
+use rustix::thread::LinkNameSpaceType;
 
 use super::report::{end_with, noting};
 use crate::init::console::Terminal;
 use crate::init::container::Joined;
+use crate::init::pid::{self, Birthplace};
 use crate::init::program::Streams;
+use crate::init::users::Crossing;
 use crate::init::{self, Step, StepError, refuse};
 use crate::sys;
-use crate::sys::clone::{CloneArgs, Cloned, clone3};
+use crate::sys::clone::{CloneArgs, Cloned};
 
 const CLONE_NEWNS: u64 = 0x0002_0000;
 const CLONE_NEWCGROUP: u64 = 0x0200_0000;
@@ -55,6 +59,8 @@ pub(super) struct Namespaces {
     mnt: OwnedFd,
     /// Pause's, for the containers that share it; None on the host's.
     pid: Option<OwnedFd>,
+    /// None: the node's.
+    users: Option<OwnedFd>,
 }
 
 impl Namespaces {
@@ -71,12 +77,17 @@ impl Namespaces {
             uts: (!start.host_network).then(|| open("uts")).transpose()?,
             mnt: open("mnt")?,
             pid: (start.pid() != NamespaceMode::Host).then(|| open("pid")).transpose()?,
+            users: start.users.is_some().then(|| open("user")).transpose()?,
         })
     }
 }
 
-/// Clones pause. `program` is its binary.
-pub(super) fn pause(start: &StartSandbox, null: &OwnedFd) -> Result<Spawned, StepError> {
+/// Clones pause. `users` is the namespace that was made for it.
+pub(super) fn pause(
+    start: &StartSandbox,
+    users: Option<&OwnedFd>,
+    null: &OwnedFd,
+) -> Result<Spawned, StepError> {
     let program = rustix::fs::open(start.pause_path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("open the pause program {}", start.pause_path))?;
     let mut namespaces = CLONE_NEWNS;
@@ -93,17 +104,22 @@ pub(super) fn pause(start: &StartSandbox, null: &OwnedFd) -> Result<Spawned, Ste
     if cgroup.is_some() {
         namespaces |= CLONE_NEWCGROUP;
     }
+    let crossing = crossing(start.users.as_ref(), users, namespaces, Birthplace::Here)?;
+    if crossing.is_some() {
+        namespaces = CLONE_NEWNS;
+    }
     let (report, child_end) = pipe()?;
-    match clone3(&CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) })
-        .step(|| "clone pause".into())?
-    {
+    let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd), sibling: false };
+    match pid::clone(&args, "pause")? {
         Cloned::Parent { pid, pidfd } => {
             drop(child_end);
             Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
         }
         Cloned::Child => end_with(&child_end, || {
-            keep_only(&[&child_end, null, &program])?;
-            init::pause::run(start, null, &program, &mut noting(&child_end))
+            let mut kept = vec![&child_end, null, &program];
+            kept.extend(crossing.as_ref().map(|crossing| crossing.users));
+            keep_only(&kept)?;
+            init::pause::run(start, crossing.as_ref(), null, &program, &mut noting(&child_end))
         }),
     }
 }
@@ -143,8 +159,11 @@ pub(super) fn container(
         (NamespaceMode::Target, _, Some(process)) => Birthplace::Of(process),
         (NamespaceMode::Target, _, None) => return refuse(libc::EINVAL, "no target container is named"),
     };
-    let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
-    match clone_in(&birthplace, &args)? {
+    let crossing = crossing(start.users.as_ref(), held.users.as_ref(), namespaces, birthplace)?;
+    let (born, namespaces) =
+        if crossing.is_some() { (Birthplace::Here, CLONE_NEWNS) } else { (birthplace, namespaces) };
+    let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd), sibling: false };
+    match clone_in(&born, &args)? {
         Cloned::Parent { pid, pidfd } => {
             drop((child_end, theirs, asks));
             // When it fails, the child finds nobody to ask, and ends.
@@ -156,8 +175,13 @@ pub(super) fn container(
             let mut kept = streams.descriptors();
             kept.extend([joined.net, joined.ipc, joined.uts, joined.hooks].into_iter().flatten());
             kept.extend([&child_end, joined.mnt]);
+            if let Some(crossing) = &crossing {
+                kept.push(crossing.users);
+                kept.extend(crossing.pid.descriptor());
+            }
             keep_only(&kept)?;
-            init::container::run(start, &joined, &streams, &mut noting(&child_end))
+            let note = &mut noting(&child_end);
+            init::container::run(start, &joined, crossing.as_ref(), &streams, note)
         }),
     }
 }
@@ -177,7 +201,8 @@ fn hooks_of(start: &StartContainer) -> Result<(Option<OwnedFd>, Option<OwnedFd>)
 /// Clones the process that runs hooks in the monitor's own namespaces: the monitor waits for nobody. It is
 /// reaped like any stray.
 fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), StepError> {
-    match clone3(&CloneArgs { namespaces: 0, cgroup: None }).step(|| "clone a process for hooks".into())? {
+    let args = CloneArgs { namespaces: 0, cgroup: None, sibling: false };
+    match pid::clone(&args, "a process for hooks")? {
         Cloned::Parent { .. } => Ok(()),
         Cloned::Child => {
             if keep_only(&[socket]).is_ok() {
@@ -185,6 +210,24 @@ fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), Step
             }
             sys::exec::exit_now(0)
         }
+    }
+}
+
+/// With a user namespace the child takes a step: it is born into the node's namespaces, and the process that
+/// goes on into `namespaces` and `pid`, which then belong to the pod's users.
+fn crossing<'a>(
+    mapping: Option<&'a UserMapping>,
+    users: Option<&'a OwnedFd>,
+    namespaces: u64,
+    pid: Birthplace<'a>,
+) -> Result<Option<Crossing<'a>>, StepError> {
+    match (mapping, users) {
+        (None, None) => Ok(None),
+        (Some(mapping), Some(users)) => {
+            Ok(Some(Crossing { users, mapping, namespaces: namespaces | CLONE_NEWCGROUP, pid }))
+        }
+        (Some(_), None) => refuse(libc::EINVAL, "the sandbox has no user namespace"),
+        (None, Some(_)) => refuse(libc::EINVAL, "the sandbox has a user namespace, the request names none"),
     }
 }
 
@@ -268,7 +311,7 @@ pub(super) fn exec(
 
 fn clone_exec(cgroup: Option<&CgroupTarget>, container: &OwnedFd) -> Result<Cloned, StepError> {
     let cgroup = v2_folder(cgroup)?;
-    let args = CloneArgs { namespaces: 0, cgroup: cgroup.as_ref().map(AsFd::as_fd) };
+    let args = CloneArgs { namespaces: 0, cgroup: cgroup.as_ref().map(AsFd::as_fd), sibling: false };
     clone_in(&Birthplace::Of(container), &args)
 }
 
@@ -298,44 +341,18 @@ fn keep_only(descriptors: &[&OwnedFd]) -> Result<(), StepError> {
     sys::fd::close_all_but(descriptors).step(|| "close the monitor's descriptors".into())
 }
 
-/// The pid namespace a child is born into.
-enum Birthplace<'a> {
-    /// The monitor's, or with `CLONE_NEWPID` a new one.
-    Here,
-    /// This one.
-    Namespace(&'a OwnedFd),
-    /// That of the process behind this pidfd.
-    Of(&'a OwnedFd),
-}
-
 /// setns(2) for a pid namespace changes where children are born, not the caller: go there, clone,
 /// come back. The child's exit still arrives here (runtime-traps P9).
 fn clone_in(birthplace: &Birthplace<'_>, args: &CloneArgs<'_>) -> Result<Cloned, StepError> {
     if let Birthplace::Here = birthplace {
-        return clone3(args).step(|| "clone the container".into());
+        return pid::clone(args, "the container");
     }
     let own = rustix::fs::open("/proc/self/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the monitor's pid namespace".into())?;
-    let kind = Some(LinkNameSpaceType::ProcessID);
-    match birthplace {
-        Birthplace::Here => {}
-        Birthplace::Namespace(namespace) => {
-            rustix::thread::move_into_link_name_space(namespace.as_fd(), kind)
-                .step(|| "enter the sandbox's pid namespace".into())?;
-        }
-        Birthplace::Of(process) => {
-            rustix::thread::move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::PROCESS_ID)
-                .step(|| "enter the container's pid namespace".into())?;
-        }
-    }
-    let cloned = match clone3(args) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-            refuse(libc::ESRCH, "the pid namespace's init is gone, so it takes no new process")
-        }
-        result => result.step(|| "clone the process".into()),
-    };
+    pid::enter(birthplace)?;
+    let cloned = pid::clone(args, "the process");
     if !matches!(cloned, Ok(Cloned::Child)) {
-        rustix::thread::move_into_link_name_space(own.as_fd(), kind)
+        rustix::thread::move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))
             .step(|| "return to the monitor's pid namespace".into())?;
     }
     cloned

@@ -51,7 +51,10 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let mounting = StartContainer { mounts, ..StartContainer::default() };
     let hooked = StartContainer { hooks: Some(Default::default()), ..StartContainer::default() };
     let labelled = StartContainer { apparmor_profile: "p".into(), ..StartContainer::default() };
-    for start in [start, mounting, hooked, labelled] {
+    let own_users = StartContainer { users: Some(Default::default()), ..StartContainer::default() };
+    let mounts = vec![Mount { users: Some(Default::default()), ..Mount::default() }];
+    let mapped = StartContainer { mounts, ..StartContainer::default() };
+    for start in [start, mounting, hooked, labelled, own_users, mapped] {
         let second = greeted_by(2).await.unwrap();
         let error = second.tell(request::Op::StartContainer(start)).await.unwrap_err();
         assert!(matches!(error, Error::TooOld { theirs: 2, needed: 3, .. }), "{error}");

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::node::Node;
 use crate::sandbox::pod_arguments;
 use crate::spec::sandbox::SandboxSpec;
-use crate::store::record::{Network, SandboxRecord};
+use crate::store::record::{Network, Process, SandboxRecord};
 use crate::timeline::{Recorder, Span};
 
 /// Interface name inside the pod, as every CRI runtime uses.
@@ -78,11 +78,15 @@ fn netns_path(node: &Node, id: &str) -> PathBuf {
     node.config.netns_dir.join(format!("cni-{}", id.get(..32).unwrap_or(id)))
 }
 
-/// Makes the namespace at `path`.
-pub(super) async fn make_netns(path: PathBuf) -> Result<(), Error> {
+/// Makes the namespace at `path`, or puts that of `holder` there.
+pub(super) async fn make_netns(path: PathBuf, holder: Option<Process>) -> Result<(), Error> {
     let job = move || {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        gantry_cni::netns::create(path.parent().unwrap_or(Path::new("/")), &name).map(drop)
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        match holder {
+            None => gantry_cni::netns::create(folder, &name).map(drop),
+            Some(holder) => gantry_cni::netns::keep(folder, &name, holder.pid).map(drop),
+        }
     };
     tokio::task::spawn_blocking(job).await?.map_err(Error::Netns)
 }

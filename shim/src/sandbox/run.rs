@@ -1,4 +1,5 @@
-//! RunPodSandbox: record, then network beside monitor, then pause. Whatever fails, the one teardown
+//! RunPodSandbox: record, then network beside monitor (with users of the pod's own: monitor, users,
+//! network), then pause. Whatever fails, the one teardown
 //! path of `sandbox::stop` undoes what the record says. Called by the RPC handler, in a task of its
 //! own that outlives the caller.
 
@@ -6,7 +7,7 @@ use std::fs;
 use std::sync::Arc;
 
 use gantry_proto::cri;
-use gantry_proto::monitor::{NamespaceMode, StartSandbox, request};
+use gantry_proto::monitor::{MakeUsers, NamespaceMode, StartSandbox, UserMapping, request};
 
 use super::{files, launch, network, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
@@ -40,6 +41,9 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let asked = fingerprint(&request);
     let config = request.config.unwrap_or_default();
     let spec = SandboxSpec::new(config, &request.runtime_handler, &node.config.unset_seccomp())?;
+    if let (Some(_), Err(why)) = (&spec.users, &node.user_namespaces) {
+        return Err(Error::NoUserNamespaces(why.clone()));
+    }
     let id = new_id()?;
     let name = spec.pod.reserved();
     let reservation = match node.store.names.claim(KIND, &name, &id, &asked).await? {
@@ -94,6 +98,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> San
         runtime_handler: String::new(),
         request,
         namespaces: spec.modes,
+        users: spec.users.as_ref().and_then(record::Users::new),
         privileged: spec.privileged,
         process_label: labels::selinux(node, &spec.selinux).0,
         cgroup_parent: parent,
@@ -122,43 +127,23 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         let (sandbox, spec) = (sandbox.clone(), spec.clone());
         tokio::task::spawn_blocking(move || prepare(&sandbox, &spec)).await??;
     }
-    let networked = async {
-        if spec.host_network {
-            return Ok(());
-        }
-        let network = network::plan(node, &sandbox.record(), spec)?;
-        // Recorded before it is made: after a crash the teardown knows what to look for.
-        sandbox.update(|record| record.network = Some(network.clone()))?;
-        failpoint!("run.network-planned"?);
-        {
-            let _stage = sandbox.spans.stage("netns");
-            network::make_netns(network.netns.clone()).await?;
-        }
-        failpoint!("run.netns"?);
-        let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
-        failpoint!("run.attached"?);
-        sandbox.update(|record| {
-            if let Some(network) = &mut record.network {
-                network.result = Some(result);
-            }
-        })?;
-        failpoint!("run.network-recorded"?);
-        Ok::<(), Error>(())
-    };
-    let monitored = async {
-        let (client, process) = launch::start(node, &sandbox.id).await?;
-        sandbox.set_monitor(Some(client));
-        failpoint!("run.monitor-started"?);
-        sandbox.update(|record| record.monitor = Some(process))?;
-        failpoint!("run.monitor-recorded"?);
-        let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
-        let job = move || cgroups(&layout, &record, &limits);
-        let cgroup = tokio::task::spawn_blocking(job).await??;
-        failpoint!("run.cgroups"?);
-        Ok::<Cgroup, Error>(cgroup)
-    };
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
-    let (networked, monitored) = tokio::join!(networked, monitored);
+    let (networked, monitored) = match &spec.users {
+        None => tokio::join!(networked(node, sandbox, spec, None), monitored(node, sandbox, spec)),
+        // A network namespace belongs to the users it was made by, and they are the monitor's to make
+        // (runtime-traps 2.10).
+        Some(users) => {
+            let monitored = monitored(node, sandbox, spec).await;
+            let held = match &monitored {
+                Ok(_) => hold_users(sandbox, users, !spec.host_network).await.map(Some),
+                Err(_) => Ok(None),
+            };
+            match held {
+                Ok(Some(holder)) => (networked(node, sandbox, spec, Some(holder)).await, monitored),
+                other => (other.map(drop), monitored),
+            }
+        }
+    };
     networked?;
     let cgroup = monitored?;
     start_pause(node, sandbox, spec, &cgroup).await?;
@@ -170,6 +155,58 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         feed::announce(node, kind, &sandbox.id, &sandbox.id);
     }
     Ok(())
+}
+
+/// The network: a namespace of its own, or that of the process `holder`, and what CNI makes of it.
+async fn networked(
+    node: &Arc<Node>,
+    sandbox: &Arc<Sandbox>,
+    spec: &SandboxSpec,
+    holder: Option<Process>,
+) -> Result<(), Error> {
+    if spec.host_network {
+        return Ok(());
+    }
+    let network = network::plan(node, &sandbox.record(), spec)?;
+    // Recorded before it is made: after a crash the teardown knows what to look for.
+    sandbox.update(|record| record.network = Some(network.clone()))?;
+    failpoint!("run.network-planned"?);
+    {
+        let _stage = sandbox.spans.stage("netns");
+        network::make_netns(network.netns.clone(), holder).await?;
+    }
+    failpoint!("run.netns"?);
+    let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
+    failpoint!("run.attached"?);
+    sandbox.update(|record| {
+        if let Some(network) = &mut record.network {
+            network.result = Some(result);
+        }
+    })?;
+    failpoint!("run.network-recorded"?);
+    Ok(())
+}
+
+async fn monitored(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<Cgroup, Error> {
+    let (client, process) = launch::start(node, &sandbox.id).await?;
+    sandbox.set_monitor(Some(client));
+    failpoint!("run.monitor-started"?);
+    sandbox.update(|record| record.monitor = Some(process))?;
+    failpoint!("run.monitor-recorded"?);
+    let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
+    let job = move || cgroups(&layout, &record, &limits);
+    let cgroup = tokio::task::spawn_blocking(job).await??;
+    failpoint!("run.cgroups"?);
+    Ok(cgroup)
+}
+
+/// Has the monitor make the pod's user namespace; the process is in it, and in its network, until pause is.
+async fn hold_users(sandbox: &Sandbox, users: &UserMapping, network: bool) -> Result<Process, Error> {
+    let _stage = sandbox.spans.stage("users");
+    let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
+    let wanted = MakeUsers { users: Some(*users), network };
+    let held = client.start(request::Op::MakeUsers(wanted)).await?;
+    Ok(Process { pid: held.pid, start_time_ticks: held.start_time_ticks })
 }
 
 /// Pause's cgroup, below the pod's. A pod cgroup that the caller named is the caller's to limit, one
@@ -234,6 +271,7 @@ async fn start_pause(
         host_network: spec.host_network,
         seccomp_filter: filter.program,
         seccomp_flags: filter.flags,
+        users: spec.users,
         ..labelled(node, spec, &sandbox.record().process_label)
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;

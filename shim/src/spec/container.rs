@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use gantry_proto::cri;
-use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer};
+use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer, UserMapping};
 
-use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, unsupported};
+use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, userns};
 use crate::cgroup::Resources;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
@@ -35,7 +35,6 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;
-        unsupported(!mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty(), "mounts.uidMappings")?;
         absolute("mounts.container_path", &mount.container_path)?;
         match &mount.image {
             Some(image) => image_mount(mount, image)?,
@@ -185,6 +184,9 @@ impl Checked {
         let security = &self.security;
         let options = security.namespace_options.clone().unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_container(&options, &sandbox.namespaces)?;
+        let users = sandbox.users.map(|users| users.mapping());
+        userns::same(users.as_ref(), userns::parse(options.userns_options.as_ref())?.as_ref())?;
+        userns::check_user(user, users.as_ref())?;
         let privileged = security.privileged;
         if privileged && !sandbox.privileged {
             return Err(Error::Invalid {
@@ -227,7 +229,8 @@ impl Checked {
                     node: None,
                 })
                 .collect(),
-            mounts: config.mounts.iter().map(mount).collect(),
+            mounts: config.mounts.iter().map(|from| mount(from, users.as_ref())).collect::<Result<_, _>>()?,
+            users,
             ..StartContainer::default()
         })
     }
@@ -245,13 +248,13 @@ impl Checked {
     }
 }
 
-fn mount(from: &cri::Mount) -> Mount {
+fn mount(from: &cri::Mount, pod: Option<&UserMapping>) -> Result<Mount, Error> {
     let propagation = match from.propagation() {
         cri::MountPropagation::PropagationPrivate => Propagation::Private,
         cri::MountPropagation::PropagationHostToContainer => Propagation::Slave,
         cri::MountPropagation::PropagationBidirectional => Propagation::Shared,
     };
-    Mount {
+    Ok(Mount {
         source: from.host_path.clone(),
         destination: from.container_path.clone(),
         readonly: from.readonly,
@@ -259,8 +262,9 @@ fn mount(from: &cri::Mount) -> Mount {
         propagation: propagation.into(),
         // Which layers these are, the node knows.
         image: None,
+        users: userns::of_mount(from, pod)?,
         ..Mount::default()
-    }
+    })
 }
 
 /// What the kernel takes (proc_pid_oom_score_adj(5)).

@@ -160,6 +160,7 @@ fn record() -> SandboxRecord {
         runtime_handler: String::new(),
         request: String::new(),
         namespaces: NamespaceModes { network: 0, pid: 0, ipc: 0 },
+        users: None,
         privileged: false,
         process_label: String::new(),
         cgroup_parent: String::new(),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use gantry_proto::cri;
-use gantry_proto::monitor::{NamespaceMode, Sysctl};
+use gantry_proto::monitor::{NamespaceMode, Sysctl, UserMapping};
 
 use super::resources::with_overhead;
-use super::{Error, Namespaces, profiles, selinux};
+use super::{Error, Namespaces, profiles, selinux, userns};
 use crate::seccomp::Wanted;
 use crate::store::record::{NamespaceModes, PodName};
 
@@ -21,6 +21,8 @@ pub(crate) struct SandboxSpec {
     pub modes: NamespaceModes,
     pub pid: NamespaceMode,
     pub ipc: NamespaceMode,
+    /// A user namespace of its own.
+    pub users: Option<UserMapping>,
     pub host_network: bool,
     pub privileged: bool,
     pub cgroup_parent: String,
@@ -59,6 +61,8 @@ impl SandboxSpec {
         let options = security.namespace_options.unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_sandbox(&options)?;
         let host_network = net == NamespaceMode::Host;
+        let users = userns::parse(options.userns_options.as_ref())?;
+        of_the_pods_users(users.as_ref(), &[(pid, "namespace_options.pid"), (ipc, "namespace_options.ipc")])?;
         // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
         let is_mapped = |port: &cri::PortMapping| port.host_port > 0 && !host_network;
         let host_ports = config.port_mappings.into_iter().filter(is_mapped).collect();
@@ -84,10 +88,11 @@ impl SandboxSpec {
             modes: NamespaceModes { network: options.network, pid: options.pid, ipc: options.ipc },
             pid,
             ipc,
+            users,
             privileged: security.privileged,
             host_network,
             cgroup_parent: linux.cgroup_parent,
-            sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host)?,
+            sysctls: sysctls(linux.sysctls, host_network, ipc == NamespaceMode::Host, users.is_some())?,
             dns: config.dns_config,
             seccomp,
             selinux,
@@ -103,9 +108,26 @@ fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Resul
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
 
+/// With users of its own a pod can't see the node's processes or queues: nobody in it could mount them.
+fn of_the_pods_users(
+    users: Option<&UserMapping>,
+    namespaces: &[(NamespaceMode, &'static str)],
+) -> Result<(), Error> {
+    match namespaces.iter().find(|(mode, _)| *mode == NamespaceMode::Host) {
+        Some((_, field)) if users.is_some() => Err(Error::Invalid {
+            field,
+            value: "NODE".to_owned(),
+            expected: "the pod's own, with a user namespace of its own",
+        }),
+        _ => Ok(()),
+    }
+}
+
+const PING_GROUPS: &str = "net.ipv4.ping_group_range";
+
 /// Ports below 1024 and pings for every user: in a network of the pod's own they guard nothing.
 const UNPRIVILEGED: [(&str, &str); 2] =
-    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+    [("net.ipv4.ip_unprivileged_port_start", "0"), (PING_GROUPS, "0 2147483647")];
 
 /// As sysctl(8) has it: what separates first separates all along, and the other sign is a letter of a name, as in
 /// `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`.
@@ -126,6 +148,7 @@ fn sysctls(
     wanted: impl IntoIterator<Item = (String, String)>,
     host_network: bool,
     host_ipc: bool,
+    own_users: bool,
 ) -> Result<Vec<Sysctl>, Error> {
     let mut sysctls = Vec::new();
     for (name, value) in wanted {
@@ -145,7 +168,9 @@ fn sysctls(
         sysctls.push(Sysctl { name, value });
     }
     // containerd 2's defaults (enable_unprivileged_ports, enable_unprivileged_icmp).
-    for (name, value) in UNPRIVILEGED.iter().filter(|_| !host_network) {
+    // The groups of a pod with users of its own do not reach that far.
+    let fits = |name: &str| !(host_network || own_users && name == PING_GROUPS);
+    for (name, value) in UNPRIVILEGED.iter().filter(|(name, _)| fits(name)) {
         if !sysctls.iter().any(|sysctl| sysctl.name == *name) {
             sysctls.push(Sysctl { name: (*name).to_owned(), value: (*value).to_owned() });
         }
@@ -201,6 +226,31 @@ mod tests {
     }
 
     #[test]
+    fn with_users_of_its_own_a_pod_has_its_own_processes_and_queues() {
+        let of = |pid: cri::NamespaceMode, ipc: cri::NamespaceMode, network: cri::NamespaceMode| {
+            let line = vec![cri::IdMapping { host_id: 65_536, container_id: 0, length: 65_536 }];
+            let users =
+                cri::UserNamespace { mode: cri::NamespaceMode::Pod.into(), uids: line.clone(), gids: line };
+            let options = cri::NamespaceOption {
+                network: network.into(),
+                pid: pid.into(),
+                ipc: ipc.into(),
+                userns_options: Some(users),
+                ..cri::NamespaceOption::default()
+            };
+            let mut config = config();
+            let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
+            security.namespace_options = Some(options);
+            SandboxSpec::new(config, "", &Wanted::Unconfined)
+        };
+        use cri::NamespaceMode::{Container, Node, Pod};
+        assert!(of(Container, Pod, Pod).unwrap().users.is_some());
+        assert!(of(Pod, Pod, Node).unwrap().users.is_some());
+        assert!(matches!(of(Node, Pod, Pod), Err(Error::Invalid { field: "namespace_options.pid", .. })));
+        assert!(matches!(of(Pod, Node, Pod), Err(Error::Invalid { field: "namespace_options.ipc", .. })));
+    }
+
+    #[test]
     fn what_is_not_honoured_is_refused_by_name() {
         assert!(matches!(
             SandboxSpec::new(config(), "kata", &Wanted::Unconfined),
@@ -214,31 +264,33 @@ mod tests {
 
     #[test]
     fn a_pod_network_has_no_privileged_ports_unless_asked_for() {
-        let own = sysctls([], false, false).unwrap();
+        let own = sysctls([], false, false, false).unwrap();
         assert_eq!(own.len(), 2, "{own:?}");
-        assert!(sysctls([], true, false).unwrap().is_empty());
+        assert!(sysctls([], true, false, false).unwrap().is_empty());
+        let own_users = sysctls([], false, false, true).unwrap();
+        assert_eq!((own_users.len(), own_users[0].name.as_str()), (1, "net.ipv4.ip_unprivileged_port_start"));
         let wanted = ("net/ipv4/ip_unprivileged_port_start".to_owned(), "1024".to_owned());
-        let own = sysctls([wanted], false, false).unwrap();
+        let own = sysctls([wanted], false, false, false).unwrap();
         assert_eq!((own.len(), own[0].value.as_str()), (2, "1024"));
     }
 
     #[test]
     fn an_interface_may_have_a_dot_in_its_name() {
         for name in ["net/ipv4/conf/eth0.100/rp_filter", "net.ipv4.conf.eth0/100.rp_filter"] {
-            let own = sysctls([(name.to_owned(), "1".to_owned())], false, false).unwrap();
+            let own = sysctls([(name.to_owned(), "1".to_owned())], false, false, false).unwrap();
             assert!(own.iter().any(|sysctl| sysctl.name == "net.ipv4.conf.eth0/100.rp_filter"), "{own:?}");
         }
     }
 
     #[test]
     fn a_sysctl_of_the_node_is_refused() {
-        let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false, false);
+        let one = |name: &str| sysctls([(name.to_owned(), "1".to_owned())], false, false, false);
         assert!(one("net.ipv4.ip_forward").is_ok());
         assert!(one("kernel.panic").is_err());
         assert!(one("net/../kernel/panic").is_err());
         assert!(one("net.ipv4.\0").is_err());
         assert!(one("net.//.kernel.panic").is_err());
-        assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true, false).is_err());
-        assert!(sysctls([("kernel.sem".to_owned(), "1".to_owned())], false, true).is_err());
+        assert!(sysctls([("net.ipv4.ip_forward".to_owned(), "1".to_owned())], true, false, false).is_err());
+        assert!(sysctls([("kernel.sem".to_owned(), "1".to_owned())], false, true, false).is_err());
     }
 }

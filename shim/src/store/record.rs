@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use gantry_cni::CniResult;
 use gantry_cni::chain::Conflist;
+use gantry_proto::monitor::{IdMapping, UserMapping};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,39 @@ pub(crate) struct NamespaceModes {
     pub ipc: i32,
 }
 
+/// One line of a map of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IdLine {
+    pub container_id: u32,
+    pub host_id: u32,
+    pub length: u32,
+}
+
+/// The maps of a pod's user namespace, or of the owners of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Users {
+    pub uids: IdLine,
+    pub gids: IdLine,
+}
+
+impl Users {
+    /// None for the node's.
+    #[must_use]
+    pub(crate) fn new(of: &UserMapping) -> Option<Self> {
+        let line =
+            |of: IdMapping| IdLine { container_id: of.container_id, host_id: of.host_id, length: of.length };
+        Some(Self { uids: line(of.uids?), gids: line(of.gids?) })
+    }
+
+    /// For the monitor.
+    #[must_use]
+    pub(crate) fn mapping(self) -> UserMapping {
+        let line =
+            |of: IdLine| IdMapping { container_id: of.container_id, host_id: of.host_id, length: of.length };
+        UserMapping { uids: Some(line(self.uids)), gids: Some(line(self.gids)) }
+    }
+}
+
 /// The pod network as it was made; what DEL needs is here, not in today's files (runtime-traps 7.2).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Network {
@@ -133,6 +167,9 @@ pub(crate) struct SandboxRecord {
     pub request: String,
     /// From the request.
     pub namespaces: NamespaceModes,
+    /// Its user namespace; None for the node's.
+    #[serde(default)]
+    pub users: Option<Users>,
     /// Whether privileged containers may be made in it.
     pub privileged: bool,
     /// SELinux' of pause, with the level that containers share; empty where SELinux is off.
@@ -165,6 +202,9 @@ pub(crate) struct MountRecord {
     pub propagation: i32,
     #[serde(default)]
     pub recursive_readonly: bool,
+    /// Whose files they appear as.
+    #[serde(default)]
+    pub users: Option<Users>,
     /// What is mounted in place of a path of the host.
     #[serde(default)]
     pub image: Option<MountedImage>,

@@ -1,5 +1,6 @@
 //! clone3(2): a child straight into its cgroup and namespaces, with a pidfd. Called by the
-//! monitor only, which has one thread: a fork of a threaded process could inherit held locks.
+//! monitor and what it has cloned only, which have one thread: a fork of a threaded process could inherit
+//! held locks.
 
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,6 +14,8 @@ pub struct CloneArgs<'a> {
     pub namespaces: u64,
     /// A cgroup v2 folder (`CLONE_INTO_CGROUP`, Linux 5.7).
     pub cgroup: Option<BorrowedFd<'a>>,
+    /// The child is the caller's parent's (`CLONE_PARENT`), which hears of its end as of the caller's.
+    pub sibling: bool,
 }
 
 /// Which side of the clone this is.
@@ -48,6 +51,7 @@ struct KernelCloneArgs {
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const CLONE_PIDFD: u64 = 0x1000;
+const CLONE_PARENT: u64 = 0x8000;
 
 /// Clones the calling process.
 ///
@@ -63,6 +67,10 @@ pub fn clone3(args: &CloneArgs<'_>) -> io::Result<Cloned> {
         exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
         ..KernelCloneArgs::default()
     };
+    if args.sibling {
+        // The signal is the caller's own then, and must not be named.
+        (kernel.flags, kernel.exit_signal) = (kernel.flags | CLONE_PARENT, 0);
+    }
     if let Some(cgroup) = args.cgroup {
         kernel.flags |= CLONE_INTO_CGROUP;
         kernel.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
