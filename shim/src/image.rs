@@ -348,7 +348,7 @@ impl Image {
     }
 
     /// Before its record has been read.
-    fn unnamed(id: String) -> Self {
+    pub(crate) fn unnamed(id: String) -> Self {
         Self {
             id,
             repo_tags: Vec::new(),

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 
 use super::lock;
 use super::record::{self, ContainerRecord};
-use crate::stats::{Rate, Writable};
+use crate::stats::Rate;
 use crate::timeline::Recorder;
+use crate::usage::walker::Figure;
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(crate) struct Container {
     /// CPU use per second.
     pub rate: Rate,
     /// Of its writable layer.
-    pub writable: Writable,
+    pub writable: Arc<Figure>,
     /// Whether its stop signal has been sent: many programs take a second one as "at once".
     pub told_to_stop: AtomicBool,
     record: Mutex<ContainerRecord>,
@@ -73,7 +74,7 @@ impl Container {
             operation: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
             rate: Rate::default(),
-            writable: Writable::default(),
+            writable: Arc::default(),
             told_to_stop: AtomicBool::new(false),
             record: Mutex::new(record),
             state: watch::Sender::new(state),
