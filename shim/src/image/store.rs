@@ -88,6 +88,9 @@ pub enum StoreError {
 }
 
 /// The index. One per node: redb's lock keeps a second process out.
+/// Weight of what layers imply in the journal. Usual images have a few KB.
+const MOST_PENDING: u64 = 16 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Store {
     layers_dir: PathBuf,
@@ -170,6 +173,29 @@ impl Store {
     }
 
     /// Makes an image known, or gives a known one more names. A name leaves the image that had it.
+    /// Directories that a layer only implies, escaped. Blocks.
+    ///
+    /// # Errors
+    /// The disk's; `Record` too.
+    pub(crate) fn implied(&self, key: &str) -> Result<Vec<String>, StoreError> {
+        // A change leaves the journal once it is on disk, never before.
+        if let Some(record) = self.journal().layer(key) {
+            return Ok(record.implied.clone());
+        }
+        Ok(self.disk.layer(key)?.map(|record| record.implied).unwrap_or_default())
+    }
+
+    /// Sees to it that the journal, which fills memory and /run, does not grow with each layer of a large
+    /// pull. Blocks for as long as the disk needs, then.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub(crate) fn relieve(&self) -> Result<(), StoreError> {
+        // Not in one expression: `flush` takes the journal itself.
+        let is_heavy = self.journal().weight() > MOST_PENDING;
+        if is_heavy { self.flush() } else { Ok(()) }
+    }
+
     /// The caller holds its layers until this has returned.
     ///
     /// # Errors
@@ -328,7 +354,11 @@ impl State {
     /// Notes a change; what is shown of images follows by `show_all`.
     fn note(&mut self, change: Change) {
         match change {
-            Change::Layer { key, record } => drop(self.layers.insert(key, Arc::new(record))),
+            Change::Layer { key, record } => {
+                // Its list is an image's to make large; it is needed once for each image that has the layer.
+                let record = LayerRecord { implied: Vec::new(), ..record };
+                drop(self.layers.insert(key, Arc::new(record)));
+            }
             Change::Image { id, record, names } => {
                 self.names.extend(names.into_iter().map(|name| (name, id.clone())));
                 let shown = Arc::new(Image::unnamed(id.clone()));
