@@ -10,6 +10,7 @@ mod image_volumes;
 pub(crate) mod labels;
 mod merged;
 mod propagation;
+mod sources;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod target;
