@@ -97,15 +97,20 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
     if container.set_state(ContainerState::Exited(Ended::from_exit(exit))) {
         feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
     }
-    let (layout, path) = (node.layout.clone(), container.record().cgroup);
-    let owned = container.clone();
+    let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::task::spawn_blocking(move || {
-        // Whatever stays is reported, and removed, by RemoveContainer.
-        if let Err(error) = Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.remove()) {
-            tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
-        }
-        hooks::poststop(&owned);
+        free_cgroup(&node, &container);
+        hooks::poststop(&container);
     });
+}
+
+/// Ends what is left of a container that has ended, and removes its cgroup. Blocks. Whatever stays is
+/// reported, and removed, by RemoveContainer.
+pub(crate) fn free_cgroup(node: &Node, container: &Container) {
+    let path = container.record().cgroup;
+    if let Err(error) = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove()) {
+        tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
+    }
 }
 
 /// Without its monitor nobody writes a pod's logs or sees its exits: the pod is ended. Exit codes come

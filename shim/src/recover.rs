@@ -62,6 +62,8 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     failpoint!("recover.found");
     let mut leftovers = reboot::settle(node);
     for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
+    let owned = Arc::clone(node);
+    leftovers.spawn_blocking(move || end_stragglers(&owned));
         leftovers.spawn(undo(node.clone(), sandbox));
     }
     let all = async { while leftovers.join_next().await.is_some() {} };
@@ -74,6 +76,18 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
 }
 
 /// What became of one sandbox that ran when its record was written.
+/// Containers that ended while nobody was there to be told: what their first processes left running in a
+/// pid namespace that is not their own must not stand in the way of the next attempt.
+fn end_stragglers(node: &Node) {
+    for container in node.store.containers() {
+        if matches!(container.state(), ContainerState::Exited(_))
+            && container.record().boot_id == node.boot_id
+        {
+            events::free_cgroup(node, &container);
+        }
+    }
+}
+
 async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     if sandbox.state() != SandboxState::Starting {
         return;

@@ -272,10 +272,9 @@ impl Monitor {
         for output in child.drain(&mut |source, bytes| self.tee(id, source, bytes)) {
             self.unwatch(output.token, output.pipe.as_fd());
         }
-        if !child.outputs.is_empty() {
-            // The first program is gone, somebody still holds its output: a container ends as a whole.
-            child.kill_stragglers();
-        }
+        // The first program is gone, and a container ends as a whole: in a pid namespace that others share
+        // the kernel does not see to it.
+        child.kill_stragglers();
         let oom_kills = child.oom_kills();
         child.phase =
             Phase::Draining { exit_code, finished_at: at, oom_kills, deadline: Instant::now() + DRAIN };
