@@ -137,6 +137,12 @@ impl Node {
         self.config.root.join("containers").join(id)
     }
 
+    /// Folder of what is being deleted.
+    #[must_use]
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.config.root.join("trash")
+    }
+
     /// Folder of the monitors' sockets.
     #[must_use]
     pub(crate) fn monitor_sockets(&self) -> PathBuf {
