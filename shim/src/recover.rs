@@ -62,9 +62,9 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     }
     failpoint!("recover.found");
     let mut leftovers = reboot::settle(node);
-    for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
     let owned = Arc::clone(node);
     leftovers.spawn_blocking(move || end_stragglers(&owned));
+    for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
         leftovers.spawn(undo(node.clone(), sandbox));
     }
     let all = async { while leftovers.join_next().await.is_some() {} };
@@ -76,7 +76,6 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What became of one sandbox that ran when its record was written.
 /// Containers that ended while nobody was there to be told: what their first processes left running in a
 /// pid namespace that is not their own must not stand in the way of the next attempt.
 fn end_stragglers(node: &Node) {
@@ -89,6 +88,7 @@ fn end_stragglers(node: &Node) {
     }
 }
 
+/// What became of one sandbox that ran when its record was written.
 async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     if sandbox.state() != SandboxState::Starting {
         return;
@@ -259,8 +259,12 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if container.record().started.is_none() {
             // The start's answer was lost with the last runtime.
-            let started = record::Started { process, at: unix_nanos() };
-            if let Err(error) = container.update(|record| record.started = Some(started)) {
+            let at = match running.started_at_unix_nanos {
+                0 => unix_nanos(),
+                at => at,
+            };
+            let started = record::Started { process, at };
+            if let Err(error) = container.update(|record| record.started = Some(started)).await {
                 tracing::warn!(container = container.id, "{}", chain(&error));
             }
         }
@@ -316,10 +320,10 @@ async fn settle(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> b
             continue;
         }
         let held = is_held(&container.id);
-        let mut exit = events::recorded(&container);
+        let mut exit = events::recorded(&container).await;
         while held && exit.is_none() && Instant::now() < deadline {
             tokio::time::sleep(LOOK).await;
-            exit = events::recorded(&container);
+            exit = events::recorded(&container).await;
         }
         match exit {
             Some(exit) => events::end(node, &container, &exit),

@@ -177,6 +177,8 @@ impl Monitor {
         match result {
             Ok(()) => {
                 let Some(child) = self.children.get_mut(id) else { return };
+                // It may have ended before its report was read.
+                child.started_at = ended.map_or(i64::MAX, |(_, at)| at).min(child::unix_nanos());
                 let started = child.started();
                 if nobodys {
                     // The record of its sandbox is not complete: the next runtime would undo it. A
@@ -334,6 +336,11 @@ impl Monitor {
 
 impl Child {
     pub(super) fn started(&self) -> Started {
-        Started { id: self.id.clone(), pid: self.pid, start_time_ticks: self.start_time_ticks }
+        Started {
+            id: self.id.clone(),
+            pid: self.pid,
+            start_time_ticks: self.start_time_ticks,
+            started_at_unix_nanos: self.started_at,
+        }
     }
 }

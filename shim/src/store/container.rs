@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::lock;
-use super::record::{self, ContainerRecord};
+use super::kept::{Kept, Saving};
+use super::record::ContainerRecord;
 use crate::stats::Rate;
 use crate::timeline::Recorder;
 use crate::usage::walker::Figure;
@@ -18,6 +18,8 @@ use crate::usage::walker::Figure;
 pub(crate) struct Ended {
     /// Exit code, or 128 + signal; 128 for a start that failed; 255 when nobody saw the end.
     pub exit_code: i32,
+    /// Unix nanoseconds. Of the record, where that has none: the news of the end came first.
+    pub started_at: i64,
     /// Unix nanoseconds.
     pub finished_at: i64,
     /// `Completed`, `Error`, `OOMKilled`, `StartError`, `Unknown`.
@@ -59,7 +61,7 @@ pub(crate) struct Container {
     pub writable: Arc<Figure>,
     /// Whether its stop signal has been sent: many programs take a second one as "at once".
     pub told_to_stop: AtomicBool,
-    record: Mutex<ContainerRecord>,
+    record: Kept<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
 
@@ -76,7 +78,7 @@ impl Container {
             rate: Rate::default(),
             writable: Arc::default(),
             told_to_stop: AtomicBool::new(false),
-            record: Mutex::new(record),
+            record: Kept::new(record),
             state: watch::Sender::new(state),
         }
     }
@@ -84,17 +86,15 @@ impl Container {
     /// A copy of the record.
     #[must_use]
     pub(crate) fn record(&self) -> ContainerRecord {
-        lock(&self.record).clone()
+        self.record.get()
     }
 
-    /// Changes the record, in memory and on disk.
+    /// Changes the record: in memory at once, on disk when the future has ended.
     ///
     /// # Errors
     /// When the file can't be written; memory has the change.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut ContainerRecord)) -> Result<(), record::Error> {
-        let mut record = lock(&self.record);
-        change(&mut record);
-        record::write(&self.folder, &*record)
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ContainerRecord)) -> Saving {
+        self.record.update(&self.folder, change)
     }
 
     /// Current state.
@@ -138,7 +138,13 @@ impl Ended {
             0 => ("Completed", ""),
             _ => ("Error", ""),
         };
-        Self { exit_code: exit.exit_code, finished_at: exit.finished_at, reason, message: message.to_owned() }
+        Self {
+            exit_code: exit.exit_code,
+            started_at: exit.started_at,
+            finished_at: exit.finished_at,
+            reason,
+            message: message.to_owned(),
+        }
     }
 }
 
