@@ -128,21 +128,25 @@ impl Sum {
         let names = u64::from(found.st_nlink).max(1);
         if FileType::from_raw_mode(found.st_mode).is_dir() || names == 1 {
             self.usage += own;
-        } else if self.linked.contains(&found.st_ino) {
-        } else if self.linked.len() < most_linked {
+            return;
+        }
+        if self.linked.contains(&found.st_ino) {
+            return;
+        }
+        if self.linked.len() < most_linked {
             self.linked.insert(found.st_ino);
             self.usage += own;
-        } else {
-            // Of more than can be remembered each name counts its share: the sum is right once all have
-            // been seen.
-            self.usage.bytes += own.bytes / names;
-            self.shares += (1 << 32) / names;
+            return;
         }
+        // Of more than can be remembered each name counts its share: the sum is right once all have been
+        // seen.
+        self.usage.bytes += own.bytes / names;
+        self.shares += (1 << 32) / names;
     }
 
     fn into_usage(self) -> Usage {
         // Rounded: shares of a third don't add up.
-        Usage { inodes: self.usage.inodes + (self.shares + (1 << 31) >> 32), ..self.usage }
+        Usage { inodes: self.usage.inodes + ((self.shares + (1 << 31)) >> 32), ..self.usage }
     }
 }
 
