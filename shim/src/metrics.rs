@@ -223,8 +223,10 @@ impl Sheet {
             path: node.config.root.clone(),
             source: errno.into(),
         })?;
+        if let Some(used) = written.used_bytes {
+            self.put_with(&names::FS_USAGE, ["/"], used.value);
+        }
         for (family, value) in [
-            (names::FS_USAGE, written.used_bytes.map_or(0, |bytes| bytes.value)),
             (names::FS_LIMIT, disk.f_blocks.saturating_mul(disk.f_frsize)),
             (names::FS_INODES, disk.f_files),
             (names::FS_INODES_FREE, disk.f_ffree),

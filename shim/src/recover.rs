@@ -248,7 +248,8 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
     sandbox.set_monitor(Some(client));
     for running in &welcome.running {
         let Ok(container) = node.store.container(&running.id) else { continue };
-        let process = Process { pid: running.pid, start_time_ticks: running.start_time_ticks };
+        let started = record::Started::of(running);
+        let process = started.process;
         if container.record().start_failure.is_some() {
             // Its caller was told that it did not start, and starts another one.
             if let Ok(pidfd) = open(process) {
@@ -259,11 +260,6 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if container.record().started.is_none() {
             // The start's answer was lost with the last runtime.
-            let at = match running.started_at_unix_nanos {
-                0 => unix_nanos(),
-                at => at,
-            };
-            let started = record::Started { process, at };
             if let Err(error) = container.update(|record| record.started = Some(started)).await {
                 tracing::warn!(container = container.id, "{}", chain(&error));
             }

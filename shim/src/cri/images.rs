@@ -123,7 +123,8 @@ impl ImageService for Service {
 fn count(node: &Node) -> Usage {
     let containers = node.store.containers();
     let written = containers.iter().map(|container| disk::job(container));
-    node.walker.ask(node.images.to_measure().into_iter().chain(written), PATIENCE);
+    // Layers last: after a start there are many of them.
+    node.walker.ask(written.chain(node.images.to_measure()), PATIENCE);
     let mut usage = node.images.usage();
     for known in containers.iter().filter_map(|container| container.writable.known()) {
         usage += known.usage;
