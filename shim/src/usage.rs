@@ -125,7 +125,8 @@ struct Sum {
 impl Sum {
     fn add(&mut self, found: &Stat, most_linked: usize) {
         let own = Usage::from(found);
-        let names = u64::from(found.st_nlink).max(1);
+        // The number's own type differs by machine.
+        let names = usize::try_from(found.st_nlink).unwrap_or(usize::MAX).max(1) as u64;
         if FileType::from_raw_mode(found.st_mode).is_dir() || names == 1 {
             self.usage += own;
             return;
