@@ -10,6 +10,7 @@ mod image_volumes;
 pub(crate) mod labels;
 mod merged;
 mod propagation;
+mod sources;
 pub(crate) mod start;
 pub(crate) mod stop;
 pub(crate) mod target;
@@ -50,7 +51,13 @@ pub(crate) fn reserved(name: &str, attempt: u32, sandbox: &str) -> String {
 /// How a container whose start failed has ended, in containerd's words and number.
 #[must_use]
 pub(crate) fn start_error(failure: &StartFailure) -> Ended {
-    Ended { exit_code: 128, finished_at: failure.at, reason: "StartError", message: failure.message.clone() }
+    Ended {
+        exit_code: 128,
+        started_at: 0,
+        finished_at: failure.at,
+        reason: "StartError",
+        message: failure.message.clone(),
+    }
 }
 
 impl ContainerState {

@@ -98,6 +98,10 @@ pub enum Error {
     MonitorStuck { id: String, seconds: u64 },
     #[error("setting up container {id} takes more than {seconds} s: a mount source may hang")]
     StartStuck { id: String, seconds: u64 },
+    #[error("mount source {path} does not answer within {seconds} s: its disk may hang", path = path.display())]
+    SourceStuck { path: PathBuf, seconds: u64 },
+    #[error("start a thread")]
+    Thread(#[source] std::io::Error),
     #[error("container {id} still runs {seconds} s after SIGKILL: a process of it may hang in the kernel")]
     Unkillable { id: String, seconds: u64 },
     #[error("{what} {path}", path = .path.display())]
@@ -166,9 +170,10 @@ impl Error {
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
             Self::Monitor(monitor_client::Error::Stuck { .. }) => Code::DeadlineExceeded,
             Self::NoPodStats(_) => Code::Unavailable,
-            Self::Unkillable { .. } | Self::MonitorStuck { .. } | Self::StartStuck { .. } => {
-                Code::DeadlineExceeded
-            }
+            Self::Unkillable { .. }
+            | Self::MonitorStuck { .. }
+            | Self::StartStuck { .. }
+            | Self::SourceStuck { .. } => Code::DeadlineExceeded,
             Self::Image(error) => match error.class() {
                 image::Class::NotFound => Code::NotFound,
                 image::Class::Unauthorized => Code::PermissionDenied,

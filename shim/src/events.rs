@@ -80,7 +80,8 @@ fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
         return;
     }
     let Ok(container) = node.store.container(&exited.id) else { return };
-    let exit = ExitRecord::seen(exited.exit_code, exited.finished_at_unix_nanos, exited.oom_kills);
+    let exit = ExitRecord::seen(exited.exit_code, exited.finished_at_unix_nanos, exited.oom_kills)
+        .started(exited.started_at_unix_nanos);
     tracing::info!(container = container.id, code = exit.exit_code, "container ended");
     end(node, &container, &exit);
 }
@@ -97,15 +98,20 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
     if container.set_state(ContainerState::Exited(Ended::from_exit(exit))) {
         feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
     }
-    let (layout, path) = (node.layout.clone(), container.record().cgroup);
-    let owned = container.clone();
+    let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::task::spawn_blocking(move || {
-        // Whatever stays is reported, and removed, by RemoveContainer.
-        if let Err(error) = Cgroup::new(&layout, &path).and_then(|cgroup| cgroup.remove()) {
-            tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
-        }
-        hooks::poststop(&owned);
+        free_cgroup(&node, &container);
+        hooks::poststop(&container);
     });
+}
+
+/// Ends what is left of a container that has ended, and removes its cgroup. Blocks. Whatever stays is
+/// reported, and removed, by RemoveContainer.
+pub(crate) fn free_cgroup(node: &Node, container: &Container) {
+    let path = container.record().cgroup;
+    if let Err(error) = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove()) {
+        tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
+    }
 }
 
 /// Without its monitor nobody writes a pod's logs or sees its exits: the pod is ended. Exit codes come
@@ -170,23 +176,34 @@ pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pi
 }
 
 /// What the monitor has written of a container's end.
-pub(crate) fn recorded(container: &Container) -> Option<ExitRecord> {
-    ExitRecord::read(&container.folder).unwrap_or_else(|error| {
-        tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
-        None
-    })
+pub(crate) async fn recorded(container: &Container) -> Option<ExitRecord> {
+    let folder = container.folder.clone();
+    match tokio::task::spawn_blocking(move || ExitRecord::read(&folder)).await {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => {
+            tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+            None
+        }
+        Err(error) => {
+            tracing::warn!(container = container.id, "read its exit record: {error}");
+            None
+        }
+    }
 }
 
 pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
-    if let Some(exit) = recorded(container) {
+    if let Some(exit) = recorded(container).await {
         return exit;
     }
     let exit = match pidfd {
         Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unseen(unix_nanos())),
         None => ExitRecord::unseen(unix_nanos()),
     };
-    if let Err(error) = exit.write(&container.folder) {
-        tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+    let (folder, written) = (container.folder.clone(), exit.clone());
+    match tokio::task::spawn_blocking(move || written.write(&folder)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(container = container.id, "{}", crate::error::chain(&error)),
+        Err(error) => tracing::warn!(container = container.id, "write its exit record: {error}"),
     }
     exit
 }

@@ -130,6 +130,12 @@ pub enum Error {
         #[source]
         source: Box<LayerError>,
     },
+    /// Layers whose lists of directories are too long together.
+    #[error(
+        "pull {reference}: in its layers so many directories have no entry of their own that their names take \
+         {weight} bytes, {limit} are allowed; build it with entries for its directories"
+    )]
+    Implied { reference: String, weight: u64, limit: u64 },
     /// The layer of directories that goes on top of an image's own.
     #[error("fix-up layer of image {id}")]
     Fixup {
@@ -348,7 +354,7 @@ impl Image {
     }
 
     /// Before its record has been read.
-    fn unnamed(id: String) -> Self {
+    pub(crate) fn unnamed(id: String) -> Self {
         Self {
             id,
             repo_tags: Vec::new(),

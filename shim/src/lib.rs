@@ -69,4 +69,6 @@ pub mod streaming;
 #[cfg(feature = "runtime")]
 pub mod timeline;
 #[cfg(feature = "runtime")]
+mod trash;
+#[cfg(feature = "runtime")]
 mod usage;

@@ -16,6 +16,7 @@ use crate::cgroup::detail::{Detail, Transfer};
 use crate::cgroup::stats::{Psi, Usage};
 use crate::error::{Error, chain};
 use crate::node::Node;
+use crate::stats::disk;
 use crate::stats::network::{self, Traffic};
 use crate::store::record::{ContainerRecord, PodName};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
@@ -36,7 +37,12 @@ pub(crate) fn descriptors() -> Vec<cri::MetricDescriptor> {
 #[must_use]
 pub(crate) fn sandboxes(node: &Node) -> Vec<cri::PodSandboxMetrics> {
     let ready = node.store.sandboxes().into_iter().filter(|pod| pod.state() == SandboxState::Ready);
-    ready.map(|pod| sandbox(node, &pod)).collect()
+    let ready: Vec<_> = ready.collect();
+    let own: Vec<_> = ready.iter().flat_map(|pod| node.store.containers_of(&pod.id)).collect();
+    // Those are shown here that run.
+    let running = own.iter().filter(|container| matches!(container.state(), ContainerState::Running(_)));
+    disk::measure(node, running.map(AsRef::as_ref));
+    ready.iter().map(|pod| sandbox(node, pod)).collect()
 }
 
 fn sandbox(node: &Node, sandbox: &Sandbox) -> cri::PodSandboxMetrics {
@@ -211,14 +217,16 @@ impl Sheet {
 
     /// Of the container's root: what it has written itself, on the file system of the runtime's folder.
     fn filesystem(&mut self, node: &Node, container: &Container) -> Result<(), Error> {
-        let written = container.writable.usage(&container.folder.join("upper"), false, &node.config.root)?;
+        let written = disk::usage(node, container);
         let disk = rustix::fs::statvfs(&node.config.root).map_err(|errno| Error::Files {
             what: "look at the file system of",
             path: node.config.root.clone(),
             source: errno.into(),
         })?;
+        if let Some(used) = written.used_bytes {
+            self.put_with(&names::FS_USAGE, ["/"], used.value);
+        }
         for (family, value) in [
-            (names::FS_USAGE, written.used_bytes.map_or(0, |bytes| bytes.value)),
             (names::FS_LIMIT, disk.f_blocks.saturating_mul(disk.f_frsize)),
             (names::FS_INODES, disk.f_files),
             (names::FS_INODES_FREE, disk.f_ffree),

@@ -18,6 +18,7 @@ use crate::monitor_client::Event;
 use crate::runtime::Config;
 use crate::selinux::Selinux;
 use crate::store::Store;
+use crate::usage::walker::Walker;
 
 /// Shared by all operations, behind an Arc.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Node {
     pub user_namespaces: Result<(), String>,
     /// No runtime has started whole on this state folder since the machine did.
     pub(crate) first_start_of_boot: bool,
+    /// Counts what layers and containers take on disk.
+    pub walker: Walker,
     /// To the clients of GetContainerEvents.
     pub feed: Feed,
     /// To the event task.
@@ -132,6 +135,12 @@ impl Node {
     #[must_use]
     pub(crate) fn container_folder(&self, id: &str) -> PathBuf {
         self.config.root.join("containers").join(id)
+    }
+
+    /// Folder of what is being deleted.
+    #[must_use]
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.config.root.join("trash")
     }
 
     /// Folder of the monitors' sockets.

@@ -24,7 +24,7 @@ use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{container, events, exit, sys};
+use crate::{container, events, exit, sys, trash};
 
 /// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
 /// again in the background.
@@ -47,7 +47,8 @@ const SIGKILL: i32 = 9;
 /// # Errors
 /// A record that can't be read: serving without it would let the kubelet start a twin.
 pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
-    load(node)?;
+    let owned = Arc::clone(node);
+    tokio::task::spawn_blocking(move || load(&owned)).await??;
     failpoint!("recover.loaded");
     if let Err(error) = stuck::resume(node) {
         tracing::warn!("look for monitors that hung: {error}");
@@ -61,6 +62,8 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     }
     failpoint!("recover.found");
     let mut leftovers = reboot::settle(node);
+    let owned = Arc::clone(node);
+    leftovers.spawn_blocking(move || end_stragglers(&owned));
     for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
         leftovers.spawn(undo(node.clone(), sandbox));
     }
@@ -71,6 +74,18 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     leftovers.detach_all();
     failpoint!("recover.done");
     Ok(())
+}
+
+/// Containers that ended while nobody was there to be told: what their first processes left running in a
+/// pid namespace that is not their own must not stand in the way of the next attempt.
+fn end_stragglers(node: &Node) {
+    for container in node.store.containers() {
+        if matches!(container.state(), ContainerState::Exited(_))
+            && container.record().boot_id == node.boot_id
+        {
+            events::free_cgroup(node, &container);
+        }
+    }
 }
 
 /// What became of one sandbox that ran when its record was written.
@@ -124,7 +139,7 @@ async fn undo(node: Arc<Node>, sandbox: Arc<Sandbox>) {
 fn load(node: &Arc<Node>) -> Result<(), Error> {
     for folder in folders(&node.config.root.join("sandboxes"))? {
         let Some(record) = read::<SandboxRecord>(node, &folder)? else {
-            drop_leftover(&folder);
+            drop_leftover(node, &folder);
             continue;
         };
         let live = record.boot_id == node.boot_id && !record.stopped;
@@ -137,7 +152,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         let record = match read::<ContainerRecord>(node, &folder)? {
             Some(record) if node.store.sandbox(&record.sandbox_id).is_ok() => record,
             _ => {
-                drop_leftover(&folder);
+                drop_leftover(node, &folder);
                 continue;
             }
         };
@@ -145,6 +160,9 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         let name = container::reserved(&record.name, record.attempt, &record.sandbox_id);
         node.store.names.restore("container", &name, &record.id, &record.request)?;
         node.store.add_container(Arc::new(Container::new(record, folder, state)));
+    }
+    if let Err(error) = trash::empty(&node.trash()) {
+        tracing::warn!(folder = %node.trash().display(), "what nobody needs stays: {error}");
     }
     Ok(())
 }
@@ -189,11 +207,12 @@ fn folders(of: &Path) -> Result<Vec<std::path::PathBuf>, Error> {
     fs::read_dir(of).map_err(wrap)?.map(|entry| entry.map(|entry| entry.path()).map_err(wrap)).collect()
 }
 
-/// A crash between folder and record, in whichever direction: nothing runs from it. One that can't be
-/// removed costs its space until the next start.
-fn drop_leftover(folder: &Path) {
+/// A crash between folder and record, in whichever direction: nothing runs from it. It may hold what the
+/// container wrote, and is deleted in the background. One that can't be moved costs its space until the
+/// next start.
+fn drop_leftover(node: &Node, folder: &Path) {
     tracing::warn!(folder = %folder.display(), "removing a folder without a record");
-    if let Err(error) = crate::remove::tree(folder) {
+    if let Err(error) = trash::take(folder, &node.trash()) {
         tracing::warn!(folder = %folder.display(), "it stays: {error}");
     }
 }
@@ -229,7 +248,8 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
     sandbox.set_monitor(Some(client));
     for running in &welcome.running {
         let Ok(container) = node.store.container(&running.id) else { continue };
-        let process = Process { pid: running.pid, start_time_ticks: running.start_time_ticks };
+        let started = record::Started::of(running);
+        let process = started.process;
         if container.record().start_failure.is_some() {
             // Its caller was told that it did not start, and starts another one.
             if let Ok(pidfd) = open(process) {
@@ -240,8 +260,7 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if container.record().started.is_none() {
             // The start's answer was lost with the last runtime.
-            let started = record::Started { process, at: unix_nanos() };
-            if let Err(error) = container.update(|record| record.started = Some(started)) {
+            if let Err(error) = container.update(|record| record.started = Some(started)).await {
                 tracing::warn!(container = container.id, "{}", chain(&error));
             }
         }
@@ -297,10 +316,10 @@ async fn settle(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> b
             continue;
         }
         let held = is_held(&container.id);
-        let mut exit = events::recorded(&container);
+        let mut exit = events::recorded(&container).await;
         while held && exit.is_none() && Instant::now() < deadline {
             tokio::time::sleep(LOOK).await;
-            exit = events::recorded(&container);
+            exit = events::recorded(&container).await;
         }
         match exit {
             Some(exit) => events::end(node, &container, &exit),

@@ -27,6 +27,7 @@ use crate::seccomp::Wanted;
 use crate::selinux::Selinux;
 use crate::spec::profiles;
 use crate::store::Store;
+use crate::usage::walker::Walker;
 use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
@@ -147,6 +148,8 @@ pub enum Error {
     Image(#[from] image::Error),
     #[error(transparent)]
     Operation(#[from] crate::error::Error),
+    #[error("start the thread that measures folders")]
+    Walker(#[source] io::Error),
     #[error("listen on {path}", path = path.display())]
     Listen {
         path: PathBuf,
@@ -307,6 +310,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
     let first_start_of_boot = seen != boot_id;
+    let walker = Walker::start().map_err(Error::Walker)?;
     let (events, receiver) = mpsc::unbounded_channel();
     let node = Node {
         apparmor: AppArmor::find(Path::new("/"), !config.disable_apparmor),
@@ -319,6 +323,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         boot_id,
         user_namespaces,
         first_start_of_boot,
+        walker,
         feed: crate::feed::Feed::default(),
         events,
     };

@@ -1,15 +1,14 @@
 //! What containers and pods use, as CRI messages: cgroups, the writable layer, the pod's interfaces.
 //! Owns when a number is measured anew and how rates come about; never a limit. Blocks: the RPC
-//! handlers call it off the async threads.
+//! handlers call it off the async threads, for half a second at most while layers are being measured.
 
-mod disk;
+pub(crate) mod disk;
 pub(crate) mod network;
 mod rate;
 
 use gantry_proto::cri;
 use gantry_proto::cri::UInt64Value;
 
-pub(crate) use disk::Writable;
 pub(crate) use rate::Rate;
 
 use crate::cgroup::{Cgroup, stats as used};
@@ -39,6 +38,7 @@ pub(crate) fn container(node: &Node, container: &Container) -> Result<cri::Conta
     if !matches!(state, ContainerState::Running(_)) {
         return Err(Error::WrongState { id: container.id.clone(), state: state.word(), wanted: "running" });
     }
+    disk::measure(node, [container]);
     measure(node, container).map(|measured| measured.stats)
 }
 
@@ -55,7 +55,9 @@ pub(crate) fn containers(node: &Node, filter: &cri::ContainerStatsFilter) -> Vec
             && (sandbox.is_empty() || container.sandbox_id == sandbox)
             && show::selected(&container.record().labels, &filter.label_selector)
     });
-    wanted.filter_map(|container| listed(node, &container)).map(|measured| measured.stats).collect()
+    let wanted: Vec<_> = wanted.collect();
+    disk::measure(node, wanted.iter().map(AsRef::as_ref));
+    wanted.iter().filter_map(|container| listed(node, container)).map(|measured| measured.stats).collect()
 }
 
 /// For a list: one that ended under our eyes must not spoil the others.
@@ -72,7 +74,6 @@ fn listed(node: &Node, container: &Container) -> Option<Measured> {
 
 fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
     let record = container.record();
-    let stopped = matches!(container.state(), ContainerState::Exited(_));
     let mut stats = cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
             id: record.id.clone(),
@@ -80,11 +81,7 @@ fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
             labels: record.labels,
             annotations: record.annotations,
         }),
-        writable_layer: Some(container.writable.usage(
-            &container.folder.join("upper"),
-            stopped,
-            &node.config.root,
-        )?),
+        writable_layer: Some(disk::usage(node, container)),
         ..cri::ContainerStats::default()
     };
     if !matches!(container.state(), ContainerState::Running(_)) {
@@ -107,6 +104,11 @@ pub(crate) fn sandbox(node: &Node, sandbox: &Sandbox) -> Result<cri::PodSandboxS
     if sandbox.state() != SandboxState::Ready {
         return Err(Error::NoPodStats(sandbox.id.clone()));
     }
+    disk::measure(node, node.store.containers_of(&sandbox.id).iter().map(AsRef::as_ref));
+    measure_pod(node, sandbox)
+}
+
+fn measure_pod(node: &Node, sandbox: &Sandbox) -> Result<cri::PodSandboxStats, Error> {
     let record = sandbox.record();
     let usage = Cgroup::new(&node.layout, &record.cgroup_parent)?.usage()?;
     let at = unix_nanos();
@@ -150,8 +152,12 @@ pub(crate) fn sandboxes(node: &Node, filter: &cri::PodSandboxStatsFilter) -> Vec
             && (id.is_empty() || sandbox.id == id)
             && show::selected(&sandbox.record().labels, &filter.label_selector)
     });
+    let wanted: Vec<_> = wanted.collect();
+    let own: Vec<_> = wanted.iter().flat_map(|pod| node.store.containers_of(&pod.id)).collect();
+    disk::measure(node, own.iter().map(AsRef::as_ref));
     wanted
-        .filter_map(|pod| match sandbox(node, &pod) {
+        .iter()
+        .filter_map(|pod| match measure_pod(node, pod) {
             Ok(stats) => Some(stats),
             Err(error) => {
                 tracing::debug!(sandbox = pod.id, "no stats: {}", chain(&error));

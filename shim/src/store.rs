@@ -2,6 +2,7 @@
 //! them the same; never acts on a process. Called by the RPC handlers, the event task and recovery.
 
 pub(crate) mod container;
+mod kept;
 pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod sandbox;

@@ -11,6 +11,7 @@ mod forward;
 pub(crate) mod fuzzing;
 mod hangup;
 mod http;
+mod lobby;
 pub(crate) mod session;
 pub mod spdy;
 pub(crate) mod status;

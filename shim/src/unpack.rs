@@ -77,6 +77,9 @@ pub enum UnpackError {
     /// Directories so many and so deep that their names alone fill the memory.
     #[error("the layer's directories have more than {limit} bytes of names")]
     Names { limit: usize },
+    /// Layers so many and so deep that looking for their directories takes minutes.
+    #[error("the image's layers need more than {limit} look-ups of directories that no layer describes")]
+    Looks { limit: u64 },
     /// The disk is for others too.
     #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
     DiskFull { free: u64, floor: u64 },
@@ -96,7 +99,8 @@ impl UnpackError {
             | Self::Parent { .. }
             | Self::Large { .. }
             | Self::Entries { .. }
-            | Self::Names { .. } => Kind::Invalid,
+            | Self::Names { .. }
+            | Self::Looks { .. } => Kind::Invalid,
         }
     }
 }

@@ -5,6 +5,7 @@
 mod attach;
 mod cdi;
 mod clients;
+mod dead_source;
 mod defaults;
 mod errors;
 mod escapes;

@@ -154,6 +154,45 @@ fn rt_2_4_an_exit_whose_output_is_being_drained_when_a_runtime_starts_keeps_its_
     node.assert_clean(&before)
 }
 
+/// It held nothing that anybody listened to: the next attempt found its port taken, for as long as the pod lived.
+#[test]
+fn what_a_container_leaves_running_ends_with_it_also_while_the_runtime_is_away() -> Result<()> {
+    let Ready { mut node, registry: _registry, image, before } = ready()?;
+    let mut config = pod::sandbox_config(&node, "leaves");
+    let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
+    security.namespace_options.get_or_insert_default().pid = cri::NamespaceMode::Pod.into();
+    let pod = Pod::run_config(&node, config)?;
+    let script = "/workload sleep 601 </dev/null >/dev/null 2>&1 & exec /workload count 7";
+    let mut config = pod::container_config("leaves", &image, &["/bin/sh", "-c", script]);
+    pod::with_security(&mut config, |security| {
+        security.namespace_options.get_or_insert_default().pid = cri::NamespaceMode::Pod.into();
+    });
+    let id = pod.start(&config)?;
+    await_count(&pod, "leaves", 2)?;
+    let sandbox = pod.id.clone();
+    drop(pod);
+    let running = |words: &str| -> Result<Option<i32>> {
+        let all = proc::all()?.into_iter().map(|process| process.pid);
+        Ok(all.into_iter().find(|pid| proc::command_line(*pid).contains(words)))
+    };
+    let first = running("workload count 7")?.context("the first process")?;
+    assert!(running("workload sleep 601")?.is_some(), "the second one");
+    node.kill()?;
+    rustix::process::kill_process(Pid::from_raw(first).context("pid 0")?, Signal::TERM)?;
+    poll("its monitor to end both", Duration::from_secs(20), || match running("workload sleep 601") {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    node.restart()?;
+    assert_eq!(pod::await_exit(&node, &id)?.exit_code, 7);
+    poll("its cgroup to go", Duration::from_secs(20), || {
+        let left = node.cgroup_value(&id, "cgroup.procs", "cgroup.procs");
+        if left.is_err() { Ok(()) } else { Err(format!("{left:?}")) }
+    })?;
+    remove(&node, &sandbox)?;
+    node.assert_clean(&before)
+}
+
 /// Found with fifty pods: such a container was killed by its monitor, and run once more.
 #[test]
 fn a_container_whose_start_was_under_way_when_the_runtime_died_runs_on_as_it_is() -> Result<()> {

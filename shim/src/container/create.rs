@@ -10,6 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;
 
+use super::sources::{self, Sources};
 use super::{
     START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target,
 };
@@ -44,11 +45,17 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(spec::Error::Missing("config.metadata.name").into());
     }
     let sandbox = node.store.sandbox(&request.pod_sandbox_id)?;
-    let _operation = sandbox.operation.lock().await;
     if sandbox.state() != SandboxState::Ready {
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     target::resolve(&node.store, &mut config, &sandbox.id)?;
+    spec::container::check(&config, &node.config.unset_seccomp())?;
+    // A source that never answers must not keep the pod from being stopped.
+    let sources = sources::resolve(&config.mounts).await?;
+    let _operation = sandbox.operation.lock().await;
+    if sandbox.state() != SandboxState::Ready {
+        return Err(Error::SandboxNotReady(sandbox.id.clone()));
+    }
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let id = new_id()?;
     let name = reserved(&metadata.name, metadata.attempt, &sandbox.id);
@@ -68,8 +75,9 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let now = request.sandbox_config.and_then(|config| config.linux?.security_context);
     parent.privileged |= now.is_some_and(|now| now.privileged);
     let job = move || {
-        let made = image_mounts::pin(&config, &pin)
-            .and_then(|mounted| make(&owned, &parent, &Pinned { image, mounted }, &config, &id, &into));
+        let made = image_mounts::pin(&config, &pin).and_then(|mounted| {
+            make(&owned, &parent, &Pinned { image, mounted, sources }, &config, &id, &into)
+        });
         if made.is_err() && into.exists() {
             // The failure is what the caller must hear; what stays is removed at the next start.
             if let Err(error) = crate::remove::tree(&into) {
@@ -95,12 +103,14 @@ fn is_created(node: &Node, id: &str) -> bool {
     node.store.container(id).is_ok_and(|container| matches!(container.state(), ContainerState::Created))
 }
 
-/// The images that the container needs.
+/// What the container needs of the node: images, and paths.
 struct Pinned {
     /// Its own.
     image: Arc<Image>,
     /// One for each mount of the request that is of an image.
     mounted: Vec<Option<Arc<Image>>>,
+    /// Of its other mounts.
+    sources: Sources,
 }
 
 impl Pinned {
@@ -156,7 +166,8 @@ fn make(
     // Copied with the image's owners, as its layers have them.
     start.mounts.extend(volumes.into_iter().map(|volume| Mount { users, ..volume }));
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
-    resolve_mounts(&mut start, config, &node.sandbox_folder(&sandbox.id), checked.readonly_rootfs())?;
+    let own = node.sandbox_folder(&sandbox.id);
+    resolve_mounts(&mut start, config, &pinned.sources, &own, checked.readonly_rootfs())?;
     let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     spec::userns::check_hooks(&start)?;
@@ -218,22 +229,19 @@ fn rootfs(node: &Node, folder: &Path, mut lower: Vec<String>, readonly: bool) ->
     }
 }
 
-/// The sandbox's own files where the request brings none, and the request's mounts with their
-/// sources made, as containerd makes them, and their links followed.
+/// The sandbox's own files where the request brings none, and the request's mounts with what their sources
+/// have turned out to be.
 fn resolve_mounts(
     start: &mut StartContainer,
     config: &cri::ContainerConfig,
+    sources: &Sources,
     sandbox: &Path,
     readonly: bool,
 ) -> Result<(), Error> {
     for mount in start.mounts.iter_mut().filter(|mount| mount.image.is_none()) {
-        let source = Path::new(&mount.source);
-        let wrap =
-            |error| Error::Files { what: "prepare the mount source", path: source.to_owned(), source: error };
-        if !source.exists() {
-            fs::create_dir_all(source).map_err(wrap)?;
+        if let Some(found) = sources.get(&mount.source) {
+            mount.source.clone_from(found);
         }
-        mount.source = fs::canonicalize(source).map_err(wrap)?.display().to_string();
     }
     propagation::check(&start.mounts)?;
     let users = start.users;

@@ -16,7 +16,7 @@ use crate::feed;
 use crate::node::Node;
 use crate::recover;
 use crate::spec::container::resources;
-use crate::store::record::{Process, StartFailure, Started};
+use crate::store::record::{StartFailure, Started};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 use crate::user_mapping;
@@ -83,14 +83,15 @@ async fn begun(
     started: &gantry_proto::monitor::Started,
 ) -> Result<(), Error> {
     failpoint!("start.cloned");
-    let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
-    // First what stop and remove go by: the process runs, whatever becomes of the record. When it
+    let started = Started::of(started);
+    let process = started.process;
+    // First in memory, which stop and remove go by: the process runs, whatever becomes of the disk. When it
     // can't be opened it has ended already, and its exit is on its way, or here.
+    let recording = container.update(|record| record.started = Some(started));
     if let Ok(pidfd) = recover::open(process) {
         container.set_state(ContainerState::Running(Arc::new(pidfd)));
     }
-    let recorded = container.update(|record| record.started = Some(Started { process, at: unix_nanos() }));
-    if let Err(error) = recorded {
+    if let Err(error) = recording.await {
         super::stop::kill(container).await?;
         return Err(error.into());
     }
@@ -133,7 +134,7 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
 async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Error {
     let message = chain(error);
     let failure = StartFailure { at: unix_nanos(), message: message.clone() };
-    if let Err(error) = container.update(|record| record.start_failure = Some(failure.clone())) {
+    if let Err(error) = container.update(|record| record.start_failure = Some(failure.clone())).await {
         tracing::warn!(container = container.id, "{}", chain(&error));
     }
     if container.set_state(ContainerState::Exited(start_error(&failure))) {

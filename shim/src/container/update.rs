@@ -38,7 +38,7 @@ pub(crate) async fn update(
         }
     }
     failpoint!("update.cgroup"?);
-    container.update(|record| record.resources = record::to_hex(&merged.encode_to_vec()))?;
+    container.update(|record| record.resources = record::to_hex(&merged.encode_to_vec())).await?;
     failpoint!("update.recorded"?);
     Ok(())
 }

@@ -2,7 +2,6 @@
 //! answer out; never logic. Served by `runtime::Runtime` beside `cri`.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
@@ -10,12 +9,16 @@ use tonic::{Request, Response, Status};
 
 use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached, show};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::image::{Auth, Image, Images, Reference, Usage};
 use crate::node::Node;
 use crate::spec;
-use crate::store::ContainerState;
+use crate::stats::disk;
 use crate::timeline::{Recorder, unix_nanos};
+use crate::usage::walker::PATIENCE;
+
+/// Characters of a user's name in a list: more than any system's user has.
+const LISTED_USER: usize = 256;
 
 fn credentials(from: cri::AuthConfig) -> Auth {
     Auth {
@@ -36,7 +39,7 @@ fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
     };
-    Ok(found.iter().map(|image| show(image, &node.config.pinned_images)).collect())
+    Ok(found.iter().map(|image| listed(image, &node.config.pinned_images)).collect())
 }
 
 fn named(image: Option<cri::ImageSpec>) -> Result<String, Status> {
@@ -99,19 +102,11 @@ impl ImageService for Service {
 
     async fn image_fs_info(&self, _: Request<cri::ImageFsInfoRequest>) -> Answer<cri::ImageFsInfoResponse> {
         let node = self.node.clone();
-        let counted = tokio::task::spawn_blocking(move || {
-            let root = node.config.root.clone();
-            let counted = count(&node).map_err(|source| Error::Files {
-                what: "count the files below",
-                path: root.clone(),
-                source,
-            });
-            counted.map(|usage| (root, usage))
-        });
-        let (root, usage) = counted.await.map_err(Error::from).flatten().map_err(Status::from)?;
+        let root = self.node.config.root.display().to_string();
+        let usage = tokio::task::spawn_blocking(move || count(&node)).await.map_err(Error::from)?;
         let usage = cri::FilesystemUsage {
             timestamp: unix_nanos(),
-            fs_id: Some(cri::FilesystemIdentifier { mountpoint: root.display().to_string() }),
+            fs_id: Some(cri::FilesystemIdentifier { mountpoint: root }),
             used_bytes: Some(cri::UInt64Value { value: usage.bytes }),
             inodes_used: Some(cri::UInt64Value { value: usage.inodes }),
         };
@@ -123,23 +118,28 @@ impl ImageService for Service {
     }
 }
 
-/// Layers, and what containers have written.
-fn count(node: &Node) -> io::Result<Usage> {
-    let mut usage = node.images.usage()?;
-    for container in node.store.containers() {
-        let stopped = matches!(container.state(), ContainerState::Exited(_));
-        // One that can't be read is some container's trouble, and no reason to collect no garbage.
-        match container.writable.usage(&container.folder.join("upper"), stopped, &node.config.root) {
-            Ok(written) => {
-                usage += Usage {
-                    bytes: written.used_bytes.map_or(0, |bytes| bytes.value),
-                    inodes: written.inodes_used.map_or(0, |inodes| inodes.value),
-                }
-            }
-            Err(error) => tracing::warn!(container = container.id, "{}", chain(&error)),
-        }
+/// Layers, and what containers have written, as far as they have been counted. Blocks for half a second
+/// at most.
+fn count(node: &Node) -> Usage {
+    let containers = node.store.containers();
+    let written = containers.iter().map(|container| disk::job(container));
+    // Layers last: after a start there are many of them.
+    node.walker.ask(written.chain(node.images.to_measure()), PATIENCE);
+    let mut usage = node.images.usage();
+    for known in containers.iter().filter_map(|container| container.writable.known()) {
+        usage += known.usage;
     }
-    Ok(usage)
+    usage
+}
+
+/// As a list has it: what an image may make as long as it likes is left out or cut, or five images would
+/// make the list of all longer than a message may be. As containerd, without annotations.
+fn listed(image: &Image, pinned: &[String]) -> cri::Image {
+    let mut shown = show(image, pinned);
+    shown.spec = shown.spec.map(|spec| cri::ImageSpec { annotations: BTreeMap::default(), ..spec });
+    let end = shown.username.char_indices().nth(LISTED_USER).map_or(shown.username.len(), |(at, _)| at);
+    shown.username.truncate(end);
+    shown
 }
 
 fn show(image: &Image, pinned: &[String]) -> cri::Image {
@@ -232,5 +232,15 @@ mod tests {
         assert_eq!(user(""), (None, String::new()));
         assert_eq!(user("1002:web"), (Some(1002), String::new()));
         assert_eq!(user("web:7"), (None, "web".to_owned()));
+    }
+
+    #[test]
+    fn what_an_image_says_of_itself_makes_no_list_too_long() {
+        let mut image = Image::unnamed("sha256:1".to_owned());
+        image.annotations.insert("a".to_owned(), "x".repeat(4 << 20));
+        image.config.user = "ü".repeat(1 << 20);
+        let bytes = prost::Message::encoded_len(&listed(&image, &[]));
+        assert!(bytes < 2048, "{bytes}");
+        assert_eq!(show(&image, &[]).spec.unwrap().annotations.len(), 1, "whoever asks for the one gets all");
     }
 }

@@ -8,6 +8,7 @@ use gantry_proto::cri;
 use super::inspect;
 use crate::node::Node;
 use crate::sandbox::network;
+use crate::store::container::Ended;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::Span;
@@ -245,6 +246,7 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         ..cri::ContainerStatus::default()
     };
     if let ContainerState::Exited(ended) = state {
+        status.started_at = started_at(status.started_at, &ended);
         status.exit_code = ended.exit_code;
         status.finished_at = ended.finished_at;
         status.reason = ended.reason.to_owned();
@@ -252,6 +254,13 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
     }
     let info = inspected(verbose, &container.spans.spans(), || inspect::container(container));
     cri::ContainerStatusResponse { status: Some(status), info }
+}
+
+/// What the record has, unless the end came first; never after the end, which would be a run of less than
+/// nothing. 0 for one that never ran.
+fn started_at(recorded: i64, ended: &Ended) -> i64 {
+    let known = if recorded == 0 { ended.started_at } else { recorded };
+    known.min(ended.finished_at)
 }
 
 fn mount(record: &crate::store::record::MountRecord) -> cri::Mount {
@@ -292,6 +301,20 @@ fn stop_signal(number: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_that_has_ended_started_before_that() {
+        let ended = |started_at| Ended {
+            exit_code: 0,
+            started_at,
+            finished_at: 100,
+            reason: "Completed",
+            message: String::new(),
+        };
+        for (recorded, told, shown) in [(90, 90, 90), (0, 95, 95), (110, 0, 100), (0, 0, 0)] {
+            assert_eq!(started_at(recorded, &ended(told)), shown, "{recorded} {told}");
+        }
+    }
 
     #[test]
     fn signals_are_cris_by_name() {

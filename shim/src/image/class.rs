@@ -5,7 +5,7 @@ use super::layer::LayerError;
 use super::manifest::ManifestError;
 use super::registry::RegistryError;
 use super::{Class, Error};
-use crate::unpack::{Kind, Refusal};
+use crate::unpack::Kind;
 
 impl Error {
     /// The kind of failure.
@@ -25,7 +25,9 @@ impl Error {
             },
             Self::Nested { .. } => Class::Invalid,
             Self::Layer { source, .. } => layer(source),
-            Self::Fixup { .. } | Self::Store { .. } | Self::Sync { .. } | Self::Task { .. } => Class::Io,
+            Self::Implied { .. } => Class::Invalid,
+            Self::Fixup { source, .. } => unpack(source.kind()),
+            Self::Store { .. } | Self::Sync { .. } | Self::Task { .. } => Class::Io,
         }
     }
 }
@@ -61,8 +63,8 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Digest { .. }
         | LayerError::DiffId { .. }
         | LayerError::Inflate { .. } => Class::Corrupt,
-        LayerError::Bomb { .. } => Class::Invalid,
-        LayerError::Unpack { source } => unpack(source),
+        LayerError::Bomb { .. } | LayerError::Implied { .. } => Class::Invalid,
+        LayerError::Unpack { source } => unpack(source.kind),
         LayerError::GivenUp => Class::Unavailable,
         LayerError::Ingest { .. }
         | LayerError::Store { .. }
@@ -75,8 +77,8 @@ fn layer(error: &LayerError) -> Class {
     }
 }
 
-fn unpack(error: &Refusal) -> Class {
-    match error.kind {
+fn unpack(kind: Kind) -> Class {
+    match kind {
         Kind::Corrupt => Class::Corrupt,
         Kind::Invalid => Class::Invalid,
         Kind::Node => Class::Io,

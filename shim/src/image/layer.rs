@@ -63,6 +63,12 @@ pub enum LayerError {
         #[source]
         source: Refusal,
     },
+    /// Directories that no entry describes are remembered: they must not be too many.
+    #[error(
+        "{count} of its directories have no entry of their own, only files in them: their names take {weight} bytes, \
+         {limit} are allowed; build the layer with entries for its directories"
+    )]
+    Implied { count: usize, weight: u64, limit: u64 },
     /// A mark that only the runtime may make failed.
     #[error("marking opaque directories")]
     Opaque {

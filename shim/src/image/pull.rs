@@ -16,7 +16,7 @@ use super::layer::{self, LayerError, Piece, Promise};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
-use super::store::record::{ImageRecord, LayerRecord};
+use super::store::record::{ImageRecord, LayerRecord, weigh};
 use super::{Error, Image, Inner};
 use crate::timeline::{Recorder, Span, unix_nanos};
 use crate::unpack::escape;
@@ -24,6 +24,11 @@ use crate::unpack::escape;
 /// Layers of one image on their way at the same time.
 const AT_ONCE: usize = 4;
 const MAX_CONFIG: usize = 8 << 20;
+/// Of a layer's directories that only paths of files imply, by `weigh`: 20,000 of them with 40 bytes each.
+/// Usual layers have a few dozen. Each pull holds them in memory and in /run until they are on disk.
+const MOST_IMPLIED: u64 = 2 << 20;
+/// Of all layers of an image: what its fix-up layer is planned from.
+const MOST_IMPLIED_OF_IMAGE: u64 = 8 << 20;
 /// An index may name an index; a chain of them is a trick.
 const MAX_DEPTH: usize = 4;
 
@@ -202,6 +207,8 @@ async fn layers(
     let mut seen = HashSet::new();
     let promises: Vec<(usize, Promise)> =
         promises.into_iter().enumerate().filter(|(_, promise)| seen.insert(promise.diff_id)).collect();
+    let keys: Vec<String> = promises.iter().map(|(_, promise)| promise.diff_id.to_string()).collect();
+    let keys = &keys;
     stream::iter(promises)
         .map(|(index, promise)| async move {
             let digest = promise.layer.blob.digest;
@@ -211,6 +218,7 @@ async fn layers(
                 digest,
                 source: source.into(),
             })?;
+            bear(inner, name, keys)?;
             for span in done.iter() {
                 let span = Span { name: format!("layer.{index}.{}", span.name), ..span.clone() };
                 spans.add(span);
@@ -220,6 +228,20 @@ async fn layers(
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
+}
+
+/// Looked at with each layer that comes: the next one may be refused before it fills anything.
+fn bear(inner: &Inner, name: &str, keys: &[String]) -> Result<(), Error> {
+    bearable(name, keys.iter().filter_map(|key| inner.store.layer(key)).map(|layer| layer.implied_weight))
+}
+
+fn bearable(name: &str, weights: impl Iterator<Item = u64>) -> Result<(), Error> {
+    match weights.sum() {
+        weight if weight > MOST_IMPLIED_OF_IMAGE => {
+            Err(Error::Implied { reference: name.to_owned(), weight, limit: MOST_IMPLIED_OF_IMAGE })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A layer by whoever brings it first. Another pull's failure is not ours: its registry or its
@@ -322,19 +344,61 @@ fn keep(
     let mut stage = recorder.stage("unpack");
     let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.unpacker)?;
     stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
+    let (implied, implied_weight) = implied(&unpacked.report.implied)?;
     let record = LayerRecord {
         folder: promise.diff_id.short(),
         blob: promise.layer.blob.digest.to_string(),
         compressed: promise.layer.blob.size,
         unpacked: unpacked.report.bytes,
-        implied: unpacked.report.implied.iter().map(|path| escape(path)).collect(),
+        implied,
+        implied_weight,
         empty: unpacked.report.entries == 0,
         opaque_root: unpacked.report.opaque_root,
     };
     let added = inner.store.add_layer(&promise.diff_id.to_string(), record, unpacked.ingest);
-    added.map_err(|source| LayerError::Store { source: Box::new(source) })
+    added
+        .and_then(|()| inner.store.relieve())
+        .map_err(|source| LayerError::Store { source: Box::new(source) })
+}
+
+/// What is remembered of directories that a layer only implies, and its weight.
+fn implied(paths: &[Vec<u8>]) -> Result<(Vec<String>, u64), LayerError> {
+    let implied: Vec<String> = paths.iter().map(|path| escape(path)).collect();
+    match weigh(&implied) {
+        weight if weight > MOST_IMPLIED => {
+            Err(LayerError::Implied { count: implied.len(), weight, limit: MOST_IMPLIED })
+        }
+        weight => Ok((implied, weight)),
+    }
 }
 
 fn invalid(reference: &str, source: ManifestError) -> Error {
     Error::Manifest { reference: reference.to_owned(), source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 60 MB of them, from a layer of a few KB on the wire, went to memory and to /run for each layer of an
+    /// image.
+    #[test]
+    fn a_layer_that_implies_too_many_directories_is_refused_and_says_what_to_do() {
+        let paths = |count: usize| vec![vec![b'd'; 40]; count];
+        assert_eq!(implied(&paths(20_000)).unwrap().1, 20_000 * 104);
+        let refused = implied(&paths(21_000)).unwrap_err();
+        assert!(refused.to_string().contains("21000 of its directories"), "{refused}");
+        assert!(implied(&[vec![b'd'; 3 << 20]]).is_err(), "few, and long");
+        let refused =
+            Error::Layer { reference: "r".to_owned(), digest: Digest::of(b""), source: Box::new(refused) };
+        assert_eq!(refused.class(), crate::image::Class::Invalid);
+    }
+
+    #[test]
+    fn layers_that_imply_too_many_directories_together_are_refused() {
+        assert!(bearable("r", [MOST_IMPLIED; 4].into_iter()).is_ok());
+        let refused = bearable("r", [MOST_IMPLIED; 5].into_iter()).unwrap_err();
+        assert!(matches!(refused, Error::Implied { .. }), "{refused}");
+        assert_eq!(refused.class(), crate::image::Class::Invalid);
+    }
 }

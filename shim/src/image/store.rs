@@ -31,6 +31,7 @@ use super::digest::Digest;
 use super::ingest::IngestError;
 use super::manifest::{self, ManifestError, Platform};
 use super::{Config, Image};
+use crate::trash;
 use disk::Disk;
 use journal::Journal;
 use record::{Change, ImageRecord, LayerRecord};
@@ -86,6 +87,9 @@ pub enum StoreError {
     #[error("image {id} lacks layer {layer}")]
     Incomplete { id: String, layer: String },
 }
+
+/// Weight of what layers imply in the journal. Usual images have a few KB.
+const MOST_PENDING: u64 = 16 << 20;
 
 /// The index. One per node: redb's lock keeps a second process out.
 #[derive(Debug)]
@@ -167,6 +171,29 @@ impl Store {
     /// The record of a layer, if it is here.
     pub(crate) fn layer(&self, key: &str) -> Option<Arc<LayerRecord>> {
         self.read(|state| state.layers.get(key).cloned())
+    }
+
+    /// Directories that a layer only implies, escaped. Blocks.
+    ///
+    /// # Errors
+    /// The disk's; `Record` too.
+    pub(crate) fn implied(&self, key: &str) -> Result<Vec<String>, StoreError> {
+        // A change leaves the journal once it is on disk, never before.
+        if let Some(record) = self.journal().layer(key) {
+            return Ok(record.implied.clone());
+        }
+        Ok(self.disk.layer(key)?.map(|record| record.implied).unwrap_or_default())
+    }
+
+    /// Sees to it that the journal, which fills memory and /run, does not grow with each layer of a large
+    /// pull. Blocks for as long as the disk needs, then.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub(crate) fn relieve(&self) -> Result<(), StoreError> {
+        // Not in one expression: `flush` takes the journal itself.
+        let is_heavy = self.journal().weight() > MOST_PENDING;
+        if is_heavy { self.flush() } else { Ok(()) }
     }
 
     /// Makes an image known, or gives a known one more names. A name leaves the image that had it.
@@ -278,33 +305,38 @@ impl Store {
         self.journal().forget_dropped(&gone)
     }
 
-    /// Temporary folders of pulls that died, layers that were dropped or that a power cut made unknown.
+    /// Temporary folders of pulls that died, layers that were dropped or that a power cut made unknown: out of
+    /// the way now, deleted in the background.
     fn delete_unknown(&self) -> Result<(), StoreError> {
         let known: Vec<String> =
             self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect());
-        for folder in [&self.ingest_dir, &self.layers_dir] {
-            let fail = |source: io::Error| StoreError::Io {
-                operation: "list",
-                path: folder.clone(),
-                source: Arc::new(source),
-            };
-            for entry in fs::read_dir(folder).map_err(fail)? {
-                let entry = entry.map_err(fail)?;
-                let is_known = folder == &self.layers_dir
-                    && entry.file_name().to_str().is_some_and(|name| known.iter().any(|own| own == name));
-                if !is_known {
-                    let path = entry.path();
-                    tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
-                    let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                    let removed = if is_dir { crate::remove::tree(&path) } else { fs::remove_file(&path) };
-                    if let Err(error) = removed {
-                        // Lost space is no reason to refuse the node's pods.
-                        tracing::error!(path = %path.display(), %error, "it can't be deleted and stays");
-                    }
-                }
+        for path in Self::paths(&self.layers_dir)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            if name.is_some_and(|name| known.iter().any(|own| own == name)) {
+                continue;
+            }
+            tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
+            if let Err(error) = trash::take(&path, &self.ingest_dir) {
+                // Lost space is no reason to refuse the node's pods.
+                tracing::error!(path = %path.display(), %error, "it can't be moved away and stays");
             }
         }
-        Ok(())
+        // Before any pull: what is there now is nobody's.
+        trash::delete(Self::paths(&self.ingest_dir)?, || {}).map_err(|source| StoreError::Io {
+            operation: "start a thread to empty",
+            path: self.ingest_dir.clone(),
+            source: Arc::new(source),
+        })
+    }
+
+    fn paths(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+        let fail = |source: io::Error| StoreError::Io {
+            operation: "list",
+            path: folder.to_owned(),
+            source: Arc::new(source),
+        };
+        let entries = fs::read_dir(folder).map_err(fail)?;
+        entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
     }
 
     fn writing(&self) -> std::sync::MutexGuard<'_, ()> {
@@ -328,7 +360,11 @@ impl State {
     /// Notes a change; what is shown of images follows by `show_all`.
     fn note(&mut self, change: Change) {
         match change {
-            Change::Layer { key, record } => drop(self.layers.insert(key, Arc::new(record))),
+            Change::Layer { key, record } => {
+                // Its list is an image's to make large; it is needed once for each image that has the layer.
+                let record = LayerRecord { implied: Vec::new(), ..record };
+                drop(self.layers.insert(key, Arc::new(record)));
+            }
             Change::Image { id, record, names } => {
                 self.names.extend(names.into_iter().map(|name| (name, id.clone())));
                 let shown = Arc::new(Image::unnamed(id.clone()));

@@ -1,39 +1,37 @@
-//! How much of the disk all layers take. Owns what is remembered of the counting, which `usage` does.
-//! Called by the CRI's ImageFsInfo. Blocks for as long as the layers are large.
+//! How much of the disk all layers take. Owns what is remembered of the counting, which `usage::walker`
+//! does. Called by the CRI's ImageFsInfo.
 
 use std::collections::HashMap;
-use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Images;
-use crate::usage::{Usage, of_folder};
+use crate::usage::Usage;
+use crate::usage::walker::{Figure, Job};
 
-/// Layers never change, so each is counted once. The lock is held while counting: callers at the same
-/// time wait for one count instead of each making their own.
+/// Layers never change, so each is counted once.
 #[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<HashMap<String, Usage>>);
+pub(super) struct Cache(Mutex<HashMap<String, Arc<Figure>>>);
 
 impl Images {
-    /// What all layers take on disk. Blocks.
-    ///
-    /// # Errors
-    /// The first folder that can't be read.
-    pub fn usage(&self) -> io::Result<Usage> {
+    /// All layers; those that have been counted are counted no more.
+    pub(crate) fn to_measure(&self) -> Vec<Job> {
         let mut cache = self.inner.usages.0.lock().unwrap_or_else(PoisonError::into_inner);
         let folders = self.inner.store.folders();
         cache.retain(|folder, _| folders.contains(folder));
+        let job = |folder: String| Job {
+            folder: self.layers_dir().join(&folder),
+            figure: Arc::clone(cache.entry(folder).or_default()),
+            last: true,
+        };
+        folders.into_iter().map(job).collect()
+    }
+
+    /// What all layers take on disk, as far as they have been counted.
+    pub(crate) fn usage(&self) -> Usage {
         let mut all = Usage::default();
-        for folder in folders {
-            let usage = match cache.get(&folder) {
-                Some(usage) => *usage,
-                None => of_folder(&self.layers_dir().join(&folder))?,
-            };
-            // A layer that went in the meantime counts nothing, and is not remembered.
-            if usage.inodes > 0 {
-                cache.insert(folder, usage);
-            }
-            all += usage;
+        for known in self.to_measure().iter().filter_map(|layer| layer.figure.known()) {
+            all += known.usage;
         }
-        Ok(all)
+        all
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) start_time_ticks: u64,
+    /// When its program ran, unix nanoseconds; 0 before.
+    pub(super) started_at: i64,
     pub(super) input: Input,
     pub(super) outputs: Vec<Output>,
     pub(super) phase: Phase,
@@ -101,6 +103,7 @@ impl Child {
             pid: 0,
             pidfd: None,
             start_time_ticks: 0,
+            started_at: 0,
             input: Input::None,
             outputs: Vec::new(),
             phase: Phase::Running,
@@ -228,11 +231,18 @@ impl Child {
             let (source, rest) = (lines.source(), lines.finish(finished_at));
             self.write(source, &rest);
         }
-        if let Err(error) = ExitRecord::seen(exit_code, finished_at, oom_kills).write(&self.record_dir) {
+        let record = ExitRecord::seen(exit_code, finished_at, oom_kills).started(self.started_at);
+        if let Err(error) = record.write(&self.record_dir) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             complain(format_args!("{}: {error}: {cause}", self.id));
         }
-        Some(Exited { id: self.id.clone(), exit_code, finished_at_unix_nanos: finished_at, oom_kills })
+        Some(Exited {
+            id: self.id.clone(),
+            exit_code,
+            finished_at_unix_nanos: finished_at,
+            oom_kills,
+            started_at_unix_nanos: self.started_at,
+        })
     }
 }
 

@@ -177,6 +177,8 @@ impl Monitor {
         match result {
             Ok(()) => {
                 let Some(child) = self.children.get_mut(id) else { return };
+                // It may have ended before its report was read.
+                child.started_at = ended.map_or(i64::MAX, |(_, at)| at).min(child::unix_nanos());
                 let started = child.started();
                 if nobodys {
                     // The record of its sandbox is not complete: the next runtime would undo it. A
@@ -272,10 +274,9 @@ impl Monitor {
         for output in child.drain(&mut |source, bytes| self.tee(id, source, bytes)) {
             self.unwatch(output.token, output.pipe.as_fd());
         }
-        if !child.outputs.is_empty() {
-            // The first program is gone, somebody still holds its output: a container ends as a whole.
-            child.kill_stragglers();
-        }
+        // The first program is gone, and a container ends as a whole: in a pid namespace that others share
+        // the kernel does not see to it.
+        child.kill_stragglers();
         let oom_kills = child.oom_kills();
         child.phase =
             Phase::Draining { exit_code, finished_at: at, oom_kills, deadline: Instant::now() + DRAIN };
@@ -335,6 +336,11 @@ impl Monitor {
 
 impl Child {
     pub(super) fn started(&self) -> Started {
-        Started { id: self.id.clone(), pid: self.pid, start_time_ticks: self.start_time_ticks }
+        Started {
+            id: self.id.clone(),
+            pid: self.pid,
+            start_time_ticks: self.start_time_ticks,
+            started_at_unix_nanos: self.started_at,
+        }
     }
 }

@@ -341,7 +341,8 @@ impl Monitor {
         let mapping = wanted.users.unwrap_or_default();
         let held = users::make(&mapping, wanted.network)?;
         let start_time_ticks = super::spawn::start_time_ticks(held.pid)?;
-        let started = Started { id: String::new(), pid: held.pid, start_time_ticks };
+        let started =
+            Started { id: String::new(), pid: held.pid, start_time_ticks, started_at_unix_nanos: 0 };
         self.users = Some(held);
         Ok(started)
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use gantry_proto::monitor::{Exec as Request, ExecEnded, Failure, SignalExec, Started, frame, reply};
 use rustix::process::{Pid, Signal};
 
-use super::child::{Ended, Phase};
+use super::child::{self, Ended, Phase};
 use super::children::SET_UP;
 use super::event_loop::{Monitor, Watched};
 use super::report::Report;
@@ -104,7 +104,12 @@ impl Monitor {
         self.unwatch(report.token, report.pipe.as_fd());
         match report.verdict() {
             Ok(()) => {
-                let started = Started { id: id.to_owned(), pid, start_time_ticks };
+                let started = Started {
+                    id: id.to_owned(),
+                    pid,
+                    start_time_ticks,
+                    started_at_unix_nanos: child::unix_nanos(),
+                };
                 self.reply(connection, request, reply::Result::Started(started));
                 if let Some(code) = ended {
                     self.tell_exec_end(id, code);

@@ -52,7 +52,7 @@ async fn release(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error> 
     network::remove(node, &sandbox.id, attached).await?;
     tokio::task::spawn_blocking(move || gantry_cni::netns::remove(&path)).await?.map_err(Error::Netns)?;
     failpoint!("reboot.freed"?);
-    sandbox.update(|record| record.network = None)?;
+    sandbox.update(|record| record.network = None).await?;
     tracing::info!(sandbox = sandbox.id, "freed the network of a pod of an earlier boot");
     Ok(())
 }

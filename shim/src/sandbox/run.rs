@@ -148,7 +148,7 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     let cgroup = monitored?;
     start_pause(node, sandbox, spec, &cgroup).await?;
     failpoint!("run.pause-recorded"?);
-    sandbox.update(|record| record.complete = true)?;
+    sandbox.update(|record| record.complete = true).await?;
     failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
     for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
@@ -169,7 +169,7 @@ async fn networked(
     }
     let network = network::plan(node, &sandbox.record(), spec)?;
     // Recorded before it is made: after a crash the teardown knows what to look for.
-    sandbox.update(|record| record.network = Some(network.clone()))?;
+    sandbox.update(|record| record.network = Some(network.clone())).await?;
     failpoint!("run.network-planned"?);
     {
         let _stage = sandbox.spans.stage("netns");
@@ -178,11 +178,12 @@ async fn networked(
     failpoint!("run.netns"?);
     let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
     failpoint!("run.attached"?);
-    sandbox.update(|record| {
+    let attached = |record: &mut SandboxRecord| {
         if let Some(network) = &mut record.network {
             network.result = Some(result);
         }
-    })?;
+    };
+    sandbox.update(attached).await?;
     failpoint!("run.network-recorded"?);
     Ok(())
 }
@@ -191,7 +192,7 @@ async fn monitored(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec)
     let (client, process) = launch::start(node, &sandbox.id).await?;
     sandbox.set_monitor(Some(client));
     failpoint!("run.monitor-started"?);
-    sandbox.update(|record| record.monitor = Some(process))?;
+    sandbox.update(|record| record.monitor = Some(process)).await?;
     failpoint!("run.monitor-recorded"?);
     let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
     let job = move || cgroups(&layout, &record, &limits);
@@ -277,6 +278,6 @@ async fn start_pause(
     let started = client.start(request::Op::StartSandbox(start)).await?;
     failpoint!("run.pause-started");
     let process = Process { pid: started.pid, start_time_ticks: started.start_time_ticks };
-    sandbox.update(|record| record.pause = Some(process))?;
+    sandbox.update(|record| record.pause = Some(process)).await?;
     Ok(())
 }

@@ -137,7 +137,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
     events::end_rest(node, &sandbox.id).await;
     if errors.0.is_none() && sandbox.folder.exists() {
-        errors.note(sandbox.update(|record| record.stopped = true).map_err(Error::from));
+        errors.note(sandbox.update(|record| record.stopped = true).await.map_err(Error::from));
     }
     failpoint!("stop.recorded"?);
     errors.into_result()

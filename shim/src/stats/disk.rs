@@ -1,90 +1,37 @@
-//! Bytes and inodes of a container's writable layer. Owns how often it is counted, which `usage` does.
-//! Called by `stats` and by ImageFsInfo.
-
-use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+//! Bytes and inodes of a container's writable layer, as CRI messages. Owns what is counted for whom; the
+//! counting is `usage::walker`'s. Called by `stats`, `metrics` and ImageFsInfo.
 
 use gantry_proto::cri;
 
-use crate::error::Error;
-use crate::store::lock;
+use crate::node::Node;
+use crate::store::{Container, ContainerState};
 use crate::timeline::unix_nanos;
-use crate::usage::{Usage, of_folder};
+use crate::usage::walker::{Job, PATIENCE};
 
-/// containerd's `stats_collect_period`.
-const MAX_AGE: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, Copy)]
-struct Walked {
-    at: Instant,
-    unix: i64,
-    /// After the container's end: it changes no more.
-    last: bool,
-    usage: Usage,
+/// Has the writable layers of these containers measured where that is due, and waits for it, no longer than
+/// half a second for all of them.
+pub(crate) fn measure<'a>(node: &Node, containers: impl IntoIterator<Item = &'a Container>) {
+    node.walker.ask(containers.into_iter().map(job), PATIENCE);
 }
 
-/// What the last walk of one container's layer found.
-#[derive(Debug, Default)]
-pub(crate) struct Writable {
-    walked: Mutex<Option<Walked>>,
-}
-
-impl Writable {
-    /// Use of `upper`, at most ten seconds old. `stopped` when nothing can change it any more.
-    ///
-    /// # Errors
-    /// When the folder can't be read.
-    pub(crate) fn usage(
-        &self,
-        upper: &Path,
-        stopped: bool,
-        mountpoint: &Path,
-    ) -> Result<cri::FilesystemUsage, Error> {
-        // Held over the walk: a second asker waits for the first one's answer.
-        let mut walked = lock(&self.walked);
-        let fresh = walked.filter(|walked| walked.last || (!stopped && walked.at.elapsed() < MAX_AGE));
-        let found = match fresh {
-            Some(found) => found,
-            None => {
-                let (at, unix) = (Instant::now(), unix_nanos());
-                let usage = of_folder(upper).map_err(|source| Error::Files {
-                    what: "measure",
-                    path: upper.to_owned(),
-                    source,
-                })?;
-                Walked { at, unix, last: stopped, usage }
-            }
-        };
-        *walked = Some(found);
-        Ok(cri::FilesystemUsage {
-            timestamp: found.unix,
-            fs_id: Some(cri::FilesystemIdentifier { mountpoint: mountpoint.display().to_string() }),
-            used_bytes: Some(cri::UInt64Value { value: found.usage.bytes }),
-            inodes_used: Some(cri::UInt64Value { value: found.usage.inodes }),
-        })
+/// The writable layer of one container.
+pub(crate) fn job(container: &Container) -> Job {
+    Job {
+        folder: container.folder.join("upper"),
+        figure: container.writable.clone(),
+        last: matches!(container.state(), ContainerState::Exited(_)),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn an_ended_container_is_walked_once_more_and_never_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let writable = Writable::default();
-        let inodes = |stopped| {
-            let usage = writable.usage(folder.path(), stopped, Path::new("/x")).unwrap();
-            usage.inodes_used.unwrap().value
-        };
-        assert_eq!(inodes(false), 1);
-        fs::write(folder.path().join("one"), "").unwrap();
-        assert_eq!(inodes(false), 1, "the last walk is fresh enough");
-        assert_eq!(inodes(true), 2);
-        fs::write(folder.path().join("two"), "").unwrap();
-        assert_eq!(inodes(true), 2);
+/// What the last count found; no numbers before the first one.
+pub(crate) fn usage(node: &Node, container: &Container) -> cri::FilesystemUsage {
+    let known = container.writable.known();
+    let mountpoint = node.config.root.display().to_string();
+    let number = |value| cri::UInt64Value { value };
+    cri::FilesystemUsage {
+        timestamp: known.map_or_else(unix_nanos, |known| known.unix),
+        fs_id: Some(cri::FilesystemIdentifier { mountpoint }),
+        used_bytes: known.map(|known| number(known.usage.bytes)),
+        inodes_used: known.map(|known| number(known.usage.inodes)),
     }
 }

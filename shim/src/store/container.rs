@@ -2,21 +2,24 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::lock;
-use super::record::{self, ContainerRecord};
-use crate::stats::{Rate, Writable};
+use super::kept::{Kept, Saving};
+use super::record::ContainerRecord;
+use crate::stats::Rate;
 use crate::timeline::Recorder;
+use crate::usage::walker::Figure;
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// Exit code, or 128 + signal; 128 for a start that failed; 255 when nobody saw the end.
     pub exit_code: i32,
+    /// Unix nanoseconds. Of the record, where that has none: the news of the end came first.
+    pub started_at: i64,
     /// Unix nanoseconds.
     pub finished_at: i64,
     /// `Completed`, `Error`, `OOMKilled`, `StartError`, `Unknown`.
@@ -55,10 +58,10 @@ pub(crate) struct Container {
     /// CPU use per second.
     pub rate: Rate,
     /// Of its writable layer.
-    pub writable: Writable,
+    pub writable: Arc<Figure>,
     /// Whether its stop signal has been sent: many programs take a second one as "at once".
     pub told_to_stop: AtomicBool,
-    record: Mutex<ContainerRecord>,
+    record: Kept<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
 
@@ -73,9 +76,9 @@ impl Container {
             operation: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
             rate: Rate::default(),
-            writable: Writable::default(),
+            writable: Arc::default(),
             told_to_stop: AtomicBool::new(false),
-            record: Mutex::new(record),
+            record: Kept::new(record),
             state: watch::Sender::new(state),
         }
     }
@@ -83,17 +86,15 @@ impl Container {
     /// A copy of the record.
     #[must_use]
     pub(crate) fn record(&self) -> ContainerRecord {
-        lock(&self.record).clone()
+        self.record.get()
     }
 
-    /// Changes the record, in memory and on disk.
+    /// Changes the record: in memory at once, on disk when the future has ended.
     ///
     /// # Errors
     /// When the file can't be written; memory has the change.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut ContainerRecord)) -> Result<(), record::Error> {
-        let mut record = lock(&self.record);
-        change(&mut record);
-        record::write(&self.folder, &*record)
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ContainerRecord)) -> Saving {
+        self.record.update(&self.folder, change)
     }
 
     /// Current state.
@@ -137,7 +138,13 @@ impl Ended {
             0 => ("Completed", ""),
             _ => ("Error", ""),
         };
-        Self { exit_code: exit.exit_code, finished_at: exit.finished_at, reason, message: message.to_owned() }
+        Self {
+            exit_code: exit.exit_code,
+            started_at: exit.started_at,
+            finished_at: exit.finished_at,
+            reason,
+            message: message.to_owned(),
+        }
     }
 }
 

@@ -14,6 +14,8 @@ use gantry_proto::monitor::{IdMapping, UserMapping};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::timeline::unix_nanos;
+
 /// File name inside an object's folder.
 pub(crate) const FILE: &str = "record.json";
 /// Version written by this program.
@@ -225,6 +227,17 @@ pub(crate) struct Started {
     pub process: Process,
     /// Unix nanoseconds.
     pub at: i64,
+}
+
+impl Started {
+    /// What a monitor tells of a process.
+    #[must_use]
+    pub(crate) fn of(told: &gantry_proto::monitor::Started) -> Self {
+        let process = Process { pid: told.pid, start_time_ticks: told.start_time_ticks };
+        // 0 from one that does not tell.
+        let at = Some(told.started_at_unix_nanos).filter(|at| *at > 0).unwrap_or_else(unix_nanos);
+        Self { process, at }
+    }
 }
 
 /// A start that failed.

@@ -5,8 +5,9 @@ use std::sync::Mutex;
 
 use tokio::sync::watch;
 
+use super::kept::{Kept, Saving};
 use super::lock;
-use super::record::{self, SandboxRecord};
+use super::record::SandboxRecord;
 use crate::monitor_client::MonitorClient;
 use crate::stats::Rate;
 use crate::timeline::Recorder;
@@ -39,7 +40,7 @@ pub(crate) struct Sandbox {
     pub spans: Recorder,
     /// CPU use per second.
     pub rate: Rate,
-    record: Mutex<SandboxRecord>,
+    record: Kept<SandboxRecord>,
     state: watch::Sender<SandboxState>,
     monitor: Mutex<Option<MonitorClient>>,
 }
@@ -54,7 +55,7 @@ impl Sandbox {
             operation: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
             rate: Rate::default(),
-            record: Mutex::new(record),
+            record: Kept::new(record),
             state: watch::Sender::new(state),
             monitor: Mutex::new(None),
         }
@@ -63,17 +64,15 @@ impl Sandbox {
     /// A copy of the record.
     #[must_use]
     pub(crate) fn record(&self) -> SandboxRecord {
-        lock(&self.record).clone()
+        self.record.get()
     }
 
-    /// Changes the record, in memory and on disk.
+    /// Changes the record: in memory at once, on disk when the future has ended.
     ///
     /// # Errors
     /// When the file can't be written; memory has the change.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut SandboxRecord)) -> Result<(), record::Error> {
-        let mut record = lock(&self.record);
-        change(&mut record);
-        record::write(&self.folder, &*record)
+    pub(crate) fn update(&self, change: impl FnOnce(&mut SandboxRecord)) -> Saving {
+        self.record.update(&self.folder, change)
     }
 
     /// Current state.

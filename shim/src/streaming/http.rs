@@ -12,11 +12,11 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use super::command;
 use super::forward::{self, Target};
 use super::hangup::HangUp;
+use super::lobby::{Guest, Lobby};
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
@@ -24,7 +24,7 @@ use crate::error::chain;
 use crate::node::Node;
 use crate::store::lock;
 
-/// Clients that have not upgraded yet.
+/// Clients that have not upgraded yet; one more makes the oldest of them go.
 const MAX_CONNECTIONS: usize = 1000;
 /// How long a client may take to say what it wants.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -38,9 +38,8 @@ const SPDY: &str = "SPDY/3.1";
 
 /// Serves until the listener is dropped.
 pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<Tokens>) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut lobby = Lobby::new(MAX_CONNECTIONS);
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -60,9 +59,11 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
             }
         };
         let (node, tokens) = (node.clone(), tokens.clone());
-        tokio::spawn(async move {
+        let guest = Guest::default();
+        let known = guest.clone();
+        let task = tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| {
-                let answer = answer(&node, &tokens, &hang_up, request);
+                let answer = answer(&node, &tokens, &hang_up, &known, request);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -75,8 +76,8 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
                 Ok(Err(error)) => tracing::debug!("a streaming client: {}", chain(&error)),
                 Err(_) => tracing::debug!("a streaming client is hung up on: it asks for nothing"),
             }
-            drop(permit);
         });
+        lobby.enter(guest, task.abort_handle());
     }
 }
 
@@ -117,11 +118,13 @@ fn answer(
     node: &Arc<Node>,
     tokens: &Tokens,
     hang_up: &Mutex<Option<HangUp>>,
+    guest: &Guest,
     mut request: Request<Incoming>,
 ) -> Response<String> {
     let upgrade = hyper::upgrade::on(&mut request);
     match prepare(node, tokens, &request) {
         Ok((agreed, work)) => {
+            guest.let_in();
             let response = switching(&agreed);
             // Nothing is asked on a connection after its upgrade.
             let hang_up = lock(hang_up).take().unwrap_or_else(HangUp::never);

@@ -1,12 +1,12 @@
 //! The end of a pull: the fix-up layer, if the chain needs one, and the image's record. Owns their
 //! order; touches no network. Called by `pull` on a blocking thread, which holds the layers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::image::digest::Digest;
-use crate::image::fixup::{self, Below};
+use crate::image::fixup::{self, Below, Seen};
 use crate::image::hold::Hold;
 use crate::image::ingest::{Ingest, IngestError};
 use crate::image::layer::LayerError;
@@ -14,7 +14,11 @@ use crate::image::store::StoreError;
 use crate::image::store::chain::chain;
 use crate::image::store::record::{ImageRecord, LayerRecord};
 use crate::image::{Error, Image, Inner};
-use crate::unpack::unescape;
+use crate::unpack::{UnpackError, unescape};
+
+/// Half a minute of looking into folders, on a thread that nobody can stop. An image of thirty layers with
+/// a thousand directories that nobody described needs a tenth of it.
+const MOST_LOOKS: u64 = 5_000_000;
 
 /// Makes an image known whose layers are here and held.
 ///
@@ -47,16 +51,13 @@ fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(S
         .map_err(|layer| unstored(StoreError::Incomplete { id: id.to_owned(), layer }))?;
     let folders: Vec<PathBuf> =
         layers.iter().map(|(_, layer)| store.layers_dir().join(&layer.folder)).collect();
-    let implied = |layer: &LayerRecord| -> BTreeSet<Vec<u8>> {
-        layer.implied.iter().map(|path| unescape(path)).collect()
-    };
-    let below: Vec<Below<'_>> = layers
-        .iter()
-        .zip(&folders)
-        .map(|((_, layer), folder)| Below { folder, implied: implied(layer) })
-        .collect();
+    let mut below = Vec::new();
+    for ((key, _), folder) in layers.iter().zip(&folders) {
+        let implied = store.implied(key).map_err(unstored)?.iter().map(|path| unescape(path)).collect();
+        below.push(Below { folder, implied });
+    }
     let fail = |source| Error::Fixup { id: id.to_owned(), source };
-    let fixes = fixup::plan(&below, |index, path| fixup::look(&below, index, path)).map_err(fail)?;
+    let fixes = fixup::plan(&below, looking(&below, MOST_LOOKS)).map_err(fail)?;
     if fixes.is_empty() {
         return Ok(None);
     }
@@ -73,6 +74,18 @@ fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(S
     Ok(Some((key, hold)))
 }
 
+/// Looks into the layers, `most` times.
+fn looking(below: &[Below<'_>], most: u64) -> impl FnMut(usize, &[u8]) -> Result<Seen, UnpackError> {
+    let mut looks = 0;
+    move |index, path| {
+        looks += 1;
+        match looks > most {
+            true => Err(UnpackError::Looks { limit: most }),
+            false => fixup::look(below, index, path),
+        }
+    }
+}
+
 fn record(folder: String) -> LayerRecord {
     LayerRecord {
         folder,
@@ -80,6 +93,7 @@ fn record(folder: String) -> LayerRecord {
         compressed: 0,
         unpacked: 0,
         implied: Vec::new(),
+        implied_weight: 0,
         empty: false,
         opaque_root: false,
     }
@@ -92,4 +106,19 @@ fn unmade(id: &str, digest: Digest, source: IngestError) -> Error {
 
 fn unstored(source: StoreError) -> Error {
     Error::Store { source: Box::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_that_looks_for_too_long_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let implied = [b"a".to_vec(), b"b".to_vec()].into();
+        let below = [Below { folder: folder.path(), implied }];
+        assert!(fixup::plan(&below, looking(&below, 100)).is_ok());
+        let given_up = fixup::plan(&below, looking(&below, 2)).unwrap_err();
+        assert!(matches!(given_up, UnpackError::Looks { limit: 2 }), "{given_up}");
+    }
 }

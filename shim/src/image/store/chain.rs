@@ -43,6 +43,7 @@ mod tests {
             compressed: 1,
             unpacked: 1,
             implied: Vec::new(),
+            implied_weight: 0,
             empty: key.starts_with("empty"),
             opaque_root: key.starts_with("opaque"),
         };

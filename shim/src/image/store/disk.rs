@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::StoreError;
-use super::record::{Change, VERSION};
+use super::record::{Change, LayerRecord, VERSION};
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LAYERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("layers");
@@ -44,13 +44,27 @@ impl Disk {
         let rows = disk.rows().map_err(|error| disk.fail("reading", error))?;
         let mut changes = Vec::new();
         for (key, value) in rows.layers {
-            changes.push(Change::Layer { record: disk.parse(&key, &value)?, key });
+            let record = LayerRecord { implied: Vec::new(), ..disk.parse(&key, &value)? };
+            changes.push(Change::Layer { record, key });
         }
         for (id, value) in rows.images {
             changes.push(Change::Image { record: disk.parse(&id, &value)?, id, names: Vec::new() });
         }
         changes.extend(rows.names.into_iter().map(|(name, id)| Change::Name { name, id }));
         Ok((disk, changes))
+    }
+
+    /// The whole record of a layer.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`], [`StoreError::Record`].
+    pub(super) fn layer(&self, key: &str) -> Result<Option<LayerRecord>, StoreError> {
+        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
+            let table = self.database.begin_read()?.open_table(LAYERS)?;
+            Ok(table.get(key)?.map(|value| value.value().to_vec()))
+        };
+        let value = read().map_err(|error| self.fail("reading", error))?;
+        value.map(|value| self.parse(key, &value)).transpose()
     }
 
     /// Commits changes, durably, all or none.

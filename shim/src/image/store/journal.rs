@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::StoreError;
-use super::record::{Change, Pending, VERSION};
+use super::record::{Change, LayerRecord, Pending, VERSION};
 
 /// In the order in which they happened.
 #[derive(Debug)]
@@ -117,6 +117,23 @@ impl Journal {
             self.remove(at)?;
         }
         Ok(())
+    }
+
+    /// The record of a layer that waits.
+    pub(super) fn layer(&self, wanted: &str) -> Option<&LayerRecord> {
+        self.pending.iter().rev().find_map(|(_, change)| match change {
+            Change::Layer { key, record } if key == wanted => Some(record),
+            _ => None,
+        })
+    }
+
+    /// What the layers that wait imply.
+    pub(super) fn weight(&self) -> u64 {
+        let weight = |change: &Change| match change {
+            Change::Layer { record, .. } => record.implied_weight,
+            _ => 0,
+        };
+        self.pending.iter().map(|(_, change)| weight(change)).sum()
     }
 
     /// Whether a change that waits gives one of these names to an image.

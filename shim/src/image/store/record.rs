@@ -15,12 +15,22 @@ pub(crate) struct LayerRecord {
     pub(crate) blob: String,
     pub(crate) compressed: u64,
     pub(crate) unpacked: u64,
-    /// Directories without an entry of their own, escaped as by `unpack::escape`.
+    /// Directories without an entry of their own, escaped as by `unpack::escape`. In the journal and on disk
+    /// only: in memory the list is empty, and `Store::implied` has it.
     pub(crate) implied: Vec<String>,
+    /// What that list weighs, by `weigh`.
+    #[serde(default)]
+    pub(crate) implied_weight: u64,
     /// Nothing in it at all.
     pub(crate) empty: bool,
     /// It hides all layers below.
     pub(crate) opaque_root: bool,
+}
+
+/// What a list of paths takes of memory, roughly: each path and what holds it. A record or a set of them
+/// is no smaller.
+pub(crate) fn weigh(paths: &[String]) -> u64 {
+    paths.iter().map(|path| path.len() as u64 + 64).sum()
 }
 
 /// One image, keyed by the digest of its config.

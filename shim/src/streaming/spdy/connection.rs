@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::frame::{CANCEL, Decoder, Encoder, Frame, REFUSED_STREAM};
 use super::headers::Headers;
+use super::room::{self, Room};
 
 /// Pieces of data that wait for a stream's reader.
 const QUEUE: usize = 16;
@@ -127,6 +128,7 @@ impl Connection {
             outgoing,
             new_streams,
             open: BTreeMap::new(),
+            room: Room::new(room::MOST),
             next: if role == Role::Client { 1 } else { 2 },
             last: 0,
         };
@@ -242,6 +244,7 @@ struct Reading {
     outgoing: mpsc::Sender<Frame>,
     new_streams: mpsc::Sender<Stream>,
     open: BTreeMap<u32, Open>,
+    room: Room,
     next: u32,
     last: u32,
 }
@@ -292,8 +295,8 @@ impl Reading {
             Frame::Data { stream, fin, bytes } => {
                 let Some(open) = self.open.get(&stream) else { return };
                 // A reader that has gone loses what is sent to it; the stream may still be written to.
-                if !bytes.is_empty() {
-                    let _ = open.data.send(bytes).await;
+                if !bytes.is_empty() && !open.data.is_closed() {
+                    let _ = open.data.send(self.room.take(bytes).await).await;
                 }
                 if fin {
                     self.half_close(stream);

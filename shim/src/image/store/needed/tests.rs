@@ -24,6 +24,10 @@ impl Fixture {
 
     /// As the thread of a pull does it; the layer holds one file named `content`.
     fn add(&self, key: &str, content: &str) {
+        self.add_implying(key, content, &[], 0);
+    }
+
+    fn add_implying(&self, key: &str, content: &str, implied: &[&str], implied_weight: u64) {
         let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
         std::fs::write(ingest.path().join(content), "").unwrap();
         let record = LayerRecord {
@@ -31,7 +35,8 @@ impl Fixture {
             blob: String::new(),
             compressed: 1,
             unpacked: 1,
-            implied: Vec::new(),
+            implied: keys(implied),
+            implied_weight,
             empty: false,
             opaque_root: false,
         };
@@ -160,4 +165,32 @@ fn a_lost_folder_or_journal_entry_does_not_keep_the_rest() {
     assert_eq!(own.store.release(&keys(&["a", "b"])), 2);
     assert!(own.store.layer("a").is_none() && own.store.layer("b").is_none());
     assert!(names(&own.store.layers_dir).is_empty());
+}
+
+#[test]
+fn what_a_layer_implies_is_in_the_journal_or_on_disk_and_not_in_memory() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a"]));
+    own.add_implying("a", "x", &["b", "b/c"], 130);
+    let check = || {
+        assert_eq!(own.store.implied("a").unwrap(), ["b", "b/c"]);
+        let known = own.store.layer("a").unwrap();
+        assert!(known.implied.is_empty() && known.implied_weight == 130, "{known:?}");
+    };
+    check();
+    own.store.flush().unwrap();
+    check();
+    assert!(own.store.implied("none").unwrap().is_empty());
+}
+
+#[test]
+fn a_heavy_journal_goes_to_disk_before_the_pull_is_done() {
+    let own = Fixture::new();
+    own.store.hold(&keys(&["a", "b"]));
+    own.add_implying("a", "x", &[], crate::image::store::MOST_PENDING);
+    own.store.relieve().unwrap();
+    assert_eq!(own.store.journal().weight(), crate::image::store::MOST_PENDING, "not yet");
+    own.add_implying("b", "y", &[], 1);
+    own.store.relieve().unwrap();
+    own.check(&["a", "b"], &[], &["a", "b"]);
 }
