@@ -209,7 +209,7 @@ fn inside(path: &[u8], may_be_root: bool) {
 fn repaired(archive: &[u8]) -> Vec<u8> {
     let mut archive = archive.to_vec();
     let mut at = 0;
-    while let Some(block) = archive.get_mut(at..at + BLOCK) {
+    while let Some(block) = archive.get_mut(at..at.saturating_add(BLOCK)) {
         at += BLOCK;
         if block.iter().all(|byte| *byte == 0) {
             continue;
