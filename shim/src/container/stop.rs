@@ -35,7 +35,8 @@ pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), E
     let ContainerState::Running(pidfd) = container.state() else { return Ok(()) };
     if !grace.is_zero() {
         if !container.told_to_stop.swap(true, Ordering::Relaxed) {
-            send(container, &pidfd, container.record().stop_signal)?;
+            send(container, &pidfd, container.record().stop_signal)
+                .inspect_err(|_| container.told_to_stop.store(false, Ordering::Relaxed))?;
         }
         failpoint!("stop.asked"?);
         if tokio::time::timeout(grace, container.ended()).await.is_ok() {
