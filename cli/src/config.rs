@@ -79,10 +79,6 @@ fn plain(value: toml::Value, key: &str, file: &Path) -> Result<String> {
         toml::Value::String(text) => Ok(text),
         toml::Value::Integer(number) => Ok(number.to_string()),
         toml::Value::Boolean(flag) => Ok(flag.to_string()),
-        toml::Value::Array(items) => {
-            let plain = items.into_iter().map(|item| plain(item, key, file));
-            Ok(plain.collect::<Result<Vec<_>>>()?.join(","))
-        }
         _ => bail!("{}: {key}: expected a string or a number", file.display()),
     }
 }
