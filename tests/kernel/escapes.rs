@@ -204,7 +204,7 @@ fn cve_2025_52881_nothing_is_mounted_inside_proc() -> Result<()> {
     let script = ["/bin/cat", "/proc/meminfo"];
     let mut config = pod::container_config("emulated", &image, &script);
     config.mounts = vec![mount("/proc/meminfo", &file)];
-    assert_eq!(log_of(&ready, &pod, &config)?, "nothing\n");
+    assert_eq!(log_of(&ready, &pod, &config)?, "nothing");
     std::fs::remove_dir_all(&catch)?;
     pod.remove()?;
     ready.node.assert_clean(&before)

@@ -32,7 +32,7 @@ fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
 fn rt_1_1_an_implied_folder_keeps_what_a_lower_layer_says_of_it() -> Result<()> {
     let layers = vec![Layer::default().file("tmp/note", 0o644, "x").file("root/note", 0o644, "y")];
     let log = seen(layers, "stat -c %a /tmp /root /; cat /tmp/note /root/note")?;
-    assert_eq!(log, "1777\n700\n755\nxy\n");
+    assert_eq!(log, "1777\n700\n755\nxy");
     Ok(())
 }
 
@@ -41,7 +41,7 @@ fn rt_1_2_equal_and_empty_layers_stand_once_or_not_at_all() -> Result<()> {
     let add = || Layer::default().file("srv/again", 0o644, "here");
     let remove = Layer::default().file("srv/.wh.again", 0o644, "");
     let layers = vec![add(), Layer::default(), remove, add(), Layer::default()];
-    assert_eq!(seen(layers, "cat /srv/again")?, "here\n");
+    assert_eq!(seen(layers, "cat /srv/again")?, "here");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 
 use gantry_proto::monitor::StartContainer;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -68,7 +68,7 @@ pub(super) fn become_program(
         identity::filter(&start.seccomp_filter, start.seccomp_flags)?;
     }
     // With all privileges first, as runc: the folder may be one that the user may not search.
-    let tried = rustix::process::chdir(start.cwd.as_str());
+    let tried = change_to(&start.cwd);
     identity::assume(start)?;
     enter_cwd(&start.cwd, tried)?;
     // Last, because a change of user clears it; a hint only (runtime-traps 2.3).
@@ -108,12 +108,20 @@ pub(super) fn make_cwd(cwd: &str) -> Result<(), StepError> {
     }
 }
 
+/// By no link of /proc: it may lead to a folder that is still open from the set-up.
+fn change_to(cwd: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder =
+        rustix::fs::openat2(rustix::fs::CWD, cwd, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?;
+    rustix::process::fchdir(folder)
+}
+
 /// Enters the working folder where that was refused to root, whose rights end at some network file systems, and
 /// checks that the kernel, too, sees it inside the root: a descriptor of the host's that slipped through would
 /// show as "(unreachable)" (CVE-2024-21626).
 fn enter_cwd(cwd: &str, tried: rustix::io::Result<()>) -> Result<(), StepError> {
     let entered = match tried {
-        Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(cwd),
+        Err(Errno::PERM | Errno::ACCESS) => change_to(cwd),
         result => result,
     };
     entered.step(|| format!("enter the working folder {cwd}"))?;
