@@ -22,12 +22,14 @@ use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     // The disk.
     "virtio_pci",
     "virtio_blk",
     // A disk that a test freezes.
     "loop",
+    // One that never answers.
+    "fuse",
     "overlay",
     "veth",
     "bridge",
