@@ -208,7 +208,7 @@ fn inside(path: &[u8], may_be_root: bool) {
 /// which entries have data.
 fn repaired(archive: &[u8]) -> Vec<u8> {
     let mut archive = archive.to_vec();
-    let mut at = 0;
+    let mut at = 0_usize;
     while let Some(block) = archive.get_mut(at..at.saturating_add(BLOCK)) {
         at += BLOCK;
         if block.iter().all(|byte| *byte == 0) {
