@@ -28,7 +28,7 @@ fn a_new_user_of_crictl_gets_through_the_tour() -> Result<()> {
         "image is up to date for <image>",
         "stdout: started",
         "stderr: warning",
-        "stdout: \"out\\n\" stderr: \"err\\n\"",
+        "stdout: \"out\\ntour\\n0\\n\" stderr: \"err\\n\"",
         "stdout: [hello] stderr: [err] end: command terminated with exit code 4",
         "stdout: [heard a word]",
         "resources.linux.memory_limit_in_bytes: 100663296",
