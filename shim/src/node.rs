@@ -107,6 +107,10 @@ impl Programs {
     }
 }
 
+/// How often, and how long in between, a program that the kernel holds is sealed again.
+const SEAL_TRIES: u32 = 20;
+const SEAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 fn seal(path: &Path, name: &str) -> io::Result<OwnedFd> {
     // MFD_EXEC exists from Linux 6.3 on, where vm.memfd_noexec may make its absence an error.
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -117,10 +121,15 @@ fn seal(path: &Path, name: &str) -> io::Result<OwnedFd> {
     let mut copy = fs::File::from(memfd);
     io::copy(&mut fs::File::open(path)?, &mut copy)?;
     let memfd = OwnedFd::from(copy);
-    rustix::fs::fcntl_add_seals(
-        &memfd,
-        SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
-    )?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    // Busy while the kernel itself holds a page of it, which it does for moments (memfd_wait_for_pins).
+    for _ in 0..SEAL_TRIES {
+        match rustix::fs::fcntl_add_seals(&memfd, seals) {
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(SEAL_PAUSE),
+            result => return Ok(result.map(|()| memfd)?),
+        }
+    }
+    rustix::fs::fcntl_add_seals(&memfd, seals)?;
     Ok(memfd)
 }
 
