@@ -229,7 +229,7 @@ fn once(target: &Target, programs: &Path, seconds: u64) -> Result<String> {
     let mut command = libfuzzer(target, programs)?;
     command.arg(format!("-max_total_time={seconds}")).arg(folder.join("corpus")).arg(kept(target));
     let to = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
-    let begun = Instant::now();
+    let (begun, spent) = (Instant::now(), sh::cpu_of_children()?);
     let status = command.stdout(to.try_clone()?).stderr(to).status().context("start unshare")?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     if !status.success() {
@@ -246,9 +246,10 @@ fn once(target: &Target, programs: &Path, seconds: u64) -> Result<String> {
     let last = text.lines().rev().find(|line| line.contains(" cov: ")).unwrap_or_default();
     let word = |name: &str| last.split_whitespace().skip_while(|word| *word != name).nth(1).unwrap_or("?");
     Ok(format!(
-        "{:<12}{:>6} s {:>11} executions, edges {:>6}, features {:>6}, inputs {}, {} MB",
+        "{:<12}{:>6} s ({:>5} s of CPU) {:>11} executions, edges {:>6}, features {:>6}, inputs {}, {} MB",
         target.name,
         begun.elapsed().as_secs(),
+        (sh::cpu_of_children()? - spent).as_secs(),
         stat("number_of_executed_units"),
         word("cov:"),
         word("ft:"),

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -25,6 +26,19 @@ pub(crate) fn target_dir() -> PathBuf {
 /// What outlives a checkout: tools, the VM's kernel. GANTRY_CACHE, else /var/cache/gantry.
 pub(crate) fn cache_dir() -> PathBuf {
     std::env::var_os("GANTRY_CACHE").map_or_else(|| PathBuf::from("/var/cache/gantry"), PathBuf::from)
+}
+
+/// Ticks of a second in /proc, on every architecture that this project runs on.
+const USER_HZ: u64 = 100;
+
+/// CPU time of the programs that were started and have ended, and of theirs; proc_pid_stat(5), fields 16 and 17.
+pub(crate) fn cpu_of_children() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
+    // The second field may hold spaces, and ends with the last bracket.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 =
+        fields.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 1000 / USER_HZ))
 }
 
 /// A cargo call in the repository.

@@ -4,6 +4,7 @@
 //! it without knowing addresses or ports. The table is there exactly as long as it has such a rule: the last DEL takes it
 //! away whole, and the host's rules are as they were. Called by `masquerade` and `portmap`.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 
 use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
@@ -197,14 +198,14 @@ impl Netfilter {
             }
             let asked = message::rules_of(layout.table);
             let rules = self.dump("to list rules", message::GET_RULE, message::FAMILY, asked.as_slice())?;
-            let found = rules
+            let found: Vec<_> = rules
                 .iter()
                 .filter(|answer| answer.kind == message::NEW_RULE)
                 .filter_map(|answer| message::read_rule(&answer.body))
                 // Old kernels do not filter by table.
                 .filter(|rule| rule.table == layout.table)
                 .collect();
-            if self.generation()? == before {
+            if is_whole(&found) && self.is_settled(before)? {
                 return Ok((before, Some(found)));
             }
         }
@@ -212,8 +213,10 @@ impl Netfilter {
     }
 
     /// Whether `generation` is in force as a whole. The kernel counts a generation up before its rules replace the old
-    /// ones, so that a list read in between is the old one, or half of each, under the new number. An empty batch waits
-    /// until the commit that is under way has ended, and is told when it was not the one expected.
+    /// ones, so that a list read in between is the old one, or half of each, under the new number. And a list that is
+    /// told in parts goes on where a count of rules says, which those of a commit that is being prepared are in, too: it
+    /// then tells a rule again. An empty batch waits until the commit that is under way has ended, and is told when it
+    /// was not the one expected.
     fn is_settled(&mut self, generation: u32) -> Result<bool, Error> {
         self.send_batch(generation, &[])?;
         // An empty batch is answered only when it is refused: an answer of what comes next says that it was not.
@@ -267,6 +270,12 @@ impl Netfilter {
         self.socket.send(&bytes)?;
         Ok(last)
     }
+}
+
+/// Whether each rule was told once: a commit that was prepared and given up while the list was told leaves no other trace.
+fn is_whole(rules: &[Standing]) -> bool {
+    let mut handles = HashSet::new();
+    rules.iter().all(|rule| handles.insert(rule.handle))
 }
 
 fn is_nobody(error: &std::io::Error) -> bool {

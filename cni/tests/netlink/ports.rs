@@ -299,6 +299,15 @@ fn ports_come_and_go_side_by_side() {
     let _turn = turn();
     let before = host::ruleset();
     let node = Node::with("gt-crowd", dual("10.228.0.0/24", "fd00:228::/64"), &[portmap()]);
+    // So many rules that the kernel lists them in parts, between which others begin and end their changes.
+    let standing: Vec<_> = (0..24_u16)
+        .map(|pod| {
+            let ports = json!([{"hostPort": 8100 + pod, "containerPort": 80}]);
+            let pod = node.pod(&format!("s{pod}")).map(ports);
+            pod.add();
+            pod
+        })
+        .collect();
     std::thread::scope(|scope| {
         for thread in 0..8_u16 {
             let node = &node;
@@ -314,6 +323,10 @@ fn ports_come_and_go_side_by_side() {
             });
         }
     });
+    for pod in &standing {
+        pod.check().unwrap_or_else(|error| panic!("{}", explain(&error)));
+        pod.del();
+    }
     assert_eq!(host::ruleset(), before);
     node.assert_empty();
 }
