@@ -1,6 +1,7 @@
 //! Host ports and masquerading, seen from another machine, from the host and from the pod itself.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gantry_cni::chain::{self, ValidAttachment};
 use gantry_cni::netns;
@@ -328,5 +329,29 @@ fn ports_come_and_go_side_by_side() {
         pod.del();
     }
     assert_eq!(host::ruleset(), before);
+    node.assert_empty();
+}
+
+#[test]
+fn what_others_only_try_out_is_no_rule() {
+    let _turn = turn();
+    let node = Node::with("gt-tried", dual("10.227.0.0/24", "fd00:227::/64"), &[portmap()]);
+    let pods: Vec<_> = (0..8).map(|pod| node.pod(&format!("p{pod}"))).collect();
+    pods.iter().for_each(|pod| drop(pod.add()));
+    let done = AtomicBool::new(false);
+    let refused: Vec<String> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Prepared by the kernel as any change, and given up: a list that is told meanwhile has a rule twice.
+            while !done.load(Ordering::Relaxed) {
+                host::run("nft", &["--check", "add rule inet gantry-masquerade pods counter"]);
+            }
+        });
+        let checks = (0..40).flat_map(|_| &pods).map(|pod| pod.check());
+        let refused = checks.filter_map(Result::err).map(|error| explain(&error)).collect();
+        done.store(true, Ordering::Relaxed);
+        refused
+    });
+    assert_eq!(refused, [""; 0]);
+    pods.iter().for_each(Pod::del);
     node.assert_empty();
 }
