@@ -1,0 +1,13 @@
+//! What a node asks of systemd: transient slices and scopes, their limits and their end, and how their
+//! names become paths. Owns the D-Bus for that and no more (docs/adr/0023-own-d-bus.md); never decides a limit, never writes a cgroup
+//! file. Blocks: called off the async threads, by the agent's cgroup tree and the runtime's sandboxes.
+
+mod bus;
+mod slice;
+mod units;
+mod wire;
+
+pub use bus::Error;
+pub use slice::{BadSlice, escape, expand, name, of_path, unescape};
+pub use units::{SOCKET, Systemd, is_running};
+pub use wire::{Property, Value};
