@@ -101,6 +101,9 @@ pub(crate) struct RuntimeFlags {
     /// Cgroup below which pods and their classes are made.
     #[arg(long, value_name = "PATH", default_value = "/gantry")]
     pub(crate) cgroup_root: String,
+    /// The cgroup driver systemd: pods are scopes in the slices that clients name.
+    #[arg(long)]
+    pub(crate) systemd_cgroup: bool,
     /// How to reach registries: mirrors, certificates, plain HTTP; HOST/hosts.toml as containerd reads it.
     #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d")]
     pub(crate) registry_hosts_dir: PathBuf,

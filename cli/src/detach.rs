@@ -147,6 +147,7 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         cni_data_dir,
         netns_dir,
         cgroup_root: _,
+        systemd_cgroup: _,
         registry_hosts_dir,
         registry_auth_file,
         pinned_images: _,

@@ -217,6 +217,18 @@ impl Cgroup {
         }
     }
 
+    /// Makes the v2 folder without handing controllers down, and moves a process into it: no folder above may hand any
+    /// down while it has members. Does nothing on v1, where both may be.
+    pub(crate) fn enter_first(&self, pid: u32) -> Result<(), Error> {
+        let Layout::Unified { mount } = &self.layout else { return Ok(()) };
+        let mut folder = mount.clone();
+        for part in self.steps() {
+            folder.push(part);
+            make(&folder)?;
+        }
+        write(folder.join("cgroup.procs"), &pid.to_string())
+    }
+
     /// What the monitor and its children need to know.
     #[must_use]
     pub fn target(&self) -> CgroupTarget {
@@ -308,7 +320,8 @@ impl Cgroup {
         Ok(())
     }
 
-    fn kill_tree(&self) {
+    /// Kills the members of this cgroup and of all below it.
+    pub(crate) fn kill_tree(&self) {
         self.kill();
         for folder in self.folders() {
             let Ok(entries) = fs::read_dir(&folder) else { continue };

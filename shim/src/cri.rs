@@ -103,7 +103,11 @@ impl RuntimeService for Service {
         &self,
         _: Request<cri::RuntimeConfigRequest>,
     ) -> Answer<cri::RuntimeConfigResponse> {
-        let linux = cri::LinuxRuntimeConfiguration { cgroup_driver: cri::CgroupDriver::Cgroupfs.into() };
+        let driver = match self.node.config.systemd_cgroup {
+            true => cri::CgroupDriver::Systemd,
+            false => cri::CgroupDriver::Cgroupfs,
+        };
+        let linux = cri::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
         Ok(Response::new(cri::RuntimeConfigResponse { linux: Some(linux) }))
     }
 

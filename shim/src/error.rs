@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use tonic::{Code, Status};
 
 use crate::container::{image_mounts, target};
+use crate::sandbox::place;
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
@@ -28,6 +29,18 @@ pub enum Error {
     Image(#[from] image::Error),
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
+    #[error(transparent)]
+    Place(#[from] place::Error),
+    #[error(transparent)]
+    Systemd(#[from] gantry_systemd::Error),
+    #[error("there is a unit {0} already, and not of this pod: systemctl stop {0}")]
+    ScopeTaken(String),
+    #[error("start the process that opens the scope of sandbox {id}")]
+    Seed {
+        id: String,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Record(#[from] record::Error),
     #[error(transparent)]
@@ -157,6 +170,7 @@ impl Error {
             | Self::NoImage(_) => Code::NotFound,
             Self::Lookup(LookupError::Ambiguous { .. })
             | Self::Spec(_)
+            | Self::Place(_)
             | Self::Seccomp(_)
             | Self::Reference(_)
             | Self::BadStreams(_)

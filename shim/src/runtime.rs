@@ -51,6 +51,8 @@ pub struct Config {
     pub cni_data_dir: PathBuf,
     pub netns_dir: PathBuf,
     pub cgroup_root: String,
+    /// Pods are scopes of systemd, in slices that clients name.
+    pub systemd_cgroup: bool,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside the running program when not given.
     pub programs_dir: Option<PathBuf>,
     /// Run the programs of `cni_bin_dir` even for plugins that are built in.
@@ -96,6 +98,7 @@ impl Default for Config {
             cni_data_dir: "/var/lib/cni/networks".into(),
             netns_dir: "/run/netns".into(),
             cgroup_root: "/gantry".into(),
+            systemd_cgroup: false,
             programs_dir: None,
             prefer_external_cni: false,
             registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
@@ -144,6 +147,8 @@ pub enum Error {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
+    #[error(transparent)]
+    Systemd(#[from] gantry_systemd::Error),
     #[error(transparent)]
     Image(#[from] image::Error),
     #[error(transparent)]
@@ -272,6 +277,9 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         return Err(Error::NotRoot);
     }
     validate(&config)?;
+    if config.systemd_cgroup {
+        gantry_systemd::Systemd::default().check()?;
+    }
     raise_open_files();
     for path in [&config.root, &config.state] {
         folder(path)?;

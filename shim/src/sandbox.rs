@@ -4,8 +4,10 @@
 mod files;
 pub(crate) mod launch;
 pub(crate) mod network;
+pub(crate) mod place;
 mod pod_arguments;
 pub(crate) mod run;
+mod scope;
 pub(crate) mod stop;
 pub(crate) mod stuck;
 pub(crate) mod update;
@@ -26,10 +28,20 @@ impl PodName {
 }
 
 impl SandboxRecord {
+    /// Cgroup of pause or of a container, by its id.
+    #[must_use]
+    pub(crate) fn member_cgroup(&self, id: &str) -> String {
+        match &self.scope {
+            // A slice has units in it and no processes: they are in the scope.
+            Some(scope) if !self.owns_cgroup_parent => format!("{}/{id}", scope.path),
+            _ => format!("{}/{id}", self.cgroup_parent),
+        }
+    }
+
     /// Cgroup of pause.
     #[must_use]
     pub(crate) fn pause_cgroup(&self) -> String {
-        format!("{}/{}", self.cgroup_parent, self.id)
+        self.member_cgroup(&self.id)
     }
 }
 
@@ -40,6 +52,9 @@ pub(crate) fn tidy_up(node: &Node) -> Result<(), Error> {
         network::remove_idle(node)?;
     }
     let root = &node.config.cgroup_root;
+    if node.config.systemd_cgroup {
+        scope::stop_slice(root)?;
+    }
     for path in [root.clone(), format!("{root}-monitors")] {
         Cgroup::new(&node.layout, &path)?.remove_if_empty()?;
     }

@@ -31,6 +31,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         cni_data_dir,
         netns_dir,
         cgroup_root,
+        systemd_cgroup,
         registry_hosts_dir,
         registry_auth_file,
         pinned_images,
@@ -63,6 +64,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
     words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
     words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
     words.extend(enable_selinux.then(|| OsString::from("--enable-selinux")));
+    words.extend(systemd_cgroup.then(|| OsString::from("--systemd-cgroup")));
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
     words.extend(pinned_images.iter().map(|image| flag("pinned-images", image)));
@@ -116,7 +118,8 @@ mod tests {
 
     #[test]
     fn the_daemons_are_told_every_flag() {
-        let mut line: Vec<OsString> = ["run", "--detach", "--cni-external"].map(OsString::from).to_vec();
+        let mut line: Vec<OsString> =
+            ["run", "--detach", "--cni-external", "--systemd-cgroup"].map(OsString::from).to_vec();
         let flags = [
             "root",
             "state",

@@ -149,7 +149,7 @@ fn make(
     let filter = seccomp::filter(&checked.seccomp, bounding)?;
     (start.seccomp_filter, start.seccomp_flags) = (filter.program, filter.flags);
     let stop_signal = spec::container::stop_signal(config, &image.config)?;
-    let cgroup_path = format!("{}/{id}", sandbox.cgroup_parent);
+    let cgroup_path = sandbox.member_cgroup(id);
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
     let mut log_path = String::new();
     if !sandbox.log_directory.is_empty() && !config.log_path.is_empty() {

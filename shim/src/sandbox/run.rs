@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gantry_proto::cri;
 use gantry_proto::monitor::{MakeUsers, NamespaceMode, StartSandbox, UserMapping, request};
 
-use super::{files, launch, network, stop};
+use super::{files, launch, network, place, scope, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::container::labels;
 use crate::error::{Error, chain};
@@ -53,7 +53,7 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
         Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
     };
     let folder = node.sandbox_folder(&id);
-    let record = new_record(&node, &id, &spec, asked);
+    let record = new_record(&node, &id, &spec, asked)?;
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
     failpoint!("run.named");
@@ -79,14 +79,13 @@ fn is_ready(node: &Node, id: &str) -> bool {
     node.store.sandbox(id).is_ok_and(|sandbox| sandbox.state() == SandboxState::Ready)
 }
 
-fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> SandboxRecord {
-    let owns = spec.cgroup_parent.is_empty();
-    let parent = if owns {
-        format!("{}/{id}", node.config.cgroup_root)
-    } else {
-        spec.cgroup_parent.trim_end_matches('/').to_owned()
+fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> Result<SandboxRecord, Error> {
+    let root = &node.config.cgroup_root;
+    let place = match node.config.systemd_cgroup {
+        true => place::of_systemd(root, &spec.cgroup_parent, id)?,
+        false => place::of_cgroupfs(root, &spec.cgroup_parent, id)?,
     };
-    SandboxRecord {
+    Ok(SandboxRecord {
         version: VERSION,
         id: id.to_owned(),
         boot_id: node.boot_id.clone(),
@@ -101,15 +100,16 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> San
         users: spec.users.as_ref().and_then(record::Users::new),
         privileged: spec.privileged,
         process_label: labels::selinux(node, &spec.selinux).0,
-        cgroup_parent: parent,
-        owns_cgroup_parent: owns,
+        cgroup_parent: place.parent,
+        owns_cgroup_parent: place.owned,
+        scope: place.scope,
         created_at: unix_nanos(),
         network: None,
         monitor: None,
         pause: None,
         complete: false,
         stopped: false,
-    }
+    })
 }
 
 /// The node's own name when the pod names none, as containerd has it.
@@ -145,8 +145,10 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
         }
     };
     networked?;
-    let cgroup = monitored?;
+    let (cgroup, seed) = monitored?;
     start_pause(node, sandbox, spec, &cgroup).await?;
+    // Pause keeps the scope open from now on.
+    tokio::task::spawn_blocking(move || drop(seed)).await?;
     failpoint!("run.pause-recorded"?);
     sandbox.update(|record| record.complete = true).await?;
     failpoint!("run.complete"?);
@@ -188,17 +190,25 @@ async fn networked(
     Ok(())
 }
 
-async fn monitored(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<Cgroup, Error> {
+async fn monitored(
+    node: &Arc<Node>,
+    sandbox: &Arc<Sandbox>,
+    spec: &SandboxSpec,
+) -> Result<(Cgroup, Option<scope::Seed>), Error> {
     let (client, process) = launch::start(node, &sandbox.id).await?;
     sandbox.set_monitor(Some(client));
     failpoint!("run.monitor-started"?);
     sandbox.update(|record| record.monitor = Some(process)).await?;
     failpoint!("run.monitor-recorded"?);
     let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
-    let job = move || cgroups(&layout, &record, &limits);
-    let cgroup = tokio::task::spawn_blocking(job).await??;
+    let program = node.programs.pause_path();
+    let job = move || {
+        let seed = scope::open(&layout, &record, &program)?;
+        Ok::<_, Error>((cgroups(&layout, &record, &limits)?, seed))
+    };
+    let made = tokio::task::spawn_blocking(job).await??;
     failpoint!("run.cgroups"?);
-    Ok(cgroup)
+    Ok(made)
 }
 
 /// Has the monitor make the pod's user namespace; the process is in it, and in its network, until pause is.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{launch, network};
+use super::{launch, network, scope};
 use crate::cgroup::Cgroup;
 use crate::container;
 use crate::error::{Error, chain};
@@ -122,6 +122,8 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     let owned = node.clone();
     let (id, parent) = (sandbox.id.clone(), record.owns_cgroup_parent.then(|| record.cgroup_parent.clone()));
     let pause = record.pause_cgroup();
+    // Of another boot: its units are gone with it.
+    let unit = record.scope.clone().filter(|_| record.boot_id == node.boot_id);
     let cleaned = tokio::task::spawn_blocking(move || {
         let mut errors = Errors::default();
         errors.note(launch::clean_up(&owned, &id));
@@ -129,6 +131,9 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             errors.note(
                 Cgroup::new(&owned.layout, &path).and_then(|cgroup| cgroup.remove()).map_err(Error::from),
             );
+        }
+        if let Some(unit) = unit {
+            errors.note(scope::close(&owned.layout, &unit));
         }
         errors.into_result()
     });

@@ -165,6 +165,7 @@ fn record() -> SandboxRecord {
         process_label: String::new(),
         cgroup_parent: String::new(),
         owns_cgroup_parent: false,
+        scope: None,
         created_at: 0,
         network: None,
         monitor: None,

@@ -143,6 +143,17 @@ pub(crate) struct Network {
     pub result: Option<CniResult>,
 }
 
+/// A delegated scope of systemd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Scope {
+    /// Its name.
+    pub unit: String,
+    /// The slice that it is in.
+    pub slice: String,
+    /// Its cgroup.
+    pub path: String,
+}
+
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
@@ -181,6 +192,9 @@ pub(crate) struct SandboxRecord {
     pub cgroup_parent: String,
     /// Whether `cgroup_parent` is ours to make and remove, or the caller's.
     pub owns_cgroup_parent: bool,
+    /// The unit that its processes are in, when systemd makes cgroups.
+    #[serde(default)]
+    pub scope: Option<Scope>,
     /// Unix nanoseconds.
     pub created_at: i64,
     /// None with the host's network.

@@ -1,0 +1,108 @@
+//! Where a sandbox's cgroups are, by driver and by what the caller asked for. PURE. Owns the two forms of
+//! `cgroup_parent` and the refusal of the other driver's; never makes one. Called by `sandbox::run`.
+
+use gantry_systemd as systemd;
+
+use crate::store::record::Scope;
+
+/// A `cgroup_parent` that this node's driver can't use.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "the cgroup driver is systemd, and the cgroup parent {parent:?} is no slice: tell the client to use the driver \
+         systemd, or start the runtime without --systemd-cgroup"
+    )]
+    NoSlice {
+        parent: String,
+        #[source]
+        source: systemd::BadSlice,
+    },
+    #[error(
+        "the cgroup driver is cgroupfs, and the cgroup parent {0:?} is a slice of systemd: tell the client to use the \
+         driver cgroupfs, or start the runtime with --systemd-cgroup"
+    )]
+    Slice(String),
+}
+
+/// What the record keeps.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The pod's cgroup.
+    pub(super) parent: String,
+    /// Ours to limit and remove.
+    pub(super) owned: bool,
+    pub(super) scope: Option<Scope>,
+}
+
+/// Below the caller's path, or below the root.
+pub(super) fn of_cgroupfs(root: &str, asked: &str, id: &str) -> Result<Place, Error> {
+    let asked = asked.trim_end_matches('/');
+    if asked.ends_with(".slice") {
+        return Err(Error::Slice(asked.to_owned()));
+    }
+    let owned = asked.is_empty();
+    let parent = if owned { format!("{root}/{id}") } else { asked.to_owned() };
+    Ok(Place { parent, owned, scope: None })
+}
+
+/// A scope in the caller's slice, or in the one that the root stands for. The slice is the caller's to
+/// limit; a pod of ours is limited by a cgroup in the scope, where systemd writes nothing.
+pub(super) fn of_systemd(root: &str, asked: &str, id: &str) -> Result<Place, Error> {
+    let bad = |source| Error::NoSlice { parent: asked.to_owned(), source };
+    let slice = match asked {
+        "" => own_slice(root),
+        asked => systemd::of_path(asked).map_err(bad)?.to_owned(),
+    };
+    let folder = systemd::expand(&slice).map_err(bad)?;
+    let folder = folder.trim_end_matches('/');
+    let unit = format!("gantry-{id}.scope");
+    let path = format!("{folder}/{unit}");
+    let owned = asked.is_empty();
+    let parent = if owned { format!("{path}/{id}") } else { folder.to_owned() };
+    Ok(Place { parent, owned, scope: Some(Scope { unit, slice, path }) })
+}
+
+/// `/a/b-c` is `a-b_c.slice`.
+pub(super) fn own_slice(root: &str) -> String {
+    systemd::name(root.split('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rt_5_1_a_pod_is_one_scope_in_the_slice_that_the_caller_names() {
+        for asked in [
+            "kubepods-burstable-podx_1.slice",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx_1.slice",
+        ] {
+            let place = of_systemd("/gantry", asked, "ab").unwrap();
+            let slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx_1.slice";
+            assert_eq!((place.parent.as_str(), place.owned), (slice, false));
+            let scope = place.scope.unwrap();
+            assert_eq!(scope.unit, "gantry-ab.scope");
+            assert_eq!(scope.slice, "kubepods-burstable-podx_1.slice");
+            assert_eq!(scope.path, format!("{slice}/gantry-ab.scope"));
+        }
+        let place = of_systemd("/gantry/test-1", "", "ab").unwrap();
+        let path = "/gantry.slice/gantry-test_1.slice/gantry-ab.scope";
+        assert_eq!((place.parent, place.owned), (format!("{path}/ab"), true));
+        assert_eq!(of_systemd("/gantry", "-.slice", "ab").unwrap().scope.unwrap().path, "/gantry-ab.scope");
+    }
+
+    #[test]
+    fn a_parent_of_the_other_driver_is_refused_by_name() {
+        for bad in ["/kubepods/podx", "kubepods", "/podx.slice/x", "/a-b.slice"] {
+            let told = of_systemd("/gantry", bad, "ab").unwrap_err().to_string();
+            assert!(told.contains("driver is systemd") && told.contains(bad), "{told}");
+        }
+        for bad in ["kubepods-podx.slice", "/kubepods.slice/kubepods-podx.slice/"] {
+            let told = of_cgroupfs("/gantry", bad, "ab").unwrap_err().to_string();
+            assert!(told.contains("driver is cgroupfs") && told.contains("slice of systemd"), "{told}");
+        }
+        let place = of_cgroupfs("/gantry", "/kubepods/podx/", "ab").unwrap();
+        assert_eq!(place, Place { parent: "/kubepods/podx".into(), owned: false, scope: None });
+        assert_eq!(of_cgroupfs("/gantry", "", "ab").unwrap().parent, "/gantry/ab");
+    }
+}
