@@ -7,7 +7,9 @@ pub mod contract;
 pub mod fake;
 pub(crate) mod hierarchies;
 pub mod limits;
+pub mod names;
 pub mod tree;
+mod units;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -46,6 +46,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         pod_logs_dir,
         root,
         cgroup_root,
+        driver: None,
         seccomp_default,
         given: node::Given::default(),
         users: Range::default(),

@@ -70,6 +70,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         pod_logs_dir,
         root,
         cgroup_root,
+        driver: None,
         seccomp_default: true,
         given: node::Given::default(),
         users: Range::default(),

@@ -15,6 +15,7 @@ use gantry_agent::api::Api;
 use gantry_agent::api::files::Files;
 use gantry_agent::beyond::Beyond;
 use gantry_agent::cgroups::limits::Rules;
+use gantry_agent::cgroups::names::Driver;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
@@ -29,7 +30,7 @@ use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
-use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig, REQUEST_TIMEOUT};
+use gantry_agent::runtime::cri::{CriRuntime, Features, NodeConfig, REQUEST_TIMEOUT, driver};
 use gantry_agent::static_pods;
 use gantry_agent::static_pods::choice::Found;
 use gantry_agent::users::{Range, UserRanges};
@@ -71,6 +72,8 @@ pub(crate) struct Setup {
     /// Of volumes; held to the end: what is in it is this agent's alone.
     pub(crate) root: Root,
     pub(crate) cgroup_root: String,
+    /// Who makes cgroups; the runtime is asked when nobody said so.
+    pub(crate) driver: Option<Driver>,
     /// RuntimeDefault for pods that name no profile.
     pub(crate) seccomp_default: bool,
     /// Read where it says nothing.
@@ -123,8 +126,24 @@ impl Setup {
         api: Arc<dyn Api>,
         metrics: Arc<Metrics>,
     ) -> Result<Made> {
-        let Self { agent_socket, pod_logs_dir, root, cgroup_root, seccomp_default, given, users, tuning } =
-            self;
+        let Self {
+            agent_socket,
+            pod_logs_dir,
+            root,
+            cgroup_root,
+            driver,
+            seccomp_default,
+            given,
+            users,
+            tuning,
+        } = self;
+        let driver = match driver {
+            Some(driver) => driver,
+            None => {
+                let told = driver::of(channel.clone(), tuning.request_timeout).await;
+                told.map_err(anyhow::Error::msg)?.unwrap_or_default()
+            }
+        };
         let root_dir = root.path().to_owned();
         let facts = NodeConfig {
             seccomp_root: root_dir.join("seccomp"),
@@ -164,7 +183,7 @@ impl Setup {
                 HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
                     .counted_in(metrics.clone()),
             ),
-            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu)?.ruled(tuning.rules)),
+            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu, driver)?.ruled(tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),

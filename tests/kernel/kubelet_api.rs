@@ -19,11 +19,11 @@ use gantry_agent::server::route::Switches;
 use gantry_agent::server::stats::{self, Stats};
 use gantry_agent::server::{Line, NodePods, Server, Settings, Sources};
 use gantry_proto::cri;
-use gantry_tests::http;
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::stream_client::{self, Forward};
+use gantry_tests::{http, place};
 use k8s_openapi::api::core::v1 as api;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -110,6 +110,7 @@ impl Api {
     async fn serve(node: &Node, pod: api::Pod, ca: &Issuer, folder: PathBuf) -> Result<(Server, SocketAddr)> {
         let runtime = connect(&format!("unix://{}", node.socket().display())).await?;
         let stats = Stats::new(stats::Settings {
+            driver: place::driver(),
             root_dir: folder.clone(),
             pod_logs: node.logs(),
             cgroup_root: "/".to_owned(),

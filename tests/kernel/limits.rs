@@ -1,14 +1,15 @@
 //! Limits: they stand in the cgroup, and the kernel keeps to them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_proto::cri;
-use gantry_tests::leakcheck;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
+use gantry_tests::{leakcheck, place};
 
-use crate::images::ready;
+use crate::images::{Ready, ready};
 
 #[test]
 fn limits_stand_in_the_cgroup() -> Result<()> {
@@ -244,7 +245,8 @@ fn rt_5_4_files_of_cgroup_v2_are_written_or_refused_by_name() -> Result<()> {
 fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
     let ready = ready()?;
     let node = &ready.node;
-    let parent = format!("/{}/given/pod", node.roots().tag());
+    let steps = [node.roots().tag(), "given", "pod"];
+    let parent = place::cgroup_parent(&steps);
     let mut config = pod::sandbox_config(node, "given");
     let linux = config.linux.get_or_insert_default();
     linux.cgroup_parent.clone_from(&parent);
@@ -252,21 +254,41 @@ fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
     let pod = Pod::run_config(node, config)?;
     let id = pod.start(&pod::container_config("given", &ready.image, &["/workload", "sleep", "60"]))?;
     let folders = leakcheck::tagged_cgroups(node.roots().tag())?;
-    let own = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&format!("{parent}/{id}")));
-    assert!(own.count() > 0, "{folders:?}");
+    let path = place::cgroup(&steps);
+    let within = |folder: &&PathBuf| folder.ends_with(&id) && folder.to_string_lossy().contains(&path);
+    assert!(folders.iter().filter(within).count() > 0, "{folders:?}");
     let limit = |folder: &std::path::PathBuf| {
         ["memory.limit_in_bytes", "memory.max"]
             .iter()
             .find_map(|file| std::fs::read_to_string(folder.join(file)).ok())
     };
-    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&parent)).collect();
+    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&path)).collect();
     assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
     pod.remove()?;
+    if place::with_systemd() {
+        return slices_are_left_to_their_owner(&ready, &steps, &given);
+    }
     for folder in given {
         std::fs::remove_dir(folder).context("the caller's cgroup is gone, or not empty")?;
         std::fs::remove_dir(folder.parent().context("no parent")?)?;
     }
     node.assert_clean(&ready.before)
+}
+
+/// Empty, and ended by whoever named them.
+fn slices_are_left_to_their_owner(ready: &Ready, steps: &[&str], given: &[&PathBuf]) -> Result<()> {
+    for folder in given {
+        assert_eq!(
+            std::fs::read_to_string(folder.join("cgroup.events"))?.lines().next(),
+            Some("populated 0")
+        );
+    }
+    for count in (2..=steps.len()).rev() {
+        let slice = place::cgroup_parent(steps.get(..count).context("no steps")?);
+        let ended = std::process::Command::new("systemctl").args(["stop", &slice]).status()?;
+        anyhow::ensure!(ended.success(), "systemctl stop {slice}: {ended}");
+    }
+    ready.node.assert_clean(&ready.before)
 }
 
 #[test]

@@ -16,7 +16,7 @@ use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::volumes::{Mount, MountsOf, PodFacts, Volumes};
 use gantry_agent::{cgroups, manifest, volumes};
 use gantry_tests::leakcheck::{mounts, tagged_cgroups};
-use gantry_tests::place;
+use gantry_tests::place::{self, cgroup, driver};
 
 /// What manifests describe, with volumes in a folder of their own.
 struct Place {
@@ -216,8 +216,8 @@ spec: {containers: [{name: c, image: i}]}
 #[test]
 fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
     let place = place_of(CLASSES)?;
-    let tag = format!("gantry-tree-{}", std::process::id());
-    let tree = Tree::new(&format!("/{tag}"), 2000)?;
+    let tag = format!("gantry_tree_{}", std::process::id());
+    let tree = Tree::new(&format!("/{tag}"), 2000, driver())?;
     for pod in &place.pods {
         place.runtime.block_on(cgroups::contract::check(&tree, pod))?;
     }
@@ -226,9 +226,12 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
         parents.push(place.runtime.block_on(tree.set_up(pod))?);
         place.runtime.block_on(tree.set_up(pod))?;
     }
-    for (parent, (pod, class)) in parents.iter().zip(place.pods.iter().zip(["", "/burstable", "/besteffort"]))
+    for (parent, (pod, class)) in
+        parents.iter().zip(place.pods.iter().zip([None, Some("burstable"), Some("besteffort")]))
     {
-        assert_eq!(*parent, format!("/{tag}/kubepods{class}/pod{}", pod.uid));
+        let own = format!("pod{}", pod.uid);
+        let steps: Vec<&str> = [&tag, "kubepods"].into_iter().chain(class).chain([own.as_str()]).collect();
+        assert_eq!(*parent, cgroup(&steps));
     }
     let value = |path: &str, v1: &str, v2: &str| -> Result<String> {
         let folders = tagged_cgroups(&tag)?;
@@ -241,10 +244,10 @@ fn pods_stand_in_the_tree_of_their_classes_and_leave_nothing() -> Result<()> {
     assert_eq!(value(&parents[0], "memory.limit_in_bytes", "memory.max")?, (64 << 20).to_string());
     let quota = value(&parents[0], "cpu.cfs_quota_us", "cpu.max")?;
     assert!(matches!(quota.as_str(), "50000" | "50000 100000"), "{quota}");
-    let class = value(&format!("/{tag}/kubepods/burstable"), "cpu.shares", "cpu.weight")?;
+    let class = value(&cgroup(&[&tag, "kubepods", "burstable"]), "cpu.shares", "cpu.weight")?;
     let pods = value(&parents[1], "cpu.shares", "cpu.weight")?;
     assert_eq!(class, pods, "the class weighs what its only pod does");
-    let best = value(&format!("/{tag}/kubepods/besteffort"), "cpu.shares", "cpu.weight")?;
+    let best = value(&cgroup(&[&tag, "kubepods", "besteffort"]), "cpu.shares", "cpu.weight")?;
     assert!(matches!(best.as_str(), "2" | "1"), "{best}");
     leftovers_are_killed(&place, &tree, &parents[2], &tag)?;
     for pod in &place.pods {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use gantry_agent::agent::Agent;
 use gantry_agent::api::files::Files;
 use gantry_agent::beyond::{Beyond, outlived};
+use gantry_agent::cgroups::names::Driver;
 use gantry_agent::cgroups::tree::Tree;
 use gantry_agent::checkpoint::CheckpointDir;
 use gantry_agent::clock::SystemClock;
@@ -178,7 +179,7 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         logs: Arc::new(LogDir::new(logs)),
         clock: Arc::new(SystemClock::new()),
         volumes: Arc::new(HostVolumes::new(root_dir.clone(), api.clone(), node.clone(), recursive_read_only)),
-        cgroups: Arc::new(Tree::new(&format!("/{tag}"), node.cpu)?),
+        cgroups: Arc::new(Tree::new(&format!("/{tag}"), node.cpu, Driver::Cgroupfs)?),
         api,
         probe_io: Arc::new(NetProbe::new()?),
         checkpoints: Arc::new(CheckpointDir::new(folder.join("checkpoints"), root.claims())),

@@ -42,11 +42,12 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The node's two root cgroups, `/TAG` and `/TAG-monitors`, stay while the node does; what is
+    /// The node's two root cgroups, `/TAG` (or `/TAG.slice`) and `/TAG-monitors`, stay while the node does; what is
     /// below them is its pods'.
     fn is_nodes_own(&self, folder: &Path) -> bool {
         let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name == self.cgroup_tag || name.strip_suffix("-monitors") == Some(&self.cgroup_tag)
+        let own = name.strip_suffix("-monitors").or_else(|| name.strip_suffix(".slice")).unwrap_or(name);
+        own == self.cgroup_tag
     }
 }
 

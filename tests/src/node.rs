@@ -46,7 +46,8 @@ impl Roots {
         let folder = temporary.path().to_owned();
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let random = name.trim_start_matches("gantry-");
-        let tag = format!("gantry-test-{random}-{number}");
+        // No dash: in the name of a slice it is a step down.
+        let tag = format!("gantry_test_{random}_{number}");
         let bridge = format!("gt{number}");
         Roots { run: folder.clone(), folder, tag, bridge, temporary: Some(temporary) }
             .made(&serde_json::json!({ "subnet": format!("10.99.{}.0/24", number % 256) }))
@@ -62,7 +63,7 @@ impl Roots {
     pub fn kept(folder: &Path, run: &Path, number: u8) -> Result<Self> {
         let (folder, run) = (folder.to_owned(), run.to_owned());
         std::fs::create_dir_all(&run)?;
-        let tag = format!("gantry-test-kept{number}");
+        let tag = format!("gantry_test_kept{number}");
         // The first one is the gateway's.
         let last = 1 + Self::KEPT_ADDRESSES;
         let subnet = format!("10.99.{number}.0/24");
@@ -123,7 +124,7 @@ impl Roots {
 
     fn flags_with(&self, programs: &Path) -> Vec<String> {
         let at = |flag: &str, name: &str| format!("--{flag}={}", self.path(name).display());
-        vec![
+        let mut flags = vec![
             at("root", "root"),
             at("state", "state"),
             at("cni-conf-dir", "net.d"),
@@ -134,7 +135,9 @@ impl Roots {
             at("cdi-spec-dirs", "cdi"),
             format!("--cgroup-root=/{}", self.tag),
             format!("--programs-dir={}", programs.display()),
-        ]
+        ];
+        flags.extend(place::with_systemd().then(|| "--systemd-cgroup".to_owned()));
+        flags
     }
 
     /// What must be clean when the node's pods are gone. The pulled images' layers stay, as does
@@ -406,7 +409,10 @@ impl Node {
     /// When no cgroup folder of this node holds both the id and such a file.
     pub fn cgroup_value(&self, id: &str, v1: &str, v2: &str) -> Result<String> {
         let folders = leakcheck::tagged_cgroups(&self.roots.tag)?;
-        let own = folders.iter().filter(|folder| folder.to_string_lossy().contains(id));
+        let monitors = format!("{}-monitors", self.roots.tag);
+        let own = folders
+            .iter()
+            .filter(|folder| folder.ends_with(id) && !folder.to_string_lossy().contains(&monitors));
         for folder in own {
             for name in [v1, v2] {
                 if let Ok(text) = std::fs::read_to_string(folder.join(name)) {

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use gantry_agent::cgroups::names::Driver;
 
 /// Folder of gantry, gantry-monitor, gantry-pause and gantry-workload.
 pub const BIN_DIR: &str = "GANTRY_BIN_DIR";
@@ -49,10 +50,42 @@ pub fn own_netns() -> Result<String> {
     Ok(link.to_string_lossy().into_owned())
 }
 
+/// Set where the nodes under test have systemd make their cgroups.
+pub const SYSTEMD: &str = "GANTRY_SYSTEMD_CGROUP";
+
 /// Whether every cgroup here is the tests' own.
 #[must_use]
 pub fn owns_cgroups() -> bool {
-    std::env::var_os(OWN_CGROUPS).is_some() || Path::new(VM_MARK).exists()
+    std::env::var_os(OWN_CGROUPS).is_some() || (Path::new(VM_MARK).exists() && !with_systemd())
+}
+
+/// Whether the nodes under test have the cgroup driver systemd.
+#[must_use]
+pub fn with_systemd() -> bool {
+    std::env::var_os(SYSTEMD).is_some()
+}
+
+/// The same, as the agent calls it.
+#[must_use]
+pub fn driver() -> Driver {
+    if with_systemd() { Driver::Systemd } else { Driver::Cgroupfs }
+}
+
+/// Where these steps are below the root, by the driver.
+#[must_use]
+pub fn cgroup(steps: &[&str]) -> String {
+    if !with_systemd() {
+        return format!("/{}", steps.join("/"));
+    }
+    let steps: Vec<String> = steps.iter().map(|step| step.replace('-', "_")).collect();
+    let slices = (1..=steps.len()).map(|count| format!("/{}.slice", steps[..count].join("-")));
+    slices.collect()
+}
+
+/// What a client calls `cgroup_parent`, by the driver: steps below the root, which hold no dash.
+#[must_use]
+pub fn cgroup_parent(steps: &[&str]) -> String {
+    if with_systemd() { format!("{}.slice", steps.join("-")) } else { format!("/{}", steps.join("/")) }
 }
 
 /// Refuses to go on in the host's own namespaces.

@@ -154,7 +154,7 @@ fn judge(subject: Subject<'_>, images: &Images, not_yet: Option<&[&str]>) -> Res
     command
         .arg(format!("--endpoint=unix://{}", subject.socket.display()))
         .arg(format!("--image={}", images.basic))
-        .arg(format!("--cgroup-parent=/{}", subject.cgroup_tag))
+        .arg(format!("--cgroup-parent={}", place::cgroup_parent(&[subject.cgroup_tag])))
         .arg(format!("--pinned-image={}", subject.pinned))
         .arg(format!("--private-image={}/suite/private:1", subject.guarded.host()))
         .arg(format!("--private-user={}", Guarded::USER))

@@ -1,10 +1,10 @@
-//! The tree in the cgroup file systems, with the kubelet's names for the driver cgroupfs. Owns
-//! every folder from `ROOT/kubepods` on, but not the containers' own; never decides a number. Called
-//! by the workers through [`Cgroups`].
+//! The tree in the cgroup file systems, with the kubelet's names for either driver; with systemd each folder is a
+//! slice of its, too ([`super::units`]). Owns every folder from `ROOT/kubepods` on, but not the containers' own;
+//! never decides a number. Called by the workers through [`Cgroups`].
 //!
 //! ```text
 //! ROOT/kubepods/pod<uid>               Guaranteed
-//! ROOT/kubepods/burstable/pod<uid>
+//! ROOT/kubepods/burstable/pod<uid>     /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice
 //! ROOT/kubepods/besteffort/pod<uid>
 //! ```
 
@@ -16,10 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use gantry_systemd::Property;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::hierarchies::{Hierarchies, Hierarchy, parse};
 use super::limits::{self, BEST_EFFORT, Limits, Rules};
+use super::names::{self, Driver};
+use super::units::{self, Units};
 use super::{Cgroups, Error, Together};
 use crate::pod::spec::qos::{Qos, qos};
 use crate::pod::spec::{Pod, PodUid};
@@ -43,6 +46,8 @@ struct Inner {
     hierarchies: Hierarchies,
     /// Path below the mounts, without slashes at its ends; may be empty.
     root: String,
+    /// With the driver systemd.
+    units: Option<Units>,
     /// What all pods have together; until it is told, the weight of the node's cores.
     all: Mutex<Together>,
     /// It was told: what is written must stay.
@@ -57,8 +62,8 @@ impl Tree {
     /// unless `root` is `/`, where another kubelet may count on it.
     ///
     /// # Errors
-    /// When no cgroup file system is mounted, or the path is not plain.
-    pub fn new(root: &str, cpu: i64) -> Result<Self, Error> {
+    /// When no cgroup file system is mounted, the path is not plain, or systemd cannot be asked.
+    pub fn new(root: &str, cpu: i64, driver: Driver) -> Result<Self, Error> {
         let plain = root.starts_with('/') && !root.split('/').any(|part| matches!(part, ".." | "."));
         if !plain {
             return Err(Error { message: format!("cgroup root {root:?} is not an absolute, plain path") });
@@ -71,7 +76,11 @@ impl Tree {
         let root = root.trim_matches('/').to_owned();
         let all = Mutex::new(Together { cpu, ..Together::default() });
         let (held, turn) = (AtomicBool::new(false), Mutex::new(()));
-        let inner = Arc::new(Inner { hierarchies, root, all, held, turn });
+        let units = match driver {
+            Driver::Cgroupfs => None,
+            Driver::Systemd => Some(Units::reached().map_err(|message| Error { message })?),
+        };
+        let inner = Arc::new(Inner { hierarchies, root, units, all, held, turn });
         Ok(Self { inner, rules: Rules::default() })
     }
 
@@ -98,12 +107,17 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> String {
 impl Inner {
     /// Below each mount.
     fn class(&self, qos: Qos) -> PathBuf {
-        let kubepods = Path::new(&self.root).join(KUBEPODS);
-        match qos {
-            Qos::Guaranteed => kubepods,
-            Qos::Burstable => kubepods.join(BURSTABLE),
-            Qos::BestEffort => kubepods.join(BESTEFFORT),
-        }
+        let driver = if self.units.is_some() { Driver::Systemd } else { Driver::Cgroupfs };
+        let steps = match qos {
+            Qos::Guaranteed => &[KUBEPODS][..],
+            Qos::Burstable => &[KUBEPODS, BURSTABLE],
+            Qos::BestEffort => &[KUBEPODS, BESTEFFORT],
+        };
+        PathBuf::from(names::path(driver, &self.root, steps).trim_start_matches('/'))
+    }
+
+    fn pod(&self, class: &Path, uid: &PodUid) -> PathBuf {
+        names::below(&class.display().to_string(), &[&format!("pod{uid}")]).into()
     }
 
     fn classes(&self) -> [PathBuf; 3] {
@@ -120,7 +134,7 @@ impl Inner {
     fn set_up(&self, pod: &Pod, rules: &Rules) -> Result<String, String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let class = self.class(qos(pod));
-        let path = class.join(format!("pod{}", pod.uid));
+        let path = self.pod(&class, &pod.uid);
         self.make(&path)?;
         self.write(&path, &limits::of_pod(pod, rules))?;
         match qos(pod) {
@@ -144,6 +158,7 @@ impl Inner {
     fn write_all(&self) -> Result<(), String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.class(Qos::Guaranteed);
+        self.tell(&folder, || units::of_together(&all, self.is_unified()))?;
         let missing = |controller| format!("no cgroup file system has the controller {controller}: mount it");
         match &self.hierarchies {
             Hierarchies::Unified(mount) => all.v2().iter().try_for_each(|held| {
@@ -160,7 +175,26 @@ impl Inner {
         }
     }
 
+    fn is_unified(&self) -> bool {
+        matches!(self.hierarchies, Hierarchies::Unified(_))
+    }
+
+    /// systemd must know, or it writes its own again.
+    fn tell(&self, path: &Path, limits: impl FnOnce() -> Vec<Property>) -> Result<(), String> {
+        match (&self.units, unit_of(path)) {
+            (Some(units), Some(unit)) => units.limit(&unit, limits()),
+            _ => Ok(()),
+        }
+    }
+
     fn make(&self, path: &Path) -> Result<(), String> {
+        if let Some(units) = &self.units {
+            let mut parent = None;
+            for part in path.components().map(|part| part.as_os_str().to_string_lossy()) {
+                units.make(&part, parent.as_deref())?;
+                parent = Some(part);
+            }
+        }
         match &self.hierarchies {
             Hierarchies::Unified(mount) => make_v2(mount, path),
             Hierarchies::Legacy(list) => list.iter().try_for_each(|h| make_v1(h, path)),
@@ -168,6 +202,7 @@ impl Inner {
     }
 
     fn write(&self, path: &Path, limits: &Limits) -> Result<(), String> {
+        self.tell(path, || units::of_limits(limits, self.is_unified()))?;
         match &self.hierarchies {
             Hierarchies::Unified(mount) => limits
                 .v2()
@@ -212,19 +247,18 @@ impl Inner {
 
     /// Only the classes are changed in turn: a pod whose processes do not end holds up no other.
     fn tear_down(&self, uid: &PodUid) -> Result<(), String> {
-        let name = format!("pod{uid}");
         let mut failures = Vec::new();
         let mut found = false;
         for class in self.classes() {
             let folders: Vec<PathBuf> = self
                 .mounts()
                 .iter()
-                .map(|mount| mount.join(&class).join(&name))
+                .map(|mount| mount.join(self.pod(&class, uid)))
                 .filter(|p| p.is_dir())
                 .collect();
             if !folders.is_empty() {
                 found = true;
-                failures.extend(remove(&folders).err());
+                failures.extend(self.end(&self.pod(&class, uid), &folders).err());
             }
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,9 +272,29 @@ impl Inner {
         if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
     }
 
+    /// systemd would ask whoever is left politely, and wait: they are killed first. Its folders go with the unit.
+    fn end(&self, path: &Path, folders: &[PathBuf]) -> Result<(), String> {
+        if let (Some(units), Some(unit)) = (&self.units, unit_of(path)) {
+            folders.iter().try_for_each(|folder| kill_all(folder))?;
+            units.end(&unit)?;
+        }
+        remove(folders)
+    }
+
     /// Removes what is empty, from the classes up to the root folder itself.
     fn tidy(&self) -> Result<(), String> {
         let [kubepods, burstable, besteffort] = self.classes();
+        if let Some(units) = &self.units {
+            let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
+            for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
+                let folders = self.mounts().into_iter().map(|mount| mount.join(path));
+                let empty =
+                    folders.filter(|folder| folder.is_dir()).all(|folder| tree_of(&folder).len() == 1);
+                if let (true, Some(unit)) = (empty, unit_of(path)) {
+                    units.end(&unit)?;
+                }
+            }
+        }
         for mount in self.mounts() {
             let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
             for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
@@ -256,6 +310,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The slice of a folder.
+fn unit_of(path: &Path) -> Option<String> {
+    names::unit(&path.to_string_lossy()).map(str::to_owned)
 }
 
 /// ENODEV is what reading a file says that was open when its cgroup went.
@@ -279,7 +338,7 @@ fn pods_in(class: &Path) -> Result<Vec<String>, String> {
     for entry in entries {
         let entry = entry.map_err(|error| failed("list", class, &error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("pod") && entry.path().is_dir() {
+        if names::is_pod(class, &name) && entry.path().is_dir() {
             names.push(name);
         }
     }

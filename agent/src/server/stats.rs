@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use super::Sources;
 use super::cri::Cri;
+use crate::cgroups::names::{self, Driver};
 use machine::Machine;
 use rates::Rates;
 use summary::{ContainerStats, NodeStats, PodStats, RuntimeStats, Summary, VolumeStats};
@@ -48,6 +49,8 @@ pub struct Settings {
     pub pod_logs: PathBuf,
     /// cgroupRoot, `/` by default.
     pub cgroup_root: String,
+    /// How cgroups are named below it.
+    pub driver: Driver,
     /// `--runtime-cgroups`; may be empty.
     pub runtime_cgroups: String,
     /// systemCgroups; may be empty.
@@ -259,7 +262,7 @@ impl Stats {
 
     /// The cgroup of all pods.
     pub(super) fn pods_group(&self) -> String {
-        format!("{}/kubepods", self.settings.cgroup_root.trim_end_matches('/'))
+        names::path(self.settings.driver, &self.settings.cgroup_root, &["kubepods"])
     }
 
     /// What machine this is.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
 use super::*;
+use crate::cgroups::names::Driver;
 use crate::server::client_ca::ClientCa;
 use crate::server::serve::{Door, serve};
 
@@ -90,6 +91,7 @@ impl NodePods for Pods {
 
 fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
     let stats = stats::Settings {
+        driver: Driver::Cgroupfs,
         root_dir: folder.to_owned(),
         pod_logs: folder.to_owned(),
         cgroup_root: "/".to_owned(),

@@ -244,7 +244,7 @@ impl Parts<'_> {
     async fn serve(&self, view: View, client: Option<kube::Client>, pulse: Check) -> Result<Server> {
         let client_ca = client_ca(wiring::client_ca(self.config).as_deref())?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
-        let stats = Stats::new(wiring::stats(self.flags, self.config))?;
+        let stats = Stats::new(wiring::stats(self.flags, self.config)?)?;
         let sources = server::Sources {
             node_name: self.name.clone(),
             pods: Arc::new(view),

@@ -326,6 +326,7 @@ async fn setup(
         pod_logs_dir: logs,
         root,
         cgroup_root,
+        driver: Some(wiring::driver(config)?),
         seccomp_default,
         given: wiring::given(flags, config, name)?,
         tuning: wiring::tuning(config),

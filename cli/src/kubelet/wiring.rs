@@ -44,10 +44,7 @@ pub(super) enum Error {
     Eviction(String),
     #[error("allowedUnsafeSysctls: {0}")]
     Sysctls(String),
-    #[error(
-        "cgroup driver {0:?} is not supported by this kubelet yet: set the runtime to cgroupfs (containerd: \
-         SystemdCgroup = false)"
-    )]
+    #[error("cgroupDriver {0:?} is neither cgroupfs nor systemd")]
     Driver(String),
     #[error("{field}: {value} is no address with a port")]
     Address { field: &'static str, value: String },
@@ -147,13 +144,9 @@ pub(super) fn folder(config: &KubeletConfiguration) -> Option<(PathBuf, Duration
     Some((path(&config.static_pod_path)?, config.file_check_frequency.duration()))
 }
 
-/// Pods of systemd are made by systemd: that the kubelet asks it to is not there yet. What the runtime
-/// says was taken over before.
-pub(super) fn driver(config: &KubeletConfiguration) -> Result<(), Error> {
-    match config.cgroup_driver.as_str() {
-        driver if driver == Driver::Cgroupfs.name() => Ok(()),
-        other => Err(Error::Driver(other.to_owned())),
-    }
+/// Who makes the pods' cgroups. What the runtime says was taken over before.
+pub(super) fn driver(config: &KubeletConfiguration) -> Result<Driver, Error> {
+    Driver::named(&config.cgroup_driver).ok_or_else(|| Error::Driver(config.cgroup_driver.clone()))
 }
 
 /// Where the kubelet answers; none where it does not.
@@ -417,16 +410,17 @@ pub(super) fn tls(config: &KubeletConfiguration) -> Result<TlsSettings, Error> {
 }
 
 /// What is measured.
-pub(super) fn stats(flags: &KubeletFlags, config: &KubeletConfiguration) -> stats::Settings {
-    stats::Settings {
+pub(super) fn stats(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<stats::Settings, Error> {
+    Ok(stats::Settings {
         root_dir: PathBuf::from(&flags.root_dir),
         pod_logs: PathBuf::from(&config.pod_logs_dir),
         cgroup_root: config.cgroup_root.clone(),
+        driver: driver(config)?,
         runtime_cgroups: flags.runtime_cgroups.clone(),
         system_cgroups: config.system_cgroups.clone(),
         // A negative number turns it off.
         volume_period: config.volume_stats_agg_period.max(Span::default()).duration(),
-    }
+    })
 }
 
 #[cfg(test)]

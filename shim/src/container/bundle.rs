@@ -63,7 +63,7 @@ fn document(start: &StartContainer, sandbox: &SandboxRecord) -> Value {
         "annotations": start.hooks.as_ref().map(|hooks| hooks.annotations.clone()).unwrap_or_default(),
         "hooks": hooks(start),
         "linux": {
-            "cgroupsPath": format!("{}/{}", sandbox.cgroup_parent, start.id),
+            "cgroupsPath": sandbox.member_cgroup(&start.id),
             "namespaces": namespaces(start, sandbox),
             "devices": start.devices.iter().filter_map(device).collect::<Vec<_>>(),
             "maskedPaths": start.masked_paths,

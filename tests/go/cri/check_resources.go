@@ -91,7 +91,7 @@ func init() {
 		}
 		pod := t.RunPod("parent")
 		container := pod.Sleep("main")
-		t.Contains("the container's cgroup", t.cgroupFolder(container, "tasks", "cgroup.procs"), pod.Config.Linux.CgroupParent+"/")
+		t.Contains("the container's cgroup", t.cgroupFolder(container, "tasks", "cgroup.procs"), cgroupPath(pod.Config.Linux.CgroupParent)+"/")
 	})
 	register("stats/container", func(t *T) {
 		pod := t.RunPod("stats")

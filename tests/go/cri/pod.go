@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ func (t *T) podConfig(name string) *cri.PodSandboxConfig {
 	}
 	if t.CgroupParent != "" {
 		config.Linux.CgroupParent = t.CgroupParent + "/pod" + unique
+		if slice, ok := strings.CutSuffix(t.CgroupParent, ".slice"); ok {
+			config.Linux.CgroupParent = slice + "-pod" + strings.ReplaceAll(unique, "-", "_") + ".slice"
+		}
 	}
 	return config
 }
@@ -69,10 +73,35 @@ func (t *T) RunConfig(config *cri.PodSandboxConfig) *Pod {
 	return pod
 }
 
+// cgroupPath is where a cgroup parent of either driver is: each dash in a slice's name is a step down.
+func cgroupPath(parent string) string {
+	name, ok := strings.CutSuffix(parent, ".slice")
+	if !ok {
+		return parent
+	}
+	path := ""
+	for at, char := range name + "-" {
+		if char == '-' {
+			path += "/" + name[:at] + ".slice"
+		}
+	}
+	return path
+}
+
 // removeCgroup removes a pod's cgroup in every hierarchy: it is the kubelet's, so that no runtime does.
 // What a runtime left in it shows as a failure.
 func (t *T) removeCgroup(parent string) {
 	if parent == "" {
+		return
+	}
+	if strings.HasSuffix(parent, ".slice") {
+		folder := "/sys/fs/cgroup" + cgroupPath(parent)
+		t.Await("the pod's slice to be empty", 5*time.Second, func() (bool, string) {
+			units, err := filepath.Glob(folder + "/*.scope")
+			return err == nil && len(units) == 0, fmt.Sprint(units, err)
+		})
+		said, err := exec.Command("systemctl", "stop", parent).CombinedOutput()
+		t.OK("systemctl stop "+parent+": "+string(said), err)
 		return
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {

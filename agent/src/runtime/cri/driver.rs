@@ -9,26 +9,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{failure, timed};
-
-/// Who writes the cgroups of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Driver {
-    /// The kubelet and the runtime, into the file system.
-    Cgroupfs,
-    /// systemd, for both.
-    Systemd,
-}
-
-impl Driver {
-    /// As the configuration names it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cgroupfs => "cgroupfs",
-            Self::Systemd => "systemd",
-        }
-    }
-}
+pub use crate::cgroups::names::Driver;
 
 /// Whether it speaks CRI v1: it tells its version.
 ///

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
 use crate::beyond::Beyond;
+use crate::cgroups::names;
 use crate::registration::machine::of_system;
 use crate::server::stats::blkio::Entry;
 use crate::server::stats::filesystems;
@@ -99,13 +100,14 @@ impl Row<'_> {
     }
 }
 
-/// The pod's cgroup below that of all pods, as the driver cgroupfs names it.
+/// The pod's cgroup below that of all pods, as the driver names it.
 fn cgroup(pods: &str, pod: Option<&Pod>, uid: &str) -> String {
     let class = pod.and_then(|pod| pod.status.as_ref()).and_then(|status| status.qos_class.as_deref());
+    let own = format!("pod{uid}");
     match class {
-        Some("Guaranteed") => format!("{pods}/pod{uid}"),
-        Some("Burstable") => format!("{pods}/burstable/pod{uid}"),
-        _ => format!("{pods}/besteffort/pod{uid}"),
+        Some("Guaranteed") => names::below(pods, &[&own]),
+        Some("Burstable") => names::below(pods, &["burstable", &own]),
+        _ => names::below(pods, &["besteffort", &own]),
     }
 }
 
@@ -215,7 +217,15 @@ pub(super) fn containers(
     text.family("container_scrape_error", "1 when containers could not be looked at, else 0.", Kind::Gauge);
     text.sample("container_scrape_error", &[], failed);
     let Some(summary) = summary else { return };
-    let rows = rows(summary, pods, tree);
+    let mut rows = rows(summary, pods, tree);
+    for row in rows.iter_mut().filter(|row| matches!(row.of, Of::Container(_))) {
+        // In a scope of its own, or in the pod's: the runtime's choice.
+        if let Some((group, id)) = row.id.rsplit_once('/')
+            && let Some(found) = machine.in_scope(group, id)
+        {
+            row.id = found;
+        }
+    }
     processor(&rows, machine, text);
     memory(&rows, text);
     details(&rows, machine, beyond, text);

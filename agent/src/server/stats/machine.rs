@@ -85,6 +85,26 @@ impl Machine {
         Ok(Self { hierarchies, cpus, memory, swap })
     }
 
+    /// Where a container is in a pod that is a slice: `cri-containerd-ID.scope` as containerd has it, or a folder of the
+    /// pod's one scope as Gantry's runtime has it.
+    pub(in crate::server) fn in_scope(&self, slice: &str, id: &str) -> Option<String> {
+        if !slice.ends_with(".slice") || id.is_empty() {
+            return None;
+        }
+        let mount = match &self.hierarchies {
+            Hierarchies::Unified(mount) => mount,
+            Hierarchies::Legacy(list) => &list.iter().find(|hierarchy| hierarchy.has("memory"))?.mount,
+        };
+        let folder = mount.join(slice.trim_matches('/'));
+        let scopes = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.file_name());
+        scopes.filter_map(|name| name.into_string().ok()).filter(|name| name.ends_with(".scope")).find_map(
+            |name| match name.contains(id) {
+                true => Some(format!("{slice}/{name}")),
+                false => folder.join(&name).join(id).is_dir().then(|| format!("{slice}/{name}/{id}")),
+            },
+        )
+    }
+
     /// A file of a cgroup, of the hierarchy that has the controller.
     pub(super) fn file(&self, controller: &str, path: &str, name: &str) -> Option<String> {
         let mount = match &self.hierarchies {

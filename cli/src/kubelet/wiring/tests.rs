@@ -191,7 +191,7 @@ fn the_wiring_gives_the_server_its_settings() {
     assert_eq!(authorization(&config), webhook);
     let tls = tls(&config).unwrap();
     assert!(tls.only_13 && tls.cipher_suites.len() == 1);
-    let stats = stats(&flags, &config);
+    let stats = stats(&flags, &config).unwrap();
     assert_eq!((stats.root_dir, stats.pod_logs), ("/r".into(), "/var/log/other".into()));
     assert_eq!(stats.cgroup_root, "/x");
     assert_eq!((stats.runtime_cgroups.as_str(), stats.volume_period), ("/rc", seconds(11)));
@@ -227,12 +227,12 @@ fn the_wiring_says_where_to_listen_and_where_files_are() {
 }
 
 #[test]
-fn a_cgroup_driver_that_is_not_there_yet_is_refused_by_name() {
-    let Loaded { config, .. } = loaded("cgroupDriver: systemd\n", "");
-    let told = driver(&config).unwrap_err().to_string();
-    assert!(told.contains("cgroup driver \"systemd\" is not supported"), "{told}");
-    let Loaded { config, .. } = loaded("", "");
-    driver(&config).unwrap();
+fn a_cgroup_driver_that_nobody_knows_is_refused_by_name() {
+    let of = |text: &str| driver(&loaded(text, "").config);
+    assert_eq!(of("cgroupDriver: systemd\n").unwrap(), Driver::Systemd);
+    assert_eq!(of("").unwrap(), Driver::Cgroupfs);
+    let told = of("cgroupDriver: openrc\n").unwrap_err().to_string();
+    assert_eq!(told, "cgroupDriver \"openrc\" is neither cgroupfs nor systemd");
 }
 
 #[test]
