@@ -106,6 +106,53 @@ pub(crate) fn closure_layer(name: &str) -> Result<Layer> {
     unpacked(&closure::cached(name, &folder())?, scratch.path())
 }
 
+/// What a machine with systemd is made of, without udev: its daemon would come and go while tests look for leaks.
+const SYSTEMD: [&str; 1] = ["systemd"];
+
+/// Nothing that runs reads these.
+const NOT_READ: [&str; 5] =
+    ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/lib/udev/hwdb.d"];
+
+/// A root file system with systemd, in an empty folder: packages unpacked and none configured.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn systemd_tree(to: &Path) -> Result<()> {
+    closure::fetch("systemd", &SYSTEMD, &folder())?;
+    // Packages of this Debian still name both /bin and /usr/bin, and are one on the disk.
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        std::fs::create_dir_all(to.join("usr").join(name))?;
+        std::os::unix::fs::symlink(format!("usr/{name}"), to.join(name))?;
+    }
+    for archive in closure::cached("systemd", &folder())? {
+        let mut files = Command::new("dpkg-deb");
+        let mut files = files.arg("--fsys-tarfile").arg(&archive).stdout(Stdio::piped()).spawn()?;
+        let mut tar = Command::new("tar");
+        tar.args(["--extract", "--keep-directory-symlink", "--directory"]).arg(to);
+        tar.stdin(files.stdout.take().context("the pipe of dpkg-deb")?);
+        let extracted = tar.status().context("start tar")?;
+        let read = files.wait().context("wait for dpkg-deb")?;
+        ensure!(extracted.success() && read.success(), "unpack {}: {extracted}, {read}", archive.display());
+    }
+    for name in NOT_READ {
+        match std::fs::remove_dir_all(to.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The closure that [`nginx_image`] is made of, for a machine that has no apt.
+///
+/// # Errors
+/// When it was not fetched.
+pub fn nginx_packages() -> Result<Vec<PathBuf>> {
+    let mut files = closure::cached("nginx", &folder())?;
+    files.push(folder().join("nginx.list"));
+    Ok(files)
+}
+
 /// GANTRY_CACHE, else /var/cache/gantry, as xtask has it.
 fn folder() -> PathBuf {
     let cache = std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);

@@ -1,13 +1,15 @@
 //! An initramfs in the kernel's own format, cpio "newc" (Documentation/driver-api/early-userspace/
-//! buffer-format). Owns the bytes; never reads a folder by itself. Called by `vm`.
+//! buffer-format). Owns the bytes; never chooses what is in it. Called by `vm`.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_777;
 
 /// An archive under construction.
 #[derive(Debug, Default, Clone)]
@@ -45,6 +47,28 @@ impl Cpio {
     pub(crate) fn copy(&mut self, from: &Path, path: &str, mode: u32) -> Result<()> {
         let bytes = std::fs::read(from).with_context(|| format!("read {}", from.display()))?;
         self.file(path, mode, &bytes)
+    }
+
+    /// A folder of this system with all that is in it, owners apart: it is root's.
+    pub(crate) fn tree(&mut self, from: &Path, path: &str) -> Result<()> {
+        let at = || format!("read {}", from.display());
+        self.dir(path)?;
+        for entry in std::fs::read_dir(from).with_context(at)? {
+            let entry = entry.with_context(at)?;
+            let name = format!("{path}/{}", entry.file_name().to_string_lossy());
+            let meta = entry.metadata().with_context(at)?;
+            if meta.is_dir() {
+                self.tree(&entry.path(), &name)?;
+            } else if meta.is_symlink() {
+                let target = std::fs::read_link(entry.path()).with_context(at)?;
+                if self.made.insert(name.trim_start_matches('/').into()) {
+                    self.entry(name.trim_start_matches('/'), LINK, target.as_os_str().as_encoded_bytes())?;
+                }
+            } else {
+                self.copy(&entry.path(), &name, meta.permissions().mode() & 0o7777)?;
+            }
+        }
+        Ok(())
     }
 
     fn entry(&mut self, name: &str, mode: u32, data: &[u8]) -> Result<()> {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
+use crate::vm::Machine;
 use crate::{build, churn, conformance, demo, fuzz, kernel, older, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
@@ -21,7 +22,7 @@ pub(crate) enum Tier {
     Unit,
     /// Pods as root on this host, in namespaces of their own
     Kernel,
-    /// The same in a small VM with cgroup v2
+    /// The same in a small VM with cgroup v2, and the CRI tier
     Vm,
     /// `gantry runtime` as a process of its own, through its socket
     Cri,
@@ -45,6 +46,8 @@ pub(crate) enum Tier {
     Older,
     /// Five minutes of pods, kills and calls given up; only with --full or by name
     Churn,
+    /// The kernel and CRI tiers in a VM whose systemd makes the cgroups; only with --full or by name
+    VmSystemd,
     /// Each fuzz target for a minute; only with --full or by name
     Fuzz,
 }
@@ -78,6 +81,7 @@ impl Tier {
             Tier::Endure => 1800,
             Tier::Conformance => 600,
             Tier::Peer => 600,
+            Tier::VmSystemd => 1800,
             Tier::Fuzz => 1200,
         }
     }
@@ -97,12 +101,11 @@ impl Tier {
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
+            Tier::VmSystemd => with_systemd(filter),
             Tier::Cri => {
-                // Inside there is no network but the tests' own.
-                gantry_tests::debian::fetch()?;
+                suite_and_images()?;
                 gantry_tests::go::upstream_plugins()?;
                 gantry_tests::go::libcni()?;
-                gantry_tests::peers::Programs::build_suite()?;
                 kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
             }
             Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &build::with_failpoints()?, filter),
@@ -134,16 +137,40 @@ impl Tier {
     }
 }
 
-/// The kernel tier, then the reboots: with a filter only when it asks for them.
+/// Inside there is no network but the tests' own.
+fn suite_and_images() -> Result<()> {
+    gantry_tests::debian::fetch()?;
+    gantry_tests::peers::Programs::build_suite()
+}
+
+/// The kernel tier, the CRI tier, the reboots: with a filter `cri` or `reboot` only that, with another the kernel tier.
 fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
     let programs = with_go()?;
-    let reboots = filter.is_none_or(|filter| filter == "reboot");
-    let mut counts = Counts::default();
-    if !reboots || filter.is_none() {
-        counts += vm::tests(&programs, filter)?;
+    if filter == Some("reboot") {
+        return vm::reboots(&programs);
     }
-    if reboots {
+    let mut counts = in_either(&programs, filter, Machine::Small)?;
+    if filter.is_none() {
         counts += vm::reboots(&programs)?;
+    }
+    Ok(counts)
+}
+
+/// The same without the reboots, where systemd makes the cgroups.
+fn with_systemd(filter: Option<&str>) -> Result<Counts> {
+    in_either(&with_go()?, filter, Machine::Systemd)
+}
+
+/// The kernel tier and the CRI tier; with `cri` or `cri=TEST` the latter, with any other filter the former.
+fn in_either(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let cri = filter.and_then(|filter| filter.strip_prefix("cri"));
+    if cri.is_none() {
+        counts += vm::tests(programs, filter, machine)?;
+    }
+    if filter.is_none() || cri.is_some() {
+        suite_and_images()?;
+        counts += vm::cri(programs, cri.and_then(|cri| cri.strip_prefix('=')), machine)?;
     }
     Ok(counts)
 }
@@ -162,8 +189,16 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 7] =
-    [Tier::Older, Tier::Peer, Tier::Cluster, Tier::Conformance, Tier::Endure, Tier::Fuzz, Tier::Churn];
+const LONG: [Tier; 8] = [
+    Tier::Older,
+    Tier::Peer,
+    Tier::Cluster,
+    Tier::Conformance,
+    Tier::Endure,
+    Tier::Fuzz,
+    Tier::Churn,
+    Tier::VmSystemd,
+];
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.
 pub(crate) fn test(asked: &[Tier], full: bool, filter: Option<&str>, repeat: u32) -> Result<()> {

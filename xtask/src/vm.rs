@@ -1,10 +1,11 @@
 //! The small VM: Debian's cloud kernel under qemu (emulated: it needs no /dev/kvm), an initramfs
 //! made on the spot, cgroup v2 as the only hierarchy, and where asked for a disk at /var that
-//! outlives it. Owns the boot and how it ends; never touches the host's network or disks. Called by
+//! outlives it; or systemd as init. Owns the boot and how it ends; never touches the host's network or disks. Called by
 //! the tiers.
 
 mod disk;
 mod kernel_package;
+mod systemd;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gantry_tests::place;
+use gantry_tests::peers::Programs;
+use gantry_tests::{debian, place};
 
 use self::disk::Disk;
 use self::kernel_package::Kernel;
@@ -85,6 +87,15 @@ echo "gantry-vm ended with $?"
 . /gantry/end
 "#;
 
+/// What is booted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// Busybox, and nobody but the tests.
+    Small,
+    /// systemd is init, and makes the pods' cgroups.
+    Systemd,
+}
+
 /// How a boot comes to its end, once its command has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -112,7 +123,7 @@ impl End {
 
 /// Boots, runs a shell command line, shows its output.
 pub(crate) fn shell(command: &str) -> Result<()> {
-    let (_, code) = boot(Cpio::default(), command, None, End::Off)?;
+    let (_, code) = boot(Cpio::default(), command, Machine::Small, None, End::Off)?;
     if code != Some(0) {
         bail!("the command line in the VM ended with {code:?}");
     }
@@ -121,22 +132,42 @@ pub(crate) fn shell(command: &str) -> Result<()> {
 
 /// The kernel tier on cgroup v2. Tests run one after the other, so one machine keeps one core busy:
 /// there are two of them, each with a half of the modules.
-pub(crate) fn tests(programs: &Path, filter: Option<&str>) -> Result<Counts> {
+pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
     let (cpio, binaries) = payload(&kernel::KERNEL, programs)?;
+    let checked_boot = |cpio, script: &str| checked_boot(cpio, script, machine, None, End::Off);
     let Some(filter) = filter else {
         let [one, other] = halves(programs)?;
         return std::thread::scope(|scope| {
-            let first = scope.spawn(|| checked_boot(cpio.clone(), &script(&binaries, &one), None, End::Off));
+            let first = scope.spawn(|| checked_boot(cpio.clone(), &script(&binaries, &one)));
             let modules_only: Vec<String> =
                 binaries.iter().filter(|name| *name == kernel::MODULES_IN).cloned().collect();
-            let second = checked_boot(cpio.clone(), &script(&modules_only, &other), None, End::Off)?;
+            let second = checked_boot(cpio.clone(), &script(&modules_only, &other))?;
             let first = first.join().map_err(|_| anyhow!("the thread of the first VM died"))??;
             let mut counts = first;
             counts += second;
             Ok(counts)
         });
     };
-    checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), None, End::Off)
+    checked_boot(cpio, &script(&binaries, &[filter.to_owned()]))
+}
+
+/// The CRI tier, but for the plugins' half of it: that is about networks alone, and builds with Go.
+pub(crate) fn cri(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+    let (mut cpio, binaries) = payload(&kernel::CRI[..1], programs)?;
+    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
+    for (program, name) in [(Programs::suite()?, "cri"), (Programs::tour()?, "tour")] {
+        add_program(&mut cpio, &program, &format!("/gantry/cache/go/bin/{name}"), scratch.path())?;
+    }
+    for package in debian::nginx_packages()? {
+        let name = package.file_name().context("a package without a name")?.to_string_lossy();
+        cpio.copy(&package, &format!("/gantry/cache/debs/{name}"), 0o644)?;
+    }
+    for program in ["/usr/bin/dpkg-deb", "/usr/bin/tar", "/usr/bin/ab"] {
+        add_program(&mut cpio, Path::new(program), program, scratch.path())?;
+    }
+    let filters: Vec<String> = filter.into_iter().map(str::to_owned).collect();
+    let script = format!("export GANTRY_CACHE=/gantry/cache\n{}", script(&binaries, &filters));
+    checked_boot(cpio, &script, machine, None, End::Off)
 }
 
 /// Runs these binaries with these filters, of which one must fit; the netlink tests have no modules of
@@ -193,7 +224,7 @@ pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
         [(before.clone(), End::Hard), (format!("{after} && {before}"), End::Clean), (after, End::Off)]
     {
         println!("--- a boot that ends {end:?}: {script}");
-        counts += checked_boot(cpio.clone(), &script, Some(&disk), end)?;
+        counts += checked_boot(cpio.clone(), &script, Machine::Small, Some(&disk), end)?;
         // What comes next would look for what was never made.
         if counts.failed > 0 {
             break;
@@ -203,9 +234,9 @@ pub(crate) fn reboots(programs: &Path) -> Result<Counts> {
 }
 
 /// A boot whose every end but success is a failed test.
-fn checked_boot(cpio: Cpio, script: &str, disk: Option<&Disk>, end: End) -> Result<Counts> {
+fn checked_boot(cpio: Cpio, script: &str, machine: Machine, disk: Option<&Disk>, end: End) -> Result<Counts> {
     let vm = format!("export {}=/gantry {}=vm RUST_BACKTRACE=1\n", place::BIN_DIR, place::OUTER_NETNS);
-    let (mut counts, code) = boot(cpio, &format!("{vm}{script}\n"), disk, end)?;
+    let (mut counts, code) = boot(cpio, &format!("{vm}{script}\n"), machine, disk, end)?;
     if code != Some(0) && counts.failed == 0 {
         println!("the VM ended with {code:?}, without a failed test");
         counts += Counts::failure(format!("the VM ended with {code:?}, without a failed test"));
@@ -266,7 +297,13 @@ fn add_program(cpio: &mut Cpio, from: &Path, to: &str, scratch: &Path) -> Result
 }
 
 /// Boots with what `cpio` holds already and runs `command`: its counts and its exit code.
-fn boot(mut cpio: Cpio, command: &str, disk: Option<&Disk>, end: End) -> Result<(Counts, Option<i32>)> {
+fn boot(
+    mut cpio: Cpio,
+    command: &str,
+    machine: Machine,
+    disk: Option<&Disk>,
+    end: End,
+) -> Result<(Counts, Option<i32>)> {
     let kernel = kernel_package::fetch()?;
     let busybox = Path::new("/bin/busybox");
     let bytes = std::fs::read(busybox).context("/bin/busybox: apt-get install busybox-static")?;
@@ -282,8 +319,18 @@ fn boot(mut cpio: Cpio, command: &str, disk: Option<&Disk>, end: End) -> Result<
         bail!("{} is missing: apt-get install ca-certificates", authorities.display());
     }
     cpio.copy(authorities, "/etc/ssl/certs/ca-certificates.crt", 0o644)?;
-    cpio.file("/init", 0o755, INIT.as_bytes())?;
-    cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
+    let append = match machine {
+        Machine::Small => {
+            cpio.file("/init", 0o755, INIT.as_bytes())?;
+            cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
+            ""
+        }
+        Machine::Systemd => {
+            cpio.file("/init", 0o755, systemd::INIT.as_bytes())?;
+            systemd::add(&mut cpio)?;
+            systemd::APPEND
+        }
+    };
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;
     cpio.file("/gantry/end", 0o644, end.script().as_bytes())?;
     cpio.file(place::VM_MARK, 0o644, b"")?;
@@ -300,7 +347,8 @@ fn boot(mut cpio: Cpio, command: &str, disk: Option<&Disk>, end: End) -> Result<
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(&initrd)
-        .args(["-append", "console=ttyS0 quiet loglevel=3 panic=-1"]);
+        .arg("-append")
+        .arg(format!("console=ttyS0 quiet loglevel=3 panic=-1{append}"));
     qemu.args(disk.iter().flat_map(|disk| disk.arguments()));
     let mut code = None;
     let counts = summary::watch(&mut qemu, &mut |line| {
