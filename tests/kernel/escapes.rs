@@ -245,16 +245,17 @@ fn cve_2022_31030_what_an_exec_writes_does_not_fill_the_runtimes_memory() -> Res
 #[test]
 fn a_fork_bomb_fills_its_pods_limit_and_nothing_else() -> Result<()> {
     let ready = ready()?;
-    let parent = format!("/{}/bomb/pod", ready.node.roots().tag());
+    let steps = [ready.node.roots().tag(), "bomb", "pod"];
     let mut config = pod::sandbox_config(&ready.node, "bomb");
-    config.linux.get_or_insert_default().cgroup_parent.clone_from(&parent);
+    config.linux.get_or_insert_default().cgroup_parent = place::cgroup_parent(&steps);
     let pod = Pod::run_config(&ready.node, config)?;
     let neighbour = Pod::run(&ready.node, "neighbour")?;
     let calm =
         neighbour.start(&pod::container_config("calm", &ready.image, &["/workload", "sleep", "600"]))?;
     // What a kubelet with podPidsLimit writes into the cgroup that it has made.
     let folders = leakcheck::tagged_cgroups(ready.node.roots().tag())?;
-    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&parent)).collect();
+    let path = place::cgroup(&steps);
+    let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&path)).collect();
     let limited =
         given.iter().find(|folder| folder.join("pids.max").exists()).context("no pids controller")?;
     std::fs::write(limited.join("pids.max"), "64")?;
@@ -271,9 +272,6 @@ fn a_fork_bomb_fills_its_pods_limit_and_nothing_else() -> Result<()> {
     assert_eq!(pod::container_status(&ready.node, &id)?.exit_code, 137);
     pod.remove()?;
     neighbour.remove()?;
-    for folder in given {
-        std::fs::remove_dir(folder).context("the caller's cgroup is gone, or not empty")?;
-        std::fs::remove_dir(folder.parent().context("no parent")?)?;
-    }
+    place::end_given(&steps, &given)?;
     ready.node.assert_clean(&ready.before)
 }

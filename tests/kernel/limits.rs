@@ -9,7 +9,7 @@ use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::{leakcheck, place};
 
-use crate::images::{Ready, ready};
+use crate::images::ready;
 
 #[test]
 fn limits_stand_in_the_cgroup() -> Result<()> {
@@ -265,30 +265,8 @@ fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
     let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&path)).collect();
     assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
     pod.remove()?;
-    if place::with_systemd() {
-        return slices_are_left_to_their_owner(&ready, &steps, &given);
-    }
-    for folder in given {
-        std::fs::remove_dir(folder).context("the caller's cgroup is gone, or not empty")?;
-        std::fs::remove_dir(folder.parent().context("no parent")?)?;
-    }
+    place::end_given(&steps, &given)?;
     node.assert_clean(&ready.before)
-}
-
-/// Empty, and ended by whoever named them.
-fn slices_are_left_to_their_owner(ready: &Ready, steps: &[&str], given: &[&PathBuf]) -> Result<()> {
-    for folder in given {
-        assert_eq!(
-            std::fs::read_to_string(folder.join("cgroup.events"))?.lines().next(),
-            Some("populated 0")
-        );
-    }
-    for count in (2..=steps.len()).rev() {
-        let slice = place::cgroup_parent(steps.get(..count).context("no steps")?);
-        let ended = std::process::Command::new("systemctl").args(["stop", &slice]).status()?;
-        anyhow::ensure!(ended.success(), "systemctl stop {slice}: {ended}");
-    }
-    ready.node.assert_clean(&ready.before)
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use gantry_agent::cgroups::names::Driver;
 
 /// Folder of gantry, gantry-monitor, gantry-pause and gantry-workload.
@@ -86,6 +86,32 @@ pub fn cgroup(steps: &[&str]) -> String {
 #[must_use]
 pub fn cgroup_parent(steps: &[&str]) -> String {
     if with_systemd() { format!("{}.slice", steps.join("-")) } else { format!("/{}", steps.join("/")) }
+}
+
+/// Ends the cgroup of these steps, found at these folders, as whoever named it does: it is there yet, and empty.
+///
+/// # Errors
+/// When it is not.
+pub fn end_given(steps: &[&str], folders: &[&PathBuf]) -> Result<()> {
+    let names = (2..=steps.len()).rev().filter_map(|count| steps.get(..count));
+    if with_systemd() {
+        for folder in folders {
+            let events = std::fs::read_to_string(folder.join("cgroup.events"))?;
+            ensure!(events.lines().any(|line| line == "populated 0"), "{}: {events}", folder.display());
+        }
+        for slice in names.map(cgroup_parent) {
+            let ended = std::process::Command::new("systemctl").args(["stop", &slice]).status()?;
+            ensure!(ended.success(), "systemctl stop {slice}: {ended}");
+        }
+        return Ok(());
+    }
+    for folder in folders {
+        for folder in folder.ancestors().take(names.clone().count()) {
+            std::fs::remove_dir(folder)
+                .with_context(|| format!("{} is gone, or not empty", folder.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses to go on in the host's own namespaces.

@@ -18,7 +18,11 @@ use crate::proc;
 /// When something could not be ended or emptied.
 pub fn cycle(roots: &Roots, boot_id: &str) -> Result<String> {
     let groups = leakcheck::tagged_cgroups(roots.tag())?;
-    for folder in groups.iter().rev() {
+    // Monitors first: of what dies under their eyes they would write a record.
+    let monitors = format!("{}-monitors", roots.tag());
+    let (first, then): (Vec<_>, Vec<_>) =
+        groups.iter().rev().partition(|folder| folder.to_string_lossy().contains(&monitors));
+    for folder in first.into_iter().chain(then) {
         let members = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         for pid in members.lines().filter_map(|line| line.parse().ok()) {
             proc::kill(pid)?;

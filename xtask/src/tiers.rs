@@ -22,7 +22,7 @@ pub(crate) enum Tier {
     Unit,
     /// Pods as root on this host, in namespaces of their own
     Kernel,
-    /// The same in a small VM with cgroup v2, and the CRI tier
+    /// The same in a small VM with cgroup v2
     Vm,
     /// `gantry runtime` as a process of its own, through its socket
     Cri,
@@ -46,6 +46,8 @@ pub(crate) enum Tier {
     Older,
     /// Five minutes of pods, kills and calls given up; only with --full or by name
     Churn,
+    /// The CRI tier in the small VM; only with --full or by name
+    VmCri,
     /// The kernel and CRI tiers in a VM whose systemd makes the cgroups; only with --full or by name
     VmSystemd,
     /// Each fuzz target for a minute; only with --full or by name
@@ -81,6 +83,7 @@ impl Tier {
             Tier::Endure => 1800,
             Tier::Conformance => 600,
             Tier::Peer => 600,
+            Tier::VmCri => 600,
             Tier::VmSystemd => 1800,
             Tier::Fuzz => 1200,
         }
@@ -101,6 +104,7 @@ impl Tier {
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
+            Tier::VmCri => cri_in(Machine::Small, &build::build(false)?, filter),
             Tier::VmSystemd => with_systemd(filter),
             Tier::Cri => {
                 suite_and_images()?;
@@ -143,36 +147,36 @@ fn suite_and_images() -> Result<()> {
     gantry_tests::peers::Programs::build_suite()
 }
 
-/// The kernel tier, the CRI tier, the reboots: with a filter `cri` or `reboot` only that, with another the kernel tier.
+/// The kernel tier, then the reboots: with the filter `reboot` only those, with another none.
 fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
     let programs = with_go()?;
-    if filter == Some("reboot") {
-        return vm::reboots(&programs);
+    let mut counts = Counts::default();
+    if filter != Some("reboot") {
+        counts += vm::tests(&programs, filter, Machine::Small)?;
     }
-    let mut counts = in_either(&programs, filter, Machine::Small)?;
-    if filter.is_none() {
+    if filter.is_none_or(|filter| filter == "reboot") {
         counts += vm::reboots(&programs)?;
     }
     Ok(counts)
 }
 
-/// The same without the reboots, where systemd makes the cgroups.
+/// The kernel and CRI tiers; with `cri` or `cri=TEST` only the latter, with any other filter only the former.
 fn with_systemd(filter: Option<&str>) -> Result<Counts> {
-    in_either(&with_go()?, filter, Machine::Systemd)
-}
-
-/// The kernel tier and the CRI tier; with `cri` or `cri=TEST` the latter, with any other filter the former.
-fn in_either(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+    let programs = with_go()?;
     let mut counts = Counts::default();
     let cri = filter.and_then(|filter| filter.strip_prefix("cri"));
     if cri.is_none() {
-        counts += vm::tests(programs, filter, machine)?;
+        counts += vm::tests(&programs, filter, Machine::Systemd)?;
     }
     if filter.is_none() || cri.is_some() {
-        suite_and_images()?;
-        counts += vm::cri(programs, cri.and_then(|cri| cri.strip_prefix('=')), machine)?;
+        counts += cri_in(Machine::Systemd, &programs, cri.and_then(|cri| cri.strip_prefix('=')))?;
     }
     Ok(counts)
+}
+
+fn cri_in(machine: Machine, programs: &Path, filter: Option<&str>) -> Result<Counts> {
+    suite_and_images()?;
+    vm::cri(programs, filter, machine)
 }
 
 /// Everything built, the Go programs too.
@@ -189,7 +193,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 8] = [
+const LONG: [Tier; 9] = [
     Tier::Older,
     Tier::Peer,
     Tier::Cluster,
@@ -197,6 +201,7 @@ const LONG: [Tier; 8] = [
     Tier::Endure,
     Tier::Fuzz,
     Tier::Churn,
+    Tier::VmCri,
     Tier::VmSystemd,
 ];
 
