@@ -94,7 +94,9 @@ fn huge_pages_are_limited_or_refused_by_the_file_that_is_missing() -> Result<()>
 fn rt_5_4_a_limit_of_processes_by_its_file_of_cgroup_v2_holds_or_is_refused_by_name() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "pids")?;
-    let script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do /workload sleep 600 & done; wait";
+    // A shell that can't fork ends: the container must not end with it.
+    let script = "(for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do /workload sleep 600 & done); \
+                  exec /workload sleep 600";
     let mut config = pod::container_config("main", &ready.image, &["/bin/sh", "-c", script]);
     resources(&mut config).unified.insert("pids.max".into(), "8".into());
     let v2 = leakcheck::mounts()?.iter().all(|mount| mount.kind != "cgroup");

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::peers::Programs;
+use crate::place;
 use crate::suite::{Images, Subject, command_within};
 
 /// A line that one of the two has alone, and why that is right.
@@ -41,7 +42,7 @@ pub fn run(subject: Subject<'_>, images: &Images) -> Result<String> {
     let output = command_within(&Programs::tour()?, subject.within)
         .arg(format!("--endpoint=unix://{}", subject.socket.display()))
         .arg(format!("--image={}", images.basic))
-        .arg(format!("--cgroup-parent=/{}", subject.cgroup_tag))
+        .arg(format!("--cgroup-parent={}", place::cgroup_parent(&[subject.cgroup_tag, "podtour"])))
         .stdin(Stdio::null())
         .output()
         .context("start the tour")?;

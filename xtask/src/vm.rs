@@ -313,6 +313,8 @@ fn boot(
     }
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\n")?;
+    cpio.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n")?;
+    cpio.file("/etc/resolv.conf", 0o644, b"nameserver 127.0.0.1\n")?;
     // Pulls over TLS want a machine with authorities.
     let authorities = Path::new("/etc/ssl/certs/ca-certificates.crt");
     if !authorities.is_file() {

@@ -33,7 +33,7 @@ type tour struct {
 func main() {
 	endpoint := flag.String("endpoint", "", "the runtime's socket, unix:///PATH")
 	image := flag.String("image", "", "image with busybox")
-	cgroup := flag.String("cgroup-parent", "", "cgroup below which the pod's is made")
+	cgroup := flag.String("cgroup-parent", "", "the pod's cgroup, a path or a slice")
 	flag.Parse()
 	klog.LogToStderr(false)
 	klog.SetOutput(discard{})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -105,7 +106,7 @@ func (t *tour) runPod() {
 		Labels:       map[string]string{"app": "tour"},
 		Annotations:  map[string]string{"note": "of a tour"},
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    t.cgroup + "/podtour",
+			CgroupParent:    t.cgroup,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}},
 		},
 	}
@@ -289,10 +290,14 @@ func (t *tour) end() {
 	t.script.show("status", status)
 }
 
-// removeCgroup removes the pod's cgroup in every hierarchy: it is the caller's, so that no runtime does.
+// removeCgroup removes the pod's cgroup in every hierarchy, or its slice: it is the caller's, so that no runtime does.
 func (t *tour) removeCgroup() {
+	if strings.HasSuffix(t.cgroup, ".slice") {
+		t.must("systemctl stop", exec.Command("systemctl", "stop", t.cgroup).Run())
+		return
+	}
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		folders, err := filepath.Glob(pattern + t.pod.Linux.CgroupParent)
+		folders, err := filepath.Glob(pattern + t.cgroup)
 		t.must("glob", err)
 		for _, folder := range folders {
 			t.await("the pod's cgroup to be empty", func() bool {
