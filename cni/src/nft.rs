@@ -98,6 +98,7 @@ impl Error {
 }
 
 /// A message of the kernel: its type and what follows the family header.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
@@ -121,14 +122,21 @@ impl Netfilter {
         family: u8,
         attributes: &[u8],
     ) -> Result<Vec<Answer>, Error> {
+        let mut before = None;
         for _ in 0..DUMP_TRIES {
             let mut bytes = Vec::new();
             let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_DUMP, family, 0, attributes);
             self.socket.send(&bytes)?;
             let answers = self.receive(what, sequence)?;
-            if answers.consistent {
+            if !answers.consistent {
+                continue;
+            }
+            // Each part begins where a count says, and what others prepare and give up in between is counted: some
+            // would be told twice or not at all. Not by the same ones in the same way, so that two lists agree.
+            if answers.parts < 2 || before.as_ref() == Some(&answers.list) {
                 return Ok(answers.list);
             }
+            before = Some(answers.list);
         }
         Err(Error::Restless { tries: DUMP_TRIES })
     }
@@ -173,9 +181,15 @@ impl Netfilter {
 
     /// Reads up to the verdict on the message of this number, or to the first refusal of any.
     fn receive(&mut self, what: &'static str, sequence: u32) -> Result<Answers, Error> {
-        let mut answers = Answers { what, sequence, list: Vec::new(), consistent: true };
-        while !answers.take(self.socket.receive()?)? {}
-        Ok(answers)
+        let mut answers = Answers { what, sequence, list: Vec::new(), parts: 0, consistent: true };
+        loop {
+            let told = answers.list.len();
+            let is_over = answers.take(self.socket.receive()?)?;
+            answers.parts += usize::from(answers.list.len() > told);
+            if is_over {
+                return Ok(answers);
+            }
+        }
     }
 }
 
@@ -184,6 +198,8 @@ struct Answers {
     what: &'static str,
     sequence: u32,
     list: Vec<Answer>,
+    /// Datagrams that brought some of it.
+    parts: usize,
     /// False for a dump that something changed under.
     consistent: bool,
 }

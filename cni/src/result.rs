@@ -164,11 +164,13 @@ impl CniResult {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Its addresses that belong to this interface of the sandbox, or to no interface in particular.
+    /// Its addresses that belong to this interface of the sandbox, or to no interface in particular. Of a plugin that
+    /// says of no interface of this name that it is the sandbox's, those of the name alone.
     pub fn addresses_of(&self, ifname: &str) -> impl Iterator<Item = &IpConfig> {
+        let told = self.inside(ifname).is_some();
         self.ips.iter().filter(move |ip| {
             let interface = ip.interface.and_then(|index| self.interfaces.get(index));
-            interface.is_none_or(|found| found.name == ifname && !found.sandbox.is_empty())
+            interface.is_none_or(|found| found.name == ifname && (!told || !found.sandbox.is_empty()))
         })
     }
 
@@ -200,6 +202,22 @@ mod tests {
             routes: vec![Route::new("0.0.0.0/0".parse().unwrap(), None)],
             ..CniResult::default()
         }
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_interface_of_the_sandbox_or_else_of_the_name() {
+        let count = |result: &CniResult| result.addresses_of("eth0").count();
+        let mut result = sample();
+        assert_eq!(count(&result), 1);
+        result.interfaces[0].sandbox = String::new();
+        assert_eq!(count(&result), 1, "flannel's and others' plugins of old leave the sandbox out");
+        result.interfaces.push(Interface { sandbox: "/run/netns/a".into(), ..result.interfaces[0].clone() });
+        assert_eq!(count(&result), 0, "the host's end has the pod's name, and the address");
+        result.ips[0].interface = None;
+        assert_eq!(count(&result), 1);
+        result.interfaces.clear();
+        result.ips.clear();
+        assert_eq!(count(&result), 0);
     }
 
     #[test]

@@ -72,6 +72,9 @@ pub enum Error {
     /// No conflist and no built-in network asked for.
     #[error("no CNI network configuration in {folder}: put a .conflist there", folder = .0.display())]
     NoNetwork(PathBuf),
+    /// Containerd's words, which clients know.
+    #[error("failed to find network info for sandbox {0:?}: the network gave eth0 no address")]
+    NoAddress(String),
     /// What was tried at the start and failed.
     #[error("pods can't have a user namespace of their own on this node: {0}")]
     NoUserNamespaces(String),

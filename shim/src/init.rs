@@ -12,6 +12,7 @@ mod identity;
 mod images;
 pub mod lsm;
 mod mounts;
+pub(crate) mod overlay;
 pub mod pause;
 pub mod pid;
 pub mod probe;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-pub(crate) use gantry_tests::ready::{PAGE, Ready, ready, web_image};
+pub(crate) use gantry_tests::ready::{PAGE, Ready, ready, ready_on, web_image};
 
 /// `key value` lines of the workload's `id` as a map.
 pub(crate) fn facts(text: &str) -> BTreeMap<String, String> {

@@ -1,9 +1,13 @@
 //! What a container may see and do, looked at from within.
 
+use std::os::unix::fs::PermissionsExt;
+
 use anyhow::Result;
+use gantry_proto::cri;
+use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::pod::{self, Pod};
 
-use crate::images::{Ready, facts, ready};
+use crate::images::{Ready, facts, ready, ready_on};
 
 /// containerd's default set: what Docker's images expect to have.
 const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
@@ -105,6 +109,45 @@ fn rt_2_8_signals_are_as_a_program_expects_them() -> Result<()> {
     for line in ["SigIgn:\t0000000000000000", "SigBlk:\t0000000000000000"] {
         assert!(log.lines().any(|found| found == line), "{line} is not in:\n{log}");
     }
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+/// What a task hands down to its children, one a line; the process that is looked at is a child of the shell.
+const HANDED_DOWN: &str = "
+    grep -h Cpus_allowed_list /proc/self/status
+    cut -d ' ' -f 19,41 /proc/self/stat
+    cat /proc/self/timerslack_ns /proc/self/personality
+    busybox ionice -p $$";
+
+/// CPU affinity, nice value, scheduling and I/O policy, execution domain: of an administrator's shell, a unit file.
+#[test]
+fn rt_2_8_what_the_runtime_was_started_with_stays_its_own() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let wrapper = folder.path().join("gantry");
+    let mut programs = Programs::built()?;
+    // The small VM has busybox alone, whose static build can't change execution domain and scheduling policy.
+    let rest = "more=; ! command -v setarch chrt >/dev/null || more='setarch -R chrt -b 0'";
+    let begin = "exec $more busybox taskset 1 busybox ionice -c 2 -n 7";
+    let own = programs.gantry.display();
+    let text = format!("#!/bin/sh\nbusybox renice -n 5 -p $$\n{rest}\n{begin} {own} \"$@\"\n");
+    std::fs::write(&wrapper, text)?;
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755))?;
+    programs.gantry = wrapper;
+    let ready = ready_on(Node::start_with(Roots::new()?, programs)?)?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", ready.node.pid()?.as_raw_nonzero()))?;
+    assert_eq!(stat.split(' ').nth(18), Some("5"), "nobody changed the runtime: {stat}");
+    let output = std::process::Command::new("/bin/sh").args(["-c", HANDED_DOWN]).output()?;
+    let plain = String::from_utf8(output.stdout)?;
+    assert_eq!(plain.lines().count(), 5, "{plain}");
+
+    let pod = Pod::run(&ready.node, "plain")?;
+    let log = log_of(&ready, &pod, "start", &["/bin/sh", "-c", HANDED_DOWN])?;
+    assert_eq!(log, plain, "of a container");
+    let id = pod.start(&pod::container_config("exec", &ready.image, &["/workload", "sleep", "600"]))?;
+    let cmd = ["/bin/sh", "-c", HANDED_DOWN].map(str::to_owned).to_vec();
+    let answer = ready.node.cri().exec_sync(cri::ExecSyncRequest { container_id: id, cmd, timeout: 60 })?;
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), plain, "of a command in it");
     pod.remove()?;
     ready.node.assert_clean(&ready.before)
 }

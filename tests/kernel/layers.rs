@@ -19,7 +19,12 @@ fn seen(layers: Vec<Layer>, script: &str) -> Result<String> {
     node.pull(&name).context("PullImage")?;
     let before = node.snapshot()?;
     let pod = Pod::run(&node, "layers")?;
-    let id = pod.start(&pod::container_config("look", &name, &["/bin/sh", "-c", script]))?;
+    let started = pod.start(&pod::container_config("look", &name, &["/bin/sh", "-c", script]));
+    if started.is_err() {
+        pod.remove()?;
+        node.assert_clean(&before)?;
+    }
+    let id = started?;
     let status = pod::await_exit(&node, &id)?;
     let log = pod.log("look")?;
     assert_eq!(status.exit_code, 0, "{log}");
@@ -74,6 +79,27 @@ fn rt_1_3_an_image_of_a_hundred_layers_runs() -> Result<()> {
     let log = seen(layers.collect(), "ls /many | wc -l; cat /many/0 /many/99")?;
     assert_eq!(log, "100\n0\n99\n");
     Ok(())
+}
+
+#[test]
+fn rt_1_3_more_layers_than_a_page_of_options_names_run_or_are_refused_with_the_remedy() -> Result<()> {
+    let layers = (0..300).map(|n| Layer::default().file(&format!("many/{n}"), 0o644, format!("{n}\n")));
+    let (major, minor) = kernel()?;
+    match seen(layers.collect(), "ls /many | wc -l; cat /many/0 /many/299") {
+        Ok(log) => assert_eq!(log, "300\n0\n299\n"),
+        Err(error) => {
+            let told = format!("{error:#}");
+            assert!((major, minor) < (6, 8), "{told}");
+            assert!(told.contains(" layers on ") && told.contains("longer lists need Linux 6.8"), "{told}");
+        }
+    }
+    Ok(())
+}
+
+fn kernel() -> Result<(u32, u32)> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut parts = release.split(['.', '-']).map(str::parse);
+    Ok((parts.next().context("no version")??, parts.next().context("no minor version")??))
 }
 
 #[test]

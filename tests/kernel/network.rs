@@ -6,6 +6,7 @@ use anyhow::Result;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::{http, leakcheck};
+use serde_json::json;
 
 use crate::images::{PAGE, ready};
 
@@ -63,5 +64,15 @@ fn a_pod_on_the_hosts_network_has_no_namespace_of_its_own() -> Result<()> {
     let own = gantry_tests::place::own_netns()?;
     assert!(pod.log("id")?.contains(&format!("ns.net {own}")), "{}", pod.log("id")?);
     pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+/// What a plugin answers that has done nothing for eth0: containers would run where nobody reaches them.
+#[test]
+fn a_network_that_gives_no_address_makes_no_pod() -> Result<()> {
+    let ready = ready()?;
+    ready.node.set_network(&json!([{"type": "loopback"}]))?;
+    let error = format!("{:#}", Pod::run(&ready.node, "nowhere").unwrap_err());
+    assert!(error.contains("failed to find network info for sandbox"), "{error}");
     ready.node.assert_clean(&ready.before)
 }

@@ -10,18 +10,7 @@ use gantry_tests::tour::{self, Difference, Side};
 /// Each with its reason.
 const DIFFERENCES: &[Difference] = &[
     allowed("info", Side::Theirs, "eprecat", "containerd alone warns of cgroup v1"),
-    allowed(
-        "info",
-        Side::Theirs,
-        "features.user_namespaces_host_network",
-        "containerd 2.3 tells it; no kubelet asks by default",
-    ),
-    allowed(
-        "info",
-        Side::Theirs,
-        "handler.features.user_namespaces: true",
-        "user namespaces are refused by name: docs/ledger/cri.md",
-    ),
+    allowed("info", Side::Theirs, "handler.features.user_namespaces: true", "of the second handler"),
     allowed(
         "info",
         Side::Theirs,

@@ -52,9 +52,16 @@ pub struct Ready {
 /// When this is not a place for it, or something does not start.
 pub fn ready() -> Result<Ready> {
     place::require_own_namespaces()?;
+    ready_on(Node::start()?)
+}
+
+/// The same on a node that was started otherwise.
+///
+/// # Errors
+/// As above.
+pub fn ready_on(node: Node) -> Result<Ready> {
     let registry = Registry::start()?;
     let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
-    let node = Node::start()?;
     node.pull(&image).context("PullImage")?;
     let before = node.snapshot()?;
     Ok(Ready { node, registry, image, before })

@@ -172,8 +172,7 @@ pub(super) fn write(
         .create(dir)
         .map_err(|source| Error::Folder { path: dir.into(), source })?;
     let path = file(dir, list.name(), attachment);
-    // A network's name begins with a letter or digit, so no result's file has a draft's name.
-    let draft = dir.join(format!(".draft-{}-{}", attachment.container_id, attachment.ifname));
+    let draft = draft(dir, attachment);
     write_draft(&draft, &bytes).and_then(|()| std::fs::rename(&draft, &path)).map_err(|source| {
         if let Err(error) = std::fs::remove_file(&draft) {
             tracing::debug!(draft = %draft.display(), %error, "draft of a cached result left behind");
@@ -187,13 +186,22 @@ fn write_draft(draft: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Removes a result's file; its absence is fine.
+/// Removes a result's file, and what an ADD left that was killed before it had its name; their absence is fine.
 pub(super) fn remove(dir: &Path, network: &str, attachment: &Attachment<'_>) -> Result<(), Error> {
-    let path = file(dir, network, attachment);
-    match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Remove { path, source }),
-        _ => Ok(()),
+    for path in [draft(dir, attachment), file(dir, network, attachment)] {
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::Remove { path, source });
+            }
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// A network's name begins with a letter or digit, so no result's file has a draft's name.
+fn draft(dir: &Path, attachment: &Attachment<'_>) -> PathBuf {
+    dir.join(format!(".draft-{}-{}", attachment.container_id, attachment.ifname))
 }
 
 fn file(dir: &Path, network: &str, attachment: &Attachment<'_>) -> PathBuf {

@@ -102,8 +102,9 @@ fn a_verdict_that_is_cut_off_or_lost_is_no_success() {
         bytes.extend_from_slice(payload);
         bytes
     };
-    let take =
-        |bytes: &[u8]| Answers { what: "x", sequence: 7, list: Vec::new(), consistent: true }.take(bytes);
+    let take = |bytes: &[u8]| {
+        Answers { what: "x", sequence: 7, list: Vec::new(), parts: 0, consistent: true }.take(bytes)
+    };
     assert!(take(&datagram(2, &[0; 4])).unwrap(), "all is well");
     assert!(!take(&datagram(99, &[0; 8])).unwrap(), "the verdict is yet to come");
     assert!(matches!(take(&datagram(2, &[0; 3])), Err(Error::Broken { .. })));

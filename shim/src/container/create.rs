@@ -153,7 +153,9 @@ fn make(
     let cgroup = Cgroup::new(&node.layout, &cgroup_path)?;
     let mut log_path = String::new();
     if !sandbox.log_directory.is_empty() && !config.log_path.is_empty() {
-        log_path = Path::new(&sandbox.log_directory).join(&config.log_path).display().to_string();
+        // Relative to the pod's folder, also when it begins with a slash.
+        let name = config.log_path.trim_start_matches('/');
+        log_path = Path::new(&sandbox.log_directory).join(name).display().to_string();
     }
     start.id = id.to_owned();
     start.cgroup = Some(cgroup.target());

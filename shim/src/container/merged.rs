@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
 use crate::error::Error;
+use crate::init::overlay;
 use crate::sys::task;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -28,32 +29,29 @@ pub(super) fn with<T: Send>(
     job: impl FnOnce(&OwnedFd) -> Result<T, Errno> + Send,
 ) -> Result<T, Error> {
     let wrap = |what, source| Error::Files { what, path: layers_dir.to_owned(), source };
-    let work = || {
+    let work = || -> io::Result<T> {
         let root = match layers {
             [] => rustix::fs::open(mount_point, FOLDER, Mode::empty())?,
             [single] => rustix::fs::open(layers_dir.join(single), FOLDER, Mode::empty())?,
             _ => mount(layers_dir, layers, mount_point)?,
         };
-        job(&root)
+        Ok(job(&root)?)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("layers".to_owned()).spawn_scoped(scope, work);
         let thread = thread.map_err(|source| wrap("start a thread for", source))?;
-        let result = thread.join().unwrap_or(Err(Errno::IO));
-        result.map_err(|errno| wrap("put together the layers of the image in", io::Error::from(errno)))
+        let result = thread.join().unwrap_or_else(|_| Err(Errno::IO.into()));
+        result.map_err(|source| wrap("put together the layers of the image in", source))
     })
 }
 
-fn mount(layers_dir: &Path, layers: &[String], target: &Path) -> Result<OwnedFd, Errno> {
-    task::new_namespaces(libc::CLONE_NEWNS)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+fn mount(layers_dir: &Path, layers: &[String], target: &Path) -> io::Result<OwnedFd> {
+    task::new_namespaces(libc::CLONE_NEWNS)?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     // Relative names keep the options short, as in init::rootfs.
     rustix::process::chdir(layers_dir)?;
-    let options =
-        format!("lowerdir={},index=off,redirect_dir=nofollow,metacopy=off,xino=off", layers.join(":"));
-    let options = std::ffi::CString::new(options).map_err(|_| Errno::INVAL)?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str())?;
-    rustix::fs::open(target, FOLDER, Mode::empty())
+    overlay::mount(layers, &overlay::OPTIONS, flags, &target.to_string_lossy())
+        .map_err(|error| io::Error::new(error.source.kind(), error))?;
+    Ok(rustix::fs::open(target, FOLDER, Mode::empty())?)
 }

@@ -2,15 +2,13 @@
 //! Owns the overlays, which exist in the container's own mount namespace only and are gone with it. Called by
 //! `init::container`, once that namespace passes nothing on to the host's.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use gantry_proto::monitor::{ImageTree, Mount, Rootfs};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags};
 
-use super::rootfs::{LOWER_OPTIONS, MAX_OPTIONS};
-use super::{Progress, Step, StepError, mounts, refuse};
+use super::{Progress, Step, StepError, mounts, overlay, refuse};
 
 /// Puts the tree of each image beside those of the host's mounts.
 pub(super) fn fill(
@@ -49,15 +47,9 @@ fn tree(rootfs: &Rootfs, image: &ImageTree) -> Result<OwnedFd, StepError> {
 }
 
 fn mount(rootfs: &Rootfs, image: &ImageTree) -> Result<(), StepError> {
-    let options = format!("lowerdir={},{LOWER_OPTIONS}", image.lower.join(":"));
-    if options.len() > MAX_OPTIONS {
-        return refuse(libc::E2BIG, format!("{} layers do not fit into mount options", image.lower.len()));
-    }
     rustix::process::chdir(rootfs.layers_dir.as_str())
         .step(|| format!("enter the folder of layers {}", rootfs.layers_dir))?;
-    let data = CString::new(options).step(|| "overlay options hold a NUL".into())?;
-    rustix::mount::mount("overlay", rootfs.target.as_str(), "overlay", MountFlags::RDONLY, data.as_c_str())
-        .step(|| format!("mount {} layers on {}", image.lower.len(), rootfs.target))
+    overlay::mount(&image.lower, &overlay::OPTIONS, MountFlags::RDONLY, &rootfs.target)
 }
 
 /// A copy of the folder `sub_path` of what is mounted on `target`. Links stay within the image.

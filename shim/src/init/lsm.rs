@@ -46,11 +46,6 @@ pub(super) fn context(mount_label: &str) -> Vec<(&str, &str)> {
     if mount_label.is_empty() { Vec::new() } else { vec![("context", mount_label)] }
 }
 
-/// The same among the data of mount(2), whose commas part options.
-pub(super) fn context_data(mount_label: &str) -> String {
-    if mount_label.is_empty() { String::new() } else { format!(",context=\"{mount_label}\"") }
-}
-
 /// A procfs, or nothing: an image or a mount may have put anything there.
 fn proc() -> Result<OwnedFd, StepError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -199,8 +199,18 @@ fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFla
         let name = hierarchy.strip_prefix("name=").unwrap_or(hierarchy);
         let path = format!("/sys/fs/cgroup/{name}");
         attach(mount.as_fd(), target(root, &path, true, ResolveFlags::NO_SYMLINKS)?.as_fd(), &path)?;
+        let folder = target(root, "/sys/fs/cgroup", false, ResolveFlags::NO_SYMLINKS)?;
+        for controller in together(name) {
+            rustix::fs::symlinkat(name, &folder, controller)
+                .step(|| format!("make /sys/fs/cgroup/{controller}"))?;
+        }
     }
     Ok(())
+}
+
+/// The controllers of a v1 hierarchy that has several, as `cpu,cpuacct`: programs look for each by its own name.
+fn together(hierarchy: &str) -> impl Iterator<Item = &str> {
+    hierarchy.split(',').filter(move |controller| *controller != hierarchy)
 }
 
 /// The trees of the request's sources. Taken before the container's mount namespace lets go of the

@@ -3,7 +3,6 @@
 //! (5.19). Tried, not guessed from versions, in a mount namespace that is gone with the process. Run by
 //! the program `gantry-monitor` when the runtime starts.
 
-use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsFd;
 
@@ -12,8 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
 use super::container::INERT;
-use super::rootfs::LOWER_OPTIONS;
-use super::{Step, StepError, mounts, rootfs, users};
+use super::{Step, StepError, mounts, overlay, rootfs, users};
 use crate::sys;
 
 /// Tries it all. `scratch` is any folder of the runtime's own.
@@ -36,9 +34,10 @@ pub fn user_namespaces(layers: &str, scratch: &str) -> Result<(), StepError> {
     sys::mount::map_owners(copy.as_fd(), held.namespace.as_fd())
         .step(|| "map the owners of a tmpfs (Linux 6.3 can)".into())?;
     rootfs::map_layers(layers, &held.namespace)?;
-    let options = CString::new(format!("lowerdir={layers}:{scratch}/lower,{LOWER_OPTIONS}"))
-        .step(|| "a path holds a NUL".into())?;
     let merged = format!("{scratch}/merged");
-    rustix::mount::mount("overlay", merged.as_str(), "overlay", MountFlags::RDONLY, options.as_c_str())
-        .step(|| "mount an overlay of mapped layers (Linux 5.19 can)".into())
+    let lower = [layers.to_owned(), format!("{scratch}/lower")];
+    overlay::mount(&lower, &overlay::OPTIONS, MountFlags::RDONLY, &merged).map_err(|error| StepError {
+        what: format!("{} with mapped owners (Linux 5.19 can)", error.what),
+        ..error
+    })
 }

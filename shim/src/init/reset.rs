@@ -3,7 +3,6 @@
 
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::CpuSet;
 
 use super::{Step, StepError};
 use crate::sys;
@@ -14,9 +13,7 @@ pub(super) fn all() -> Result<(), StepError> {
     sys::signal::reset_all();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // The kernel keeps the parent's mask through fork and cgroup moves (runc#4858); the cpuset still bounds it.
-    let mut cpus = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| cpus.set(cpu));
-    rustix::thread::sched_setaffinity(None, &cpus).step(|| "reset the CPU affinity".into())?;
+    sys::task::any_cpu().step(|| "reset the CPU affinity".into())?;
     scheduling()?;
     rustix::thread::set_current_timer_slack(None).step(|| "reset the timer slack".into())
 }

@@ -2,25 +2,18 @@
 //! the container's own mount namespace, so that nothing can leak into the host's table
 //! (runtime-traps §6). Called by `init::container`.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
 use gantry_proto::monitor::Rootfs;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::{Step, StepError, lsm, mounts, refuse};
+use super::{Step, StepError, lsm, mounts, overlay};
 use crate::sys;
-
-/// Set in every mount: the kernel's defaults differ by distribution (runtime-traps 1.4).
-pub(super) const LOWER_OPTIONS: &str = "index=off,redirect_dir=nofollow,metacopy=off,xino=off";
 
 /// With an upper: the last unmount happens in the exit path, where a sync would stall it (P6), and an upper
 /// is never used twice.
-const UPPER_OPTIONS: &str = "volatile";
-
-/// Data of mount(2) is one page.
-pub(super) const MAX_OPTIONS: usize = 4095;
+const UPPER_OPTION: &str = "volatile";
 
 /// Makes the mount namespace the child's own: what the host mounts still arrives, nothing goes back.
 pub(super) fn detach_from_host() -> Result<(), StepError> {
@@ -30,24 +23,14 @@ pub(super) fn detach_from_host() -> Result<(), StepError> {
 
 /// Mounts the overlay on `rootfs.target` and returns the new root as an O_PATH descriptor.
 pub(super) fn mount(rootfs: &Rootfs, mount_label: &str) -> Result<OwnedFd, StepError> {
-    let options = options(rootfs) + &lsm::context_data(mount_label);
-    if options.len() > MAX_OPTIONS {
-        return refuse(
-            libc::E2BIG,
-            format!(
-                "mount the root file system: {} layers do not fit into mount options",
-                rootfs.lower.len()
-            ),
-        );
-    }
     // The names of the layers are relative, to keep the options short.
     rustix::process::chdir(rootfs.layers_dir.as_str())
         .step(|| format!("enter the folder of layers {}", rootfs.layers_dir))?;
-    let data = CString::new(options).step(|| "overlay options hold a NUL".into())?;
-    rustix::mount::mount("overlay", rootfs.target.as_str(), "overlay", MountFlags::empty(), data.as_c_str())
-        .step(|| {
-            format!("mount the root file system of {} layers on {}", rootfs.lower.len(), rootfs.target)
-        })?;
+    let mut options = vec![("upperdir", rootfs.upper.as_str()), ("workdir", rootfs.work.as_str())];
+    options.extend(overlay::OPTIONS);
+    options.push((UPPER_OPTION, ""));
+    options.extend(lsm::context(mount_label));
+    overlay::mount(&rootfs.lower, &options, MountFlags::empty(), &rootfs.target)?;
     folder(&rootfs.target)
 }
 
@@ -80,12 +63,6 @@ pub(super) fn here() -> Result<OwnedFd, StepError> {
     folder(".")
 }
 
-fn options(rootfs: &Rootfs) -> String {
-    let lower = rootfs.lower.join(":");
-    let upper = format!("upperdir={},workdir={}", rootfs.upper, rootfs.work);
-    format!("lowerdir={lower},{upper},{LOWER_OPTIONS},{UPPER_OPTIONS}")
-}
-
 /// Makes `root` the root of this mount namespace and lets go of the host's (pivot_root(2), whose
 /// notes describe the `.`, `.` form: the old root ends up on top and is detached).
 pub(super) fn pivot(root: &OwnedFd) -> Result<(), StepError> {
@@ -101,25 +78,4 @@ pub(super) fn pivot(root: &OwnedFd) -> Result<(), StepError> {
 pub(super) fn seal_root() -> Result<(), StepError> {
     rustix::mount::mount_remount("/", MountFlags::BIND | MountFlags::RDONLY, "")
         .step(|| "make the root file system read-only".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_name_every_layer_once_and_pin_the_kernel_defaults() {
-        let rootfs = Rootfs {
-            layers_dir: "/layers".into(),
-            lower: vec!["b".into(), "a".into()],
-            upper: "/c/upper".into(),
-            work: "/c/work".into(),
-            ..Rootfs::default()
-        };
-        assert_eq!(
-            options(&rootfs),
-            "lowerdir=b:a,upperdir=/c/upper,workdir=/c/work,\
-             index=off,redirect_dir=nofollow,metacopy=off,xino=off,volatile"
-        );
-    }
 }

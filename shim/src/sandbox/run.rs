@@ -180,6 +180,9 @@ async fn networked(
     failpoint!("run.netns"?);
     let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
     failpoint!("run.attached"?);
+    if network::addresses(&result).is_empty() {
+        return Err(Error::NoAddress(sandbox.id.clone()));
+    }
     let attached = |record: &mut SandboxRecord| {
         if let Some(network) = &mut record.network {
             network.result = Some(result);

@@ -35,7 +35,7 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;
-        absolute("mounts.container_path", &mount.container_path)?;
+        whole("mounts.container_path", &mount.container_path)?;
         match &mount.image {
             Some(image) => image_mount(mount, image)?,
             None => host_mount(mount)?,
@@ -50,13 +50,8 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
             });
         }
     }
-    let dir = &config.working_dir;
-    if !dir.is_empty() && (!dir.starts_with('/') || dir.contains('\0')) {
-        return Err(Error::Invalid {
-            field: "working_dir",
-            value: dir.clone(),
-            expected: "an absolute path",
-        });
+    if !config.working_dir.is_empty() {
+        whole("working_dir", &config.working_dir)?;
     }
     let linux_resources = linux.resources.unwrap_or_default();
     Ok(Checked { security, linux_resources, seccomp })
@@ -117,13 +112,19 @@ fn recursive_read_only(mount: &cri::Mount) -> Result<(), Error> {
     })
 }
 
-fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
-    let plain = path.starts_with('/') && !path.contains('\0') && !path.split('/').any(|part| part == "..");
-    if plain {
-        Ok(())
-    } else {
-        Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path without .." })
+/// A path that is [`cleaned`] before it is used.
+fn whole(field: &'static str, path: &str) -> Result<(), Error> {
+    if path.starts_with('/') && !path.contains('\0') {
+        return Ok(());
     }
+    Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path" })
+}
+
+fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
+    if path.starts_with('/') && !path.contains('\0') && !path.split('/').any(|part| part == "..") {
+        return Ok(());
+    }
+    Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path without .." })
 }
 
 /// The path without `.` and `..`, by its words alone, as runc cleans a working folder and containerd an image's volume.
@@ -256,7 +257,7 @@ fn mount(from: &cri::Mount, pod: Option<&UserMapping>) -> Result<Mount, Error> {
     };
     Ok(Mount {
         source: from.host_path.clone(),
-        destination: from.container_path.clone(),
+        destination: cleaned(&from.container_path),
         readonly: from.readonly,
         recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),

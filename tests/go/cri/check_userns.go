@@ -42,9 +42,17 @@ func (t *T) needUserns() {
 			return
 		}
 	}
-	// On a kernel that lacks what it takes: such pods are refused, and there is nothing more to check.
+	t.True(!usernsPossible(), "the runtime says that it has none")
 	t.refuseSandbox("users of its own", func(options *cri.NamespaceOption) { options.UsernsOptions = ownUsers(firstID) })
-	panic(verdict{"PASS", ""})
+	t.Skipf("this node has no idmapped tmpfs: its kernel is older than Linux 6.3")
+}
+
+// usernsPossible says whether the kernel has what a pod with users of its own takes: Linux 6.3.
+func usernsPossible() bool {
+	text, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	var major, minor int
+	_, _ = fmt.Sscanf(string(text), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 3
 }
 
 // idmapped adds the mount of a folder whose owners are mapped.
@@ -209,7 +217,8 @@ func init() {
 		answer, err := t.Runtime.Status(t.Ctx, &cri.StatusRequest{})
 		t.OK("Status", err)
 		if !answer.GetFeatures().GetUserNamespacesHostNetwork() {
-			t.Skipf("the runtime says that it has none")
+			t.True(!usernsPossible(), "the runtime says that it has none")
+			t.Skipf("this node has no idmapped tmpfs: its kernel is older than Linux 6.3")
 		}
 		own, err := os.Readlink("/proc/self/ns/net")
 		t.OK("readlink", err)

@@ -47,16 +47,26 @@ fn a_name_ends_at_its_first_sign_and_is_there_once() {
 
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
-    let mut escape = cri::ContainerConfig::default();
-    escape.mounts.push(cri::Mount {
-        container_path: "/a/../../b".into(),
-        host_path: "/tmp".into(),
-        ..cri::Mount::default()
-    });
-    assert!(matches!(
-        check(&escape, &Wanted::Unconfined),
-        Err(Error::Invalid { field: "mounts.container_path", .. })
-    ));
+    let mounted = |container_path: &str, host_path: &str| {
+        let (container_path, host_path) = (container_path.to_owned(), host_path.to_owned());
+        let mount = cri::Mount { container_path, host_path, ..cri::Mount::default() };
+        let config = cri::ContainerConfig { mounts: vec![mount], ..cri::ContainerConfig::default() };
+        match check(&config, &Wanted::Unconfined) {
+            Err(Error::Invalid { field, .. }) => Some(field),
+            other => other.map(|_| None).unwrap(),
+        }
+    };
+    assert_eq!(mounted("b", "/tmp"), Some("mounts.container_path"));
+    assert_eq!(mounted("/b\0", "/tmp"), Some("mounts.container_path"));
+    assert_eq!(mounted("/b", "/tmp/.."), Some("mounts.host_path"));
+    // The API lets it through, and containerd cleans it.
+    assert_eq!(mounted("/a/../../b", "/tmp"), None);
+}
+
+#[test]
+fn a_mount_stays_below_the_root_by_its_words() {
+    let from = cri::Mount { container_path: "/a/../../b/./c/".into(), ..cri::Mount::default() };
+    assert_eq!(mount(&from, None).unwrap().destination, "/b/c");
 }
 
 #[test]
