@@ -149,7 +149,7 @@ impl Cgroup {
     pub fn create(&self) -> Result<(), Error> {
         match &self.layout {
             Layout::Unified { mount } => self.create_v2(mount),
-            Layout::Legacy { hierarchies } => {
+            Layout::Legacy { hierarchies, .. } => {
                 hierarchies.iter().try_for_each(|hierarchy| self.create_v1(hierarchy))
             }
         }
@@ -241,7 +241,7 @@ impl Cgroup {
             .unwrap_or_default();
         let hierarchies = match &self.layout {
             Layout::Unified { .. } => Vec::new(),
-            Layout::Legacy { hierarchies } => hierarchies.iter().map(|h| h.options.clone()).collect(),
+            Layout::Legacy { hierarchies, .. } => hierarchies.iter().map(|h| h.options.clone()).collect(),
         };
         CgroupTarget { folders, unified: self.layout.is_unified(), oom_counter, hierarchies }
     }
@@ -293,7 +293,7 @@ impl Cgroup {
     pub fn remove(&self) -> Result<(), Error> {
         let mut left = Ok(());
         for attempt in 0..100u64 {
-            left = self.folders().iter().try_for_each(|folder| remove_tree(folder));
+            left = self.all_folders().iter().try_for_each(|folder| remove_tree(folder));
             if left.is_ok() {
                 break;
             }
@@ -308,7 +308,7 @@ impl Cgroup {
     /// # Errors
     /// When an empty folder can't be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
-        for folder in self.folders() {
+        for folder in self.all_folders() {
             match fs::remove_dir(&folder) {
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
@@ -318,6 +318,15 @@ impl Cgroup {
             }
         }
         Ok(())
+    }
+
+    /// With the one that only others make: runc has its containers in a hybrid host's v2 hierarchy, too.
+    fn all_folders(&self) -> Vec<PathBuf> {
+        let others = match &self.layout {
+            Layout::Legacy { hybrid: Some(mount), .. } => Some(mount.join(self.path.trim_start_matches('/'))),
+            _ => None,
+        };
+        self.folders().into_iter().chain(others).collect()
     }
 
     /// Kills the members of this cgroup and of all below it.

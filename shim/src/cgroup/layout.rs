@@ -51,6 +51,8 @@ pub enum Layout {
     Legacy {
         /// All of them, by mount order.
         hierarchies: Vec<Hierarchy>,
+        /// Where a hybrid host has its v2 hierarchy.
+        hybrid: Option<PathBuf>,
     },
 }
 
@@ -87,7 +89,7 @@ impl Layout {
         match unified {
             // A hybrid host keeps its controllers in v1.
             _ if hierarchies.iter().any(|hierarchy| hierarchy.has("memory")) => {
-                Ok(Self::Legacy { hierarchies })
+                Ok(Self::Legacy { hierarchies, hybrid: unified })
             }
             Some(mount) => Ok(Self::Unified { mount }),
             None => Err(Error::NotMounted),
@@ -103,7 +105,7 @@ impl Layout {
     pub(super) fn mounts(&self) -> Vec<PathBuf> {
         match self {
             Self::Unified { mount } => vec![mount.clone()],
-            Self::Legacy { hierarchies } => {
+            Self::Legacy { hierarchies, .. } => {
                 hierarchies.iter().map(|hierarchy| hierarchy.mount.clone()).collect()
             }
         }
@@ -113,7 +115,7 @@ impl Layout {
     pub(super) fn folder_of(&self, controller: &str, path: &str) -> Option<PathBuf> {
         let mount = match self {
             Self::Unified { mount } => mount,
-            Self::Legacy { hierarchies } => {
+            Self::Legacy { hierarchies, .. } => {
                 &hierarchies.iter().find(|hierarchy| hierarchy.has(controller))?.mount
             }
         };
@@ -137,6 +139,7 @@ mod tests {
         assert_eq!(layout.folder_of("memory", "/gantry/x"), Some("/odd/place/gantry/x".into()));
         assert_eq!(layout.folder_of("cpuacct", "/g"), Some("/sys/fs/cgroup/cpu,cpuacct/g".into()));
         assert_eq!(layout.mounts().len(), 3);
+        assert!(matches!(layout, Layout::Legacy { hybrid: Some(mount), .. } if mount.ends_with("unified")));
     }
 
     #[test]
