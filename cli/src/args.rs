@@ -119,6 +119,10 @@ pub(crate) struct RuntimeFlags {
     /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
     #[arg(long, value_name = "PROFILE", default_value = "unconfined")]
     pub(crate) unset_seccomp_profile: String,
+    /// What pods may name as their runtime: NAME:type=oci,path=/PROGRAM[,root=DIR] has containers made by an
+    /// OCI runtime such as runc, NAME:type=gantry[,unset_seccomp_profile=PROFILE] by this one; again for each.
+    #[arg(long, value_name = "NAME:KEY=VALUE,…", value_parser = a_handler)]
+    pub(crate) handlers: Vec<String>,
     /// Folders of CDI files, which say what a device by name is; a later folder wins.
     #[arg(long, value_name = "DIR,…", value_delimiter = ',', default_value = "/etc/cdi,/var/run/cdi")]
     pub(crate) cdi_spec_dirs: Vec<PathBuf>,
@@ -137,6 +141,11 @@ pub(crate) struct RuntimeFlags {
     /// Where the id of this boot is read: tests play a reboot with it.
     #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
     pub(crate) boot_id_file: PathBuf,
+}
+
+/// As it is written: it may be passed on.
+fn a_handler(text: &str) -> Result<String, gantry_shim::handler::Error> {
+    gantry_shim::handler::parse(text).map(|_| text.to_owned())
 }
 
 #[derive(Debug, Args)]

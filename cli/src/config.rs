@@ -63,6 +63,11 @@ fn flags(text: &str, file: &Path) -> Result<Vec<String>> {
             (ArgAction::SetTrue, toml::Value::Boolean(true)) => flags.push(format!("--{long}")),
             (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
             (ArgAction::SetTrue, _) => bail!("{}: {key}: expected true or false", file.display()),
+            (ArgAction::Append, toml::Value::Table(entries)) => {
+                for (name, entry) in entries {
+                    flags.push(format!("--{long}={}", entry_of(&name, entry, &key, file)?));
+                }
+            }
             (ArgAction::Append, toml::Value::Array(values)) => {
                 for value in values {
                     flags.push(format!("--{long}={}", plain(value, &key, file)?));
@@ -72,6 +77,21 @@ fn flags(text: &str, file: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(flags)
+}
+
+/// A table's entry as its flag has it: `[handlers.NAME]` with keys is `NAME:key=value,…`.
+fn entry_of(name: &str, entry: toml::Value, key: &str, file: &Path) -> Result<String> {
+    let toml::Value::Table(entry) = entry else {
+        bail!("{}: {key}.{name}: expected a table, as in [{key}.{name}]", file.display());
+    };
+    let of = |(inner, value): (String, toml::Value)| {
+        let value = plain(value, &format!("{key}.{name}.{inner}"), file)?;
+        if value.contains(',') {
+            bail!("{}: {key}.{name}.{inner}: a comma can't stand here", file.display());
+        }
+        Ok(format!("{inner}={value}"))
+    };
+    Ok(format!("{name}:{}", entry.into_iter().map(of).collect::<Result<Vec<_>>>()?.join(",")))
 }
 
 fn plain(value: toml::Value, key: &str, file: &Path) -> Result<String> {
@@ -144,6 +164,19 @@ mod tests {
             panic!("not a runtime");
         };
         assert_eq!(args.flags.pinned_images, ["a:1", "b", "c", "d"]);
+        let text =
+            "[handlers.runc]\ntype = \"oci\"\npath = \"/usr/sbin/runc\"\n[handlers.own]\ntype = \"gantry\"\n";
+        let Command::Runtime(args) = with(text, &["--handlers=x:type=gantry"]).unwrap().command else {
+            panic!("not a runtime");
+        };
+        let mut handlers = args.flags.handlers.clone();
+        handlers.sort();
+        assert_eq!(handlers.len(), 3, "{handlers:?}");
+        assert_eq!((handlers[0].as_str(), handlers[2].as_str()), ("own:type=gantry", "x:type=gantry"));
+        assert!(
+            handlers[1].contains("path=/usr/sbin/runc") && handlers[1].contains("type=oci"),
+            "{handlers:?}"
+        );
     }
 
     #[test]
@@ -154,6 +187,9 @@ mod tests {
             ("config = \"/x\" # no", vec!["unknown key \"config\""]),
             ("[root]\na = 1     # no", vec!["root: expected a string"]),
             ("pinned_images = [[1]] # no", vec!["pinned_images: expected a string"]),
+            ("[handlers]\na = 1    # no", vec!["handlers.a: expected a table"]),
+            ("[handlers.a]\ntype=\"oci\"", vec!["handler \"a\": path is missing"]),
+            ("[handlers.a]\ntype=\"oci\"\npath=\"/a,b\"", vec!["handlers.a.path: a comma"]),
             ("socket = \"tcp://x\"  # no", vec!["unix:///"]),
             ("root = ", vec![".toml"]),
         ] {

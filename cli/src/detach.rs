@@ -153,6 +153,8 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         pinned_images: _,
         programs_dir,
         unset_seccomp_profile: _,
+        // Their paths are absolute.
+        handlers: _,
         cdi_spec_dirs,
         enable_cdi: _,
         disable_apparmor: _,

@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     let (in_process, channel) = match container_runtime_endpoint {
         Some(endpoint) => (None, cri::connect(&endpoint).await?),
         None => {
-            let (runtime, channel) = InProcess::start(runtime::standalone_config(flags)).await?;
+            let (runtime, channel) = InProcess::start(runtime::standalone_config(flags)?).await?;
             (Some(runtime), channel)
         }
     };

@@ -18,7 +18,7 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
     }
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    let runtime = Runtime::start(if standalone { standalone_config(flags) } else { config(flags) })
+    let runtime = Runtime::start(if standalone { standalone_config(flags) } else { config(flags) }?)
         .await
         .context("start the runtime")?;
     tracing::info!(socket = %socket.display(), "serving");
@@ -38,17 +38,23 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
 
 /// The flags as the configuration of a runtime that ends with its pods: nothing else needs to be
 /// installed, a network neither.
-pub(crate) fn standalone_config(flags: RuntimeFlags) -> Config {
+///
+/// # Errors
+/// As `config`.
+pub(crate) fn standalone_config(flags: RuntimeFlags) -> Result<Config> {
     let mut flags = flags;
     // A runtime of one's own pulls as oneself; one that serves others' pods must be told to.
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let own = || home.map(|home| home.join(".docker/config.json"));
     flags.registry_auth_file = flags.registry_auth_file.or_else(own);
-    Config { default_network: true, ..config(flags) }
+    Ok(Config { default_network: true, ..config(flags)? })
 }
 
 /// The flags as the runtime's configuration.
-pub(crate) fn config(flags: RuntimeFlags) -> Config {
+///
+/// # Errors
+/// What is there twice.
+pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
     let RuntimeFlags {
         root,
         state,
@@ -65,6 +71,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         pinned_images,
         programs_dir,
         unset_seccomp_profile,
+        handlers,
         cdi_spec_dirs,
         enable_cdi,
         disable_apparmor,
@@ -72,7 +79,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         selinux_category_range,
         boot_id_file,
     } = flags;
-    Config {
+    Ok(Config {
         root,
         state,
         cni_conf_dir,
@@ -89,10 +96,11 @@ pub(crate) fn config(flags: RuntimeFlags) -> Config {
         pinned_images,
         default_network: false,
         unset_seccomp_profile,
+        handlers: gantry_shim::handler::all(handlers.iter().map(String::as_str))?,
         cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
         disable_apparmor,
         enable_selinux,
         selinux_category_range,
         boot_id_file,
-    }
+    })
 }

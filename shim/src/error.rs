@@ -78,6 +78,22 @@ pub enum Error {
     /// What was tried at the start and failed.
     #[error("pods can't have a user namespace of their own on this node: {0}")]
     NoUserNamespaces(String),
+    /// The program of a handler of type oci.
+    #[error("runtime handler {name:?}: its program {path} can't be run: install it, or mend the handler's path", path = .path.display())]
+    Handler {
+        name: String,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "runtime handler {0:?} has no user namespaces: leave hostUsers unset, or use another runtime class"
+    )]
+    HandlerUsers(String),
+    #[error(
+        "variable {0:?} is not UTF-8, which an OCI runtime can't be told: use the default runtime handler"
+    )]
+    HandlerEnv(String),
     #[error("image {0:?} is not on this node: pull it first")]
     NoImage(String),
     #[error("sandbox {0} is not ready")]
@@ -178,11 +194,14 @@ impl Error {
             | Self::Reference(_)
             | Self::BadStreams(_)
             | Self::ImageMount(_)
+            | Self::HandlerEnv(_)
             | Self::Auth(_) => Code::InvalidArgument,
             Self::Name(_) => Code::AlreadyExists,
             Self::SandboxNotReady(_)
             | Self::WrongState { .. }
             | Self::Target(_)
+            | Self::Handler { .. }
+            | Self::HandlerUsers(_)
             | Self::NoUserNamespaces(_) => Code::FailedPrecondition,
             Self::Monitor(monitor_client::Error::Gone { .. }) => Code::Unavailable,
             Self::Monitor(monitor_client::Error::Stuck { .. }) => Code::DeadlineExceeded,

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::container;
 use crate::error::Error;
+use crate::handler::plan;
 use crate::monitor_client::{self, MonitorClient, Told};
 use crate::node::{Node, new_id};
 use crate::spec;
@@ -141,10 +142,15 @@ async fn prepare(
         return Err(spec::Error::Missing("cmd").into());
     }
     let owned = container.clone();
-    // The container's own start: an exec is as confined as it.
-    let process = tokio::task::spawn_blocking(move || container::planned(&owned)).await??;
     let streams = |source: io::Error| Error::Streams("make the streams of the exec", source);
     let Wanted { cmd, tty, stdin, stdout, stderr } = wanted;
+    let job = move || {
+        // The container's own start: an exec is as confined as it.
+        let mut process = in_container(container::planned(&owned)?, cmd, tty);
+        plan::executed(&mut process, tty)?;
+        Ok::<_, Error>(process)
+    };
+    let process = tokio::task::spawn_blocking(job).await??;
     let mut prepared = Prepared {
         id: id.clone(),
         sandbox: container.sandbox_id.clone(),
@@ -152,7 +158,7 @@ async fn prepare(
         request: monitor::Exec {
             id,
             container_id: container.id.clone(),
-            process: Some(in_container(process, cmd, tty)),
+            process: Some(process),
             tty,
             stdin: stdin && !tty,
             stdout: stdout && !tty,

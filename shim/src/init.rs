@@ -7,6 +7,7 @@ pub mod container;
 mod dev;
 mod edits;
 pub mod exec;
+pub mod external;
 pub mod hooks;
 mod identity;
 mod images;

@@ -37,6 +37,8 @@ mod feed;
 #[cfg(all(any(test, fuzzing), feature = "runtime"))]
 pub mod fuzzing;
 #[cfg(feature = "runtime")]
+pub mod handler;
+#[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]
 mod metrics;

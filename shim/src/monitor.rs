@@ -12,9 +12,11 @@ mod children;
 mod connection;
 mod event_loop;
 mod exec;
+mod external;
 mod log;
 mod report;
 mod spawn;
+mod strays;
 
 pub use event_loop::run;
 pub use spawn::start_time_ticks;

@@ -150,6 +150,10 @@ fn needs(op: &request::Op) -> (&'static str, u32) {
     match op {
         request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
         request::Op::MakeUsers(_) => ("a user namespace", 3),
+        request::Op::StartContainer(start) if start.external.is_some() => ("an OCI runtime", 3),
+        request::Op::Exec(exec) if exec.process.as_ref().is_some_and(|own| own.external.is_some()) => {
+            ("an OCI runtime", 3)
+        }
         request::Op::StartContainer(start) if start.users.is_some() => ("a user namespace", 3),
         request::Op::StartContainer(start) if start.mounts.iter().any(|mount| mount.users.is_some()) => {
             ("a mount with mapped owners", 3)

@@ -1,6 +1,7 @@
 //! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
 //! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -21,14 +22,16 @@ use tonic::transport::server::Router;
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::cri::Service;
+use crate::handler::{Features, Handler, Handlers};
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
 use crate::seccomp::Wanted;
 use crate::selinux::Selinux;
 use crate::spec::profiles;
 use crate::store::Store;
+use crate::store::record::OciProgram;
 use crate::usage::walker::Walker;
-use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
+use crate::{cdi, cgroup, events, handler, image, probe, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -67,6 +70,8 @@ pub struct Config {
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
     pub unset_seccomp_profile: String,
+    /// What pods may name as their runtime, besides the default one.
+    pub handlers: Handlers,
     /// Devices by name.
     pub cdi: cdi::Config,
     /// No AppArmor profiles, whatever the node has.
@@ -80,10 +85,21 @@ pub struct Config {
 }
 
 impl Config {
-    /// The profile behind `unset_seccomp_profile`, which `validate` has checked.
-    pub(crate) fn unset_seccomp(&self) -> Wanted {
-        profiles::named("unset_seccomp_profile", &self.unset_seccomp_profile)
+    /// The profile behind `unset_seccomp_profile`, which `validate` has checked, for pods of a handler.
+    pub(crate) fn unset_seccomp(&self, handler: &str) -> Wanted {
+        let own = match self.handlers.get(handler) {
+            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.as_ref(),
+            _ => None,
+        };
+        profiles::named("unset_seccomp_profile", own.unwrap_or(&self.unset_seccomp_profile))
             .unwrap_or(Wanted::RuntimeDefault)
+    }
+
+    /// The program behind a handler of that type.
+    pub(crate) fn oci(&self, handler: &str) -> Option<OciProgram> {
+        let Some(Handler::Oci { path, root }) = self.handlers.get(handler) else { return None };
+        let own = || self.state.join("handlers").join(handler);
+        Some(OciProgram { program: path.clone(), root: root.clone().unwrap_or_else(own) })
     }
 }
 
@@ -106,6 +122,7 @@ impl Default for Config {
             pinned_images: Vec::new(),
             default_network: false,
             unset_seccomp_profile: String::new(),
+            handlers: Handlers::new(),
             cdi: cdi::Config::default(),
             disable_apparmor: false,
             enable_selinux: false,
@@ -186,7 +203,8 @@ impl Runtime {
     /// # Errors
     /// Whatever keeps the node from being whole; nothing is served then.
     pub async fn start(config: Config) -> Result<Self, Error> {
-        let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
+        let features = handler::features(&config.handlers).await;
+        let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config, features)).await??;
         let node = Arc::new(node);
         recover::run(&node).await?;
         let owned = node.clone();
@@ -272,7 +290,7 @@ impl Runtime {
 
 type Prepared = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
 
-fn prepare(config: Config) -> Result<Prepared, Error> {
+fn prepare(config: Config, features: BTreeMap<String, Features>) -> Result<Prepared, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -293,6 +311,13 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
     {
         folder(&path)?;
+    }
+    for name in config.handlers.keys() {
+        if let Some(Handler::Oci { root: None, .. }) = config.handlers.get(name)
+            && let Some(oci) = config.oci(name)
+        {
+            folder(&oci.root)?;
+        }
     }
     let programs = match &config.programs_dir {
         Some(folder) => Programs::load(folder)?,
@@ -330,6 +355,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         programs,
         boot_id,
         user_namespaces,
+        features,
         first_start_of_boot,
         walker,
         feed: crate::feed::Feed::default(),
@@ -339,8 +365,13 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
 }
 
 fn validate(config: &Config) -> Result<(), Error> {
-    profiles::named("unset_seccomp_profile", &config.unset_seccomp_profile)
-        .map_err(crate::error::Error::from)?;
+    let of_handlers = config.handlers.values().filter_map(|handler| match handler {
+        Handler::Gantry { unset_seccomp_profile } => unset_seccomp_profile.as_ref(),
+        Handler::Oci { .. } => None,
+    });
+    for profile in of_handlers.chain([&config.unset_seccomp_profile]) {
+        profiles::named("unset_seccomp_profile", profile).map_err(crate::error::Error::from)?;
+    }
     for name in &config.pinned_images {
         image::Reference::parse(name).map_err(crate::error::Error::from)?;
     }

@@ -70,14 +70,30 @@ pub enum Error {
 /// # Errors
 /// A Localhost profile that can't be read or compiled.
 pub(crate) fn filter(wanted: &Wanted, capabilities: u64) -> Result<Filter, Error> {
+    let Some((profile, path)) = profile(wanted)? else { return Ok(Filter::default()) };
+    let wrap = |source| Error::Profile { path: path.to_owned(), source };
+    let policy = profile.policy(capabilities).map_err(wrap)?;
+    Ok(Filter { program: bpf::compile(&policy).map_err(wrap)?, flags: policy.flags })
+}
+
+/// The same as JSON of the OCI runtime specification; empty for none.
+///
+/// # Errors
+/// As `filter`.
+pub(crate) fn oci(wanted: &Wanted, capabilities: u64) -> Result<Vec<u8>, Error> {
+    let Some((profile, path)) = profile(wanted)? else { return Ok(Vec::new()) };
+    let wrap = |source| Error::Profile { path: path.to_owned(), source };
+    Ok(profile.oci(capabilities).map_err(wrap)?.to_string().into_bytes())
+}
+
+fn profile(wanted: &Wanted) -> Result<Option<(Profile, &Path)>, Error> {
     let (text, path) = match wanted {
-        Wanted::Unconfined => return Ok(Filter::default()),
+        Wanted::Unconfined => return Ok(None),
         Wanted::RuntimeDefault => (DEFAULT.to_owned(), Path::new("runtime/default")),
         Wanted::Localhost(path) => (read(path)?, path.as_path()),
     };
     let wrap = |source| Error::Profile { path: path.to_owned(), source };
-    let policy = Profile::parse(&text).and_then(|profile| profile.policy(capabilities)).map_err(wrap)?;
-    Ok(Filter { program: bpf::compile(&policy).map_err(wrap)?, flags: policy.flags })
+    Ok(Some((Profile::parse(&text).map_err(wrap)?, path)))
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -59,21 +59,6 @@ pub enum Error {
 /// Field of every call that names an image.
 pub(crate) const IMAGE_HANDLER: &str = "image.runtime_handler";
 
-/// The one handler is the default one, which has no name.
-///
-/// # Errors
-/// Any name.
-pub(crate) fn handler(field: &'static str, name: &str) -> Result<(), Error> {
-    if name.is_empty() {
-        return Ok(());
-    }
-    Err(Error::Invalid {
-        field,
-        value: name.to_owned(),
-        expected: "this runtime has the default handler only; leave it empty",
-    })
-}
-
 /// Refuses `field` when the caller set it.
 fn unsupported(set: bool, field: &'static str) -> Result<(), Error> {
     if set { Err(Error::Unsupported { field }) } else { Ok(()) }

@@ -119,6 +119,8 @@ const PURE: &[&str] = &[
     "shim/src/cdi/mount.rs",
     "shim/src/cdi/name.rs",
     "shim/src/cdi/version.rs",
+    "shim/src/handler/document.rs",
+    "shim/src/monitor/strays.rs",
     "shim/src/seccomp/bpf.rs",
     "shim/src/seccomp/syscalls.rs",
     "shim/src/spec/apparmor.rs",

@@ -37,6 +37,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         pinned_images,
         programs_dir,
         unset_seccomp_profile,
+        handlers,
         cdi_spec_dirs,
         enable_cdi,
         disable_apparmor,
@@ -62,6 +63,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         flag("selinux-category-range", selinux_category_range.to_string()),
     ]);
     words.extend(cdi_spec_dirs.iter().map(|folder| flag("cdi-spec-dirs", folder)));
+    words.extend(handlers.iter().map(|handler| flag("handlers", handler)));
     words.extend(disable_apparmor.then(|| OsString::from("--disable-apparmor")));
     words.extend(enable_selinux.then(|| OsString::from("--enable-selinux")));
     words.extend(systemd_cgroup.then(|| OsString::from("--systemd-cgroup")));

@@ -18,6 +18,7 @@ use crate::cdi;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
+use crate::handler::plan;
 use crate::image::{Image, Reference};
 use crate::node::{Node, new_id};
 use crate::sandbox::HOST_FILES;
@@ -49,7 +50,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     target::resolve(&node.store, &mut config, &sandbox.id)?;
-    spec::container::check(&config, &node.config.unset_seccomp())?;
+    let unset_seccomp = node.config.unset_seccomp(&sandbox.record().runtime_handler);
+    spec::container::check(&config, &node.config.handlers, &unset_seccomp)?;
     // A source that never answers must not keep the pod from being stopped.
     let sources = sources::resolve(&config.mounts).await?;
     let _operation = sandbox.operation.lock().await;
@@ -130,7 +132,8 @@ fn make(
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
     let image = &pinned.image;
-    let checked = spec::container::check(config, &node.config.unset_seccomp())?;
+    let unset_seccomp = node.config.unset_seccomp(&sandbox.runtime_handler);
+    let checked = spec::container::check(config, &node.config.handlers, &unset_seccomp)?;
     let names = cdi::wanted(config, node.config.cdi.enabled)?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
@@ -174,6 +177,7 @@ fn make(
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     spec::userns::check_hooks(&start)?;
     bundle::write(&mut start, config, sandbox, folder)?;
+    plan::created(&mut start, sandbox, &checked.seccomp, &folder.join(bundle::FOLDER))?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
     failpoint!("create.planned"?);

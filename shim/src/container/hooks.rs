@@ -43,6 +43,10 @@ pub(crate) fn poststop(container: &Arc<Container>) {
         return;
     }
     let ran = planned(container).map_err(|error| chain(&error)).and_then(|start| {
+        if start.external.is_some() {
+            // They have been run by the OCI runtime that made the container.
+            return Ok(());
+        }
         let state = State { id: &container.id, status: "stopped", pid: 0 };
         let told = start.hooks.unwrap_or_default();
         hooks::run(&told, HookStage::HookPoststop, state, &hooks::default_env(), None)

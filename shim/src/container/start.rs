@@ -13,6 +13,7 @@ use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
 use crate::events;
 use crate::feed;
+use crate::handler::plan;
 use crate::node::Node;
 use crate::recover;
 use crate::spec::container::resources;
@@ -55,12 +56,10 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
         };
         failpoint!("start.cgroup"?);
-        if !start.pid_target.is_empty() {
-            // It may have ended since create looked.
-            target::check(&node.store, &start.pid_target, &sandbox.id)?;
-        }
+        let start = told(&node, &sandbox, &container, start).await?;
         let _stage = container.spans.stage("clone");
-        let hooks = start.hooks.clone();
+        // An OCI runtime runs them itself.
+        let hooks = start.hooks.clone().filter(|_| start.external.is_none());
         let start = client.start(request::Op::StartContainer(start));
         let Ok(started) = tokio::time::timeout(SET_UP, start).await else {
             return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
@@ -73,6 +72,23 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
         Ok(started) => begun(&node, &sandbox, &container, &started).await,
         Err(error) => Err(fail(&node, &container, &error).await),
     }
+}
+
+/// The start with what has to be said of the moment: another container may have ended since create looked.
+async fn told(
+    node: &Arc<Node>,
+    sandbox: &Sandbox,
+    container: &Container,
+    mut start: StartContainer,
+) -> Result<StartContainer, Error> {
+    let mut target = None;
+    if !start.pid_target.is_empty() {
+        let id = target::check(&node.store, &start.pid_target, &sandbox.id)?;
+        target = node.store.container(&id)?.record().started.map(|started| started.process.pid);
+    }
+    let (sandbox, container) = (sandbox.record(), container.record());
+    let job = move || plan::started(&mut start, &sandbox, &container, target).map(|()| start);
+    tokio::task::spawn_blocking(job).await?
 }
 
 /// Takes note of a container whose program runs.
@@ -140,6 +156,7 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
     if container.set_state(ContainerState::Exited(start_error(&failure))) {
         feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
     }
+    super::stop::forget(container).await;
     let (layout, owned) = (node.layout.clone(), container.clone());
     let removed = tokio::task::spawn_blocking(move || {
         // Which ends a program that runs, too: its poststart hooks may have said no.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gantry_proto::monitor::StartContainer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::hooks;
@@ -14,6 +15,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::events;
 use crate::feed;
+use crate::handler::program;
 use crate::node::Node;
 use crate::store::{Container, ContainerState};
 use crate::sys;
@@ -95,6 +97,17 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
     }
 }
 
+/// Has the OCI runtime that has made the container, where one has, forget it. What it says changes nothing any
+/// more: it is logged, and what is left of it goes with the cgroup and the folder.
+pub(super) async fn forget(container: &Arc<Container>) {
+    let owned = container.clone();
+    let planned = tokio::task::spawn_blocking(move || super::planned(&owned)).await;
+    let Ok(Ok(StartContainer { external: Some(external), .. })) = planned else { return };
+    if let Err(error) = program::delete(&external, &container.id).await {
+        tracing::warn!(container = container.id, program = external.program, "{error}");
+    }
+}
+
 /// Removes the container and all it wrote, killing it first if it runs.
 ///
 /// # Errors
@@ -106,6 +119,7 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
         return Ok(());
     }
     kill(container).await?;
+    forget(container).await;
     let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
         Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;

@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status};
 use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached, show};
 use crate::error::Error;
+use crate::handler::{self, Handlers};
 use crate::image::{Auth, Image, Images, Reference, Usage};
 use crate::node::Node;
 use crate::spec;
@@ -34,7 +35,7 @@ fn credentials(from: cri::AuthConfig) -> Auth {
 /// All images, or the one that the filter names.
 fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
     let images = &node.images;
-    let name = named(filter.and_then(|filter| filter.image))?;
+    let name = named(&node.config.handlers, filter.and_then(|filter| filter.image))?;
     let found = match name.is_empty() {
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
@@ -42,9 +43,9 @@ fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>
     Ok(found.iter().map(|image| listed(image, &node.config.pinned_images)).collect())
 }
 
-fn named(image: Option<cri::ImageSpec>) -> Result<String, Status> {
+fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Status> {
     let image = image.unwrap_or_default();
-    spec::handler(spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
+    handler::of(known, spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
     Ok(image.image)
 }
 
@@ -68,12 +69,16 @@ impl ImageService for Service {
         request: Request<cri::ImageStatusRequest>,
     ) -> Answer<cri::ImageStatusResponse> {
         let request = request.into_inner();
-        Ok(Response::new(status(&self.node, &named(request.image)?, request.verbose)))
+        Ok(Response::new(status(
+            &self.node,
+            &named(&self.node.config.handlers, request.image)?,
+            request.verbose,
+        )))
     }
 
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
         let request = request.into_inner();
-        let (node, name) = (self.node.clone(), named(request.image)?);
+        let (node, name) = (self.node.clone(), named(&self.node.config.handlers, request.image)?);
         let auth = request.auth.map(credentials);
         let image = detached(async move {
             let reference = Reference::parse(&name).map_err(Error::from)?;
@@ -89,7 +94,8 @@ impl ImageService for Service {
         &self,
         request: Request<cri::RemoveImageRequest>,
     ) -> Answer<cri::RemoveImageResponse> {
-        let (node, name) = (self.node.clone(), named(request.into_inner().image)?);
+        let (node, name) =
+            (self.node.clone(), named(&self.node.config.handlers, request.into_inner().image)?);
         let removed =
             detached(
                 async move { Ok(tokio::task::spawn_blocking(move || node.images.remove(&name)).await??) },
@@ -207,10 +213,10 @@ mod tests {
     #[test]
     fn an_image_of_an_unknown_handler_is_refused_by_name() {
         let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
-        let error = named(Some(image)).unwrap_err();
+        let error = named(&Handlers::new(), Some(image)).unwrap_err();
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().contains("image.runtime_handler: \"kata\""), "{error:?}");
-        assert_eq!(named(None).unwrap(), "");
+        assert_eq!(named(&Handlers::new(), None).unwrap(), "");
     }
 
     #[test]

@@ -66,18 +66,31 @@ pub(super) fn status(
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus { conditions: vec![runtime, network] }),
         info,
-        runtime_handlers: vec![cri::RuntimeHandler {
-            name: String::new(),
-            features: Some(cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: true,
-                user_namespaces: node.user_namespaces.is_ok(),
-            }),
-        }],
+        runtime_handlers: handlers(node),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
             user_namespaces_host_network: node.user_namespaces.is_ok(),
         }),
     }
+}
+
+/// The default one first.
+fn handlers(node: &Node) -> Vec<cri::RuntimeHandler> {
+    let own = cri::RuntimeHandlerFeatures {
+        recursive_read_only_mounts: true,
+        user_namespaces: node.user_namespaces.is_ok(),
+    };
+    let named = node.config.handlers.keys().map(|name| {
+        let features = match node.features.get(name) {
+            Some(told) => cri::RuntimeHandlerFeatures {
+                recursive_read_only_mounts: told.recursive_read_only_mounts,
+                user_namespaces: false,
+            },
+            None => own,
+        };
+        cri::RuntimeHandler { name: name.clone(), features: Some(features) }
+    });
+    std::iter::once(cri::RuntimeHandler { name: String::new(), features: Some(own) }).chain(named).collect()
 }
 
 pub(crate) fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {

@@ -169,7 +169,7 @@ fn build_root(
 
 /// The pod's /dev/shm lives in pause's mount namespace only. A mount can be copied from inside its
 /// own namespace alone, so the child goes there and comes back.
-fn shared_memory(start: &StartContainer, joined: &Joined<'_>) -> Result<OwnedFd, StepError> {
+pub(super) fn shared_memory(start: &StartContainer, joined: &Joined<'_>) -> Result<OwnedFd, StepError> {
     if start.ipc() == NamespaceMode::Host {
         return mounts::copy_tree("/dev/shm", false);
     }

@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::log::{Lines, LogFile, Source};
 use super::report::Report;
+use super::strays::Strays;
 use crate::exit::ExitRecord;
 
 /// ```text
@@ -71,6 +72,9 @@ pub(super) struct Child {
     oom_kills_before: u64,
 }
 
+/// Of an end that nobody saw.
+pub(super) const UNKNOWN: i32 = 255;
+
 /// A reaped process.
 #[derive(Debug)]
 pub(super) struct Ended {
@@ -85,7 +89,7 @@ pub(super) fn reap_one() -> Option<Ended> {
     let code = match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => code,
         (None, Some(signal)) => 128 + signal,
-        (None, None) => 255,
+        (None, None) => UNKNOWN,
     };
     Some(Ended { pid: pid.as_raw_nonzero().get(), code })
 }
@@ -115,11 +119,12 @@ impl Child {
     }
 
     /// Takes the process that went on with the set-up for the child.
-    pub(super) fn follow_move(&mut self) {
-        let Phase::Starting { report, .. } = &self.phase else { return };
+    pub(super) fn follow_move(&mut self, strays: &mut Strays) {
+        let Phase::Starting { report, ended, .. } = &mut self.phase else { return };
         let moved = report.moved_to().filter(|pid| *pid != self.pid).and_then(Pid::from_raw);
         let Some(pid) = moved else { return };
         self.pid = pid.as_raw_nonzero().get();
+        *ended = ended.or_else(|| strays.claim(self.pid));
         // One that has been reaped by now has neither; its end is about to be told.
         self.pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         self.start_time_ticks = super::spawn::start_time_ticks(self.pid).unwrap_or(0);

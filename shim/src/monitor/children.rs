@@ -11,6 +11,7 @@ use gantry_proto::monitor::{
 
 use super::child::{self, Child, Input, Output, Phase};
 use super::event_loop::{Monitor, Watched, failure};
+use super::exec::Exec;
 use super::log::{Lines, LogFile, Source};
 use super::report::Report;
 use super::spawn::{self, Ends, Namespaces, Spawned};
@@ -144,7 +145,7 @@ impl Monitor {
         };
         let more = report.read();
         if let Some(child) = self.children.get_mut(id) {
-            child.follow_move();
+            child.follow_move(&mut self.strays);
         }
         if !more {
             self.started_or_not(id);
@@ -157,9 +158,14 @@ impl Monitor {
         for child in self.children.values_mut() {
             if let Phase::Starting { report, .. } = &mut child.phase {
                 report.read_pending();
-                child.follow_move();
+                child.follow_move(&mut self.strays);
             }
         }
+    }
+
+    fn is_starting(&self) -> bool {
+        let starting = |child: &Child| matches!(child.phase, Phase::Starting { .. });
+        self.children.values().any(starting) || self.execs.values().any(Exec::is_starting)
     }
 
     fn started_or_not(&mut self, id: &str) {
@@ -259,8 +265,12 @@ impl Monitor {
                 self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());
             match id {
                 Some(id) => self.ended(&id, status.code, child::unix_nanos()),
-                None => self.exec_ended(&status),
+                None if self.exec_ended(&status) => {}
+                None => self.strays.keep(status, child::unix_nanos()),
             }
+        }
+        if !self.is_starting() {
+            self.strays.forget();
         }
     }
 

@@ -21,6 +21,7 @@ use super::child::{Child, complain};
 use super::connection::Connection;
 use super::exec::Exec;
 use super::spawn::Namespaces;
+use super::strays::Strays;
 use super::{Error, Options};
 use crate::init::users::{self, Held};
 use crate::init::{Step, StepError, refuse};
@@ -52,6 +53,8 @@ pub(super) struct Monitor {
     pub(super) children: BTreeMap<String, Child>,
     pub(super) execs: BTreeMap<String, Exec>,
     pub(super) sinks: BTreeMap<u64, Sink>,
+    /// Who has ended as nobody's while something was starting, and when.
+    pub(super) strays: Strays,
     pub(super) sandbox: Option<(StartSandbox, Option<Namespaces>)>,
     /// The sandbox's user namespace until pause is in it.
     pub(super) users: Option<Held>,
@@ -121,6 +124,7 @@ impl Monitor {
             children: BTreeMap::new(),
             execs: BTreeMap::new(),
             sinks: BTreeMap::new(),
+            strays: Strays::default(),
             sandbox: None,
             users: None,
             deaf_until: None,

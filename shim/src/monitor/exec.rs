@@ -13,6 +13,7 @@ use super::children::SET_UP;
 use super::event_loop::{Monitor, Watched};
 use super::report::Report;
 use super::spawn;
+use super::strays::Strays;
 use crate::init::{Step, StepError, refuse};
 
 /// ```text
@@ -37,10 +38,30 @@ pub(super) struct Exec {
     start_time_ticks: u64,
     /// Who asked.
     connection: u64,
+    /// Begun by an OCI runtime: another process goes on in its place, and the report is the monitor's own kind's.
+    external: bool,
     state: State,
 }
 
 impl Exec {
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.state, State::Starting { .. })
+    }
+
+    /// Takes the process that an OCI runtime has left for the exec.
+    fn follow_move(&mut self, strays: &mut Strays) {
+        let State::Starting { report, ended, .. } = &mut self.state else { return };
+        let moved = report.moved_to().filter(|pid| self.external && *pid != self.pid);
+        let Some(pid) = moved else { return };
+        self.pid = pid;
+        *ended = ended.or_else(|| strays.claim(pid).map(|(code, _)| code));
+        self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
+        if self.start_time_ticks == 0 && ended.is_none() {
+            // Reaped, and forgotten among too many.
+            *ended = Some(child::UNKNOWN);
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Starting { deadline, .. } => Some(deadline),
@@ -83,6 +104,7 @@ impl Monitor {
             pid: spawned.pid,
             start_time_ticks: spawned.start_time_ticks,
             connection: reply_to.0,
+            external: process.external.is_some(),
             state: State::Starting { report, request: reply_to.1, ended: None, deadline },
         };
         self.execs.insert(request.id.clone(), exec);
@@ -92,7 +114,9 @@ impl Monitor {
     pub(super) fn read_exec_report(&mut self, id: &str) {
         let Some(exec) = self.execs.get_mut(id) else { return };
         let State::Starting { report, .. } = &mut exec.state else { return };
-        if report.read() {
+        let more = report.read();
+        exec.follow_move(&mut self.strays);
+        if more {
             return;
         }
         let State::Starting { report, request, ended, .. } =
@@ -124,15 +148,22 @@ impl Monitor {
         self.reply(connection, request, reply::Result::Failure(why));
     }
 
-    /// A process that was reaped and is no container's: an exec, or a stray.
-    pub(super) fn exec_ended(&mut self, process: &Ended) {
+    /// Whether a process that was reaped, and is no container's, was an exec's: it may be a stray.
+    pub(super) fn exec_ended(&mut self, process: &Ended) -> bool {
+        for exec in self.execs.values_mut().filter(|exec| exec.external) {
+            if let State::Starting { report, .. } = &mut exec.state {
+                report.read_pending();
+            }
+            exec.follow_move(&mut self.strays);
+        }
         let found = self.execs.iter_mut().find(|(_, exec)| exec.pid == process.pid);
-        let Some((id, exec)) = found else { return };
+        let Some((id, exec)) = found else { return false };
         let id = id.clone();
         match &mut exec.state {
             State::Starting { ended, .. } => *ended = Some(process.code),
             State::Running => self.tell_exec_end(&id, process.code),
         }
+        true
     }
 
     fn tell_exec_end(&mut self, id: &str, exit_code: i32) {

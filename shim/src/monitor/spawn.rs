@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 use rustix::thread::LinkNameSpaceType;
 
+use super::external;
 use super::report::{end_with, noting};
 use crate::init::console::Terminal;
 use crate::init::container::Joined;
@@ -56,11 +57,11 @@ pub(super) struct Namespaces {
     net: Option<OwnedFd>,
     ipc: Option<OwnedFd>,
     uts: Option<OwnedFd>,
-    mnt: OwnedFd,
+    pub(super) mnt: OwnedFd,
     /// Pause's, for the containers that share it; None on the host's.
     pid: Option<OwnedFd>,
     /// None: the node's.
-    users: Option<OwnedFd>,
+    pub(super) users: Option<OwnedFd>,
 }
 
 impl Namespaces {
@@ -132,6 +133,9 @@ pub(super) fn container(
     target: Option<&OwnedFd>,
     null: &OwnedFd,
 ) -> Result<Spawned, StepError> {
+    if start.external.is_some() {
+        return external::container(start, held, null);
+    }
     let mut namespaces = CLONE_NEWNS;
     if start.pid() == NamespaceMode::Private {
         namespaces |= CLONE_NEWPID;
@@ -231,24 +235,25 @@ fn crossing<'a>(
     }
 }
 
-/// The child's ends of its streams.
-enum Theirs {
-    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+/// The child's ends of its streams; the null device where there is none.
+pub(super) enum Theirs {
+    Pipes([Option<OwnedFd>; 3]),
     Terminal(OwnedFd),
 }
 
 impl Theirs {
-    fn streams<'a>(&'a self, null: &'a OwnedFd) -> Streams<'a> {
+    pub(super) fn streams<'a>(&'a self, null: &'a OwnedFd) -> Streams<'a> {
         match self {
-            Self::Pipes { stdin, stdout, stderr } => {
-                Streams::Pipes { stdin: stdin.as_ref().unwrap_or(null), stdout, stderr }
+            Self::Pipes(ends) => {
+                let [stdin, stdout, stderr] = ends.each_ref().map(|end| end.as_ref().unwrap_or(null));
+                Streams::Pipes { stdin, stdout, stderr }
             }
             Self::Terminal(socket) => Streams::Terminal(Terminal::new(socket)),
         }
     }
 }
 
-fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepError> {
+pub(super) fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepError> {
     if start.tty {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -263,7 +268,7 @@ fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepError> {
     let (child_stdin, stdin) = start.stdin.then(pipe).transpose()?.unzip();
     Ok((
         Ends::Pipes { stdin, stdout, stderr },
-        Theirs::Pipes { stdin: child_stdin, stdout: child_stdout, stderr: child_stderr },
+        Theirs::Pipes([child_stdin, Some(child_stdout), Some(child_stderr)]),
     ))
 }
 
@@ -278,8 +283,13 @@ pub(super) fn exec(
 ) -> Result<Spawned, StepError> {
     let mut descriptors = descriptors.into_iter();
     let mut next = |wanted: bool| if wanted { descriptors.next() } else { None };
-    let socket = next(request.tty);
-    let ends = [next(request.stdin), next(request.stdout), next(request.stderr)];
+    let theirs = match next(request.tty) {
+        Some(socket) => Theirs::Terminal(socket),
+        None => Theirs::Pipes([next(request.stdin), next(request.stdout), next(request.stderr)]),
+    };
+    if process.external.is_some() {
+        return external::exec(request, process, &theirs, null);
+    }
     let (pid, pidfd) = container;
     let (report, child_end) = pipe()?;
     let cloned = match clone_exec(process.cgroup.as_ref(), pidfd) {
@@ -296,11 +306,7 @@ pub(super) fn exec(
             Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
         }
         Cloned::Child => end_with(&child_end, || {
-            let [stdin, stdout, stderr] = ends.each_ref().map(|end| end.as_ref().unwrap_or(null));
-            let streams = match &socket {
-                Some(socket) => Streams::Terminal(Terminal::new(socket)),
-                None => Streams::Pipes { stdin, stdout, stderr },
-            };
+            let streams = theirs.streams(null);
             let mut kept = streams.descriptors();
             kept.extend([&child_end, container.1]);
             keep_only(&kept)?;
@@ -337,7 +343,7 @@ fn below<'a>(path: &'a str, folder: &str) -> &'a str {
 }
 
 /// The child's first act: it has copies of every pipe, socket and log of the pod.
-fn keep_only(descriptors: &[&OwnedFd]) -> Result<(), StepError> {
+pub(super) fn keep_only(descriptors: &[&OwnedFd]) -> Result<(), StepError> {
     sys::fd::close_all_but(descriptors).step(|| "close the monitor's descriptors".into())
 }
 
@@ -368,7 +374,7 @@ fn v2_folder(cgroup: Option<&CgroupTarget>) -> Result<Option<OwnedFd>, StepError
         .step(|| format!("open the cgroup {folder}"))
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), StepError> {
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), StepError> {
     rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step(|| "make a pipe".into())
 }
 

@@ -131,12 +131,8 @@ mod tests {
             uid: "u".into(),
             attempt: 0,
         };
-        SandboxSpec::new(
-            cri::PodSandboxConfig { metadata: Some(metadata), ..config },
-            "",
-            &Wanted::Unconfined,
-        )
-        .unwrap()
+        SandboxSpec::new(cri::PodSandboxConfig { metadata: Some(metadata), ..config }, &Wanted::Unconfined)
+            .unwrap()
     }
 
     #[test]

@@ -14,13 +14,14 @@ use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::container::labels;
 use crate::error::{Error, chain};
 use crate::feed;
+use crate::handler;
 use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
 use crate::spec::selinux::Wanted;
 use crate::store::names::{Claim, Taken, fingerprint};
-use crate::store::record::{self, Process, SandboxRecord, VERSION};
+use crate::store::record::{self, OciProgram, Process, SandboxRecord, VERSION};
 use crate::store::{Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 
@@ -40,7 +41,10 @@ const KIND: &str = "sandbox";
 pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> Result<String, Error> {
     let asked = fingerprint(&request);
     let config = request.config.unwrap_or_default();
-    let spec = SandboxSpec::new(config, &request.runtime_handler, &node.config.unset_seccomp())?;
+    let named = request.runtime_handler;
+    handler::of(&node.config.handlers, "runtime_handler", &named)?;
+    let spec = SandboxSpec::new(config, &node.config.unset_seccomp(&named))?;
+    let oci = oci_runtime(&node, &named, &spec).await?;
     if let (Some(_), Err(why)) = (&spec.users, &node.user_namespaces) {
         return Err(Error::NoUserNamespaces(why.clone()));
     }
@@ -53,7 +57,7 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
         Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
     };
     let folder = node.sandbox_folder(&id);
-    let record = new_record(&node, &id, &spec, asked)?;
+    let record = SandboxRecord { runtime_handler: named, oci, ..new_record(&node, &id, &spec, asked)? };
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
     failpoint!("run.named");
@@ -73,6 +77,17 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
             }
         }),
     }
+}
+
+/// The program that will make the sandbox's containers, where its handler has one.
+async fn oci_runtime(node: &Node, handler: &str, spec: &SandboxSpec) -> Result<Option<OciProgram>, Error> {
+    let Some(oci) = node.config.oci(handler) else { return Ok(None) };
+    let (name, program) = (handler.to_owned(), oci.program.clone());
+    tokio::task::spawn_blocking(move || handler::program::check(&name, &program)).await??;
+    if spec.users.is_some() {
+        return Err(Error::HandlerUsers(handler.to_owned()));
+    }
+    Ok(Some(oci))
 }
 
 fn is_ready(node: &Node, id: &str) -> bool {
@@ -95,6 +110,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> Res
         log_directory: spec.log_directory.clone(),
         hostname: hostname(spec),
         runtime_handler: String::new(),
+        oci: None,
         request,
         namespaces: spec.modes,
         users: spec.users.as_ref().and_then(record::Users::new),

@@ -3,6 +3,8 @@
 //! container: a list of rules for each ABI. PURE but for
 //! the release of the running kernel. Called by `seccomp`.
 
+mod oci;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -255,12 +257,11 @@ impl Profile {
             .map(|abi| Section { abi, calls: BTreeMap::new(), newest: None })
             .collect();
         for call in &self.syscalls {
-            let included = call.includes.as_ref().is_none_or(|condition| condition.holds(held));
-            let excluded = call.excludes.as_ref().is_some_and(|condition| condition.touches(held));
+            let is_meant = call.is_meant(held);
             let meets = action(&call.action, call.errno_ret)?;
             for name in call.names.iter().chain(&call.name) {
                 let rules = call.rules(name, meets)?;
-                if included && !excluded {
+                if is_meant {
                     sections.iter_mut().for_each(|section| section.add(name, &rules, default));
                 }
             }

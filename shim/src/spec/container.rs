@@ -8,6 +8,7 @@ use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartCont
 
 use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, userns};
 use crate::cgroup::Resources;
+use crate::handler::{self, Handlers};
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::SandboxRecord;
@@ -22,13 +23,18 @@ pub(crate) struct Checked {
     pub seccomp: Wanted,
 }
 
-/// Refuses what is not honoured yet. `unset_seccomp` is the profile of containers that name none.
+/// Refuses what is not honoured yet. `handlers` may be named with images, which are the same for all of them;
+/// `unset_seccomp` is the profile of containers that name none.
 ///
 /// # Errors
 /// The field, by name.
-pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Result<Checked, Error> {
-    let handler = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
-    super::handler(IMAGE_HANDLER, handler)?;
+pub(crate) fn check(
+    config: &cri::ContainerConfig,
+    handlers: &Handlers,
+    unset_seccomp: &Wanted,
+) -> Result<Checked, Error> {
+    let named = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
+    handler::of(handlers, IMAGE_HANDLER, named)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
     selinux::Wanted::new(security.selinux_options.as_ref())?;
@@ -37,7 +43,7 @@ pub(crate) fn check(config: &cri::ContainerConfig, unset_seccomp: &Wanted) -> Re
         recursive_read_only(mount)?;
         whole("mounts.container_path", &mount.container_path)?;
         match &mount.image {
-            Some(image) => image_mount(mount, image)?,
+            Some(image) => image_mount(mount, image, handlers)?,
             None => host_mount(mount)?,
         }
     }
@@ -75,8 +81,8 @@ fn host_mount(mount: &cri::Mount) -> Result<(), Error> {
 }
 
 /// Containerd's rules, and that a sub-path leads downwards.
-fn image_mount(mount: &cri::Mount, image: &cri::ImageSpec) -> Result<(), Error> {
-    super::handler("mounts.image.runtime_handler", &image.runtime_handler)?;
+fn image_mount(mount: &cri::Mount, image: &cri::ImageSpec, handlers: &Handlers) -> Result<(), Error> {
+    handler::of(handlers, "mounts.image.runtime_handler", &image.runtime_handler)?;
     let invalid =
         |field, value: &str, expected| Err(Error::Invalid { field, value: value.to_owned(), expected });
     if !mount.host_path.is_empty() {

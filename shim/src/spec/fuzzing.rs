@@ -11,6 +11,7 @@ use prost::Message;
 use super::container::{self, Checked};
 use super::sandbox::SandboxSpec;
 use super::{Error, capabilities, resources, user};
+use crate::handler::Handlers;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::{self, NamespaceModes, PodName, SandboxRecord};
@@ -24,7 +25,7 @@ pub fn spec(data: &[u8]) {
     let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
     let mut record = record();
     if let Some(wanted) = request.sandbox_config {
-        match SandboxSpec::new(wanted, "", &Wanted::RuntimeDefault) {
+        match SandboxSpec::new(wanted, &Wanted::RuntimeDefault) {
             Ok(spec) => {
                 pod(&spec);
                 record.namespaces = spec.modes;
@@ -35,7 +36,7 @@ pub fn spec(data: &[u8]) {
         }
     }
     let Some(config) = request.config else { return };
-    let checked = match container::check(&config, &Wanted::RuntimeDefault) {
+    let checked = match container::check(&config, &Handlers::new(), &Wanted::RuntimeDefault) {
         Ok(checked) => checked,
         Err(error) => return named(&error),
     };
@@ -158,6 +159,7 @@ fn record() -> SandboxRecord {
         log_directory: String::new(),
         hostname: String::new(),
         runtime_handler: String::new(),
+        oci: None,
         request: String::new(),
         namespaces: NamespaceModes { network: 0, pid: 0, ipc: 0 },
         users: None,

@@ -43,12 +43,7 @@ impl SandboxSpec {
     ///
     /// # Errors
     /// What is missing, invalid or not supported yet, by field.
-    pub(crate) fn new(
-        config: cri::PodSandboxConfig,
-        handler: &str,
-        unset_seccomp: &Wanted,
-    ) -> Result<Self, Error> {
-        super::handler("runtime_handler", handler)?;
+    pub(crate) fn new(config: cri::PodSandboxConfig, unset_seccomp: &Wanted) -> Result<Self, Error> {
         let metadata = config.metadata.ok_or(Error::Missing("config.metadata"))?;
         // Namespace and UID are Kubernetes's: who uses CRI by hand may have none.
         if metadata.name.is_empty() {
@@ -197,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_plain_pod_has_its_own_network_and_shares_ipc() {
-        let spec = SandboxSpec::new(config(), "", &Wanted::Unconfined).unwrap();
+        let spec = SandboxSpec::new(config(), &Wanted::Unconfined).unwrap();
         assert!(!spec.host_network);
         assert_eq!((spec.pid, spec.ipc), (NamespaceMode::Sandbox, NamespaceMode::Sandbox));
     }
@@ -208,7 +203,7 @@ mod tests {
         for host_port in [80, 0] {
             port.port_mappings.push(cri::PortMapping { host_port, ..cri::PortMapping::default() });
         }
-        let mapped = SandboxSpec::new(port.clone(), "", &Wanted::Unconfined).unwrap().host_ports;
+        let mapped = SandboxSpec::new(port.clone(), &Wanted::Unconfined).unwrap().host_ports;
         assert_eq!(mapped.iter().map(|port| port.host_port).collect::<Vec<_>>(), [80]);
         let options = cri::NamespaceOption {
             network: cri::NamespaceMode::Node.into(),
@@ -222,7 +217,7 @@ mod tests {
             security_context: Some(security),
             ..cri::LinuxPodSandboxConfig::default()
         });
-        assert_eq!(SandboxSpec::new(port, "", &Wanted::Unconfined).unwrap().host_ports, []);
+        assert_eq!(SandboxSpec::new(port, &Wanted::Unconfined).unwrap().host_ports, []);
     }
 
     #[test]
@@ -241,7 +236,7 @@ mod tests {
             let mut config = config();
             let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
             security.namespace_options = Some(options);
-            SandboxSpec::new(config, "", &Wanted::Unconfined)
+            SandboxSpec::new(config, &Wanted::Unconfined)
         };
         use cri::NamespaceMode::{Container, Node, Pod};
         assert!(of(Container, Pod, Pod).unwrap().users.is_some());
@@ -252,12 +247,8 @@ mod tests {
 
     #[test]
     fn what_is_not_honoured_is_refused_by_name() {
-        assert!(matches!(
-            SandboxSpec::new(config(), "kata", &Wanted::Unconfined),
-            Err(Error::Invalid { field: "runtime_handler", .. })
-        ));
         assert_eq!(
-            SandboxSpec::new(cri::PodSandboxConfig::default(), "", &Wanted::Unconfined).unwrap_err(),
+            SandboxSpec::new(cri::PodSandboxConfig::default(), &Wanted::Unconfined).unwrap_err(),
             Error::Missing("config.metadata")
         );
     }

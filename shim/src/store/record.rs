@@ -154,6 +154,15 @@ pub(crate) struct Scope {
     pub path: String,
 }
 
+/// The OCI runtime that makes a sandbox's containers, whatever its handler's name stands for by now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OciProgram {
+    /// Its path.
+    pub program: PathBuf,
+    /// Where it keeps what it knows.
+    pub root: PathBuf,
+}
+
 /// A sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
@@ -175,6 +184,9 @@ pub(crate) struct SandboxRecord {
     pub hostname: String,
     /// From the request.
     pub runtime_handler: String,
+    /// Who makes its containers; None for the monitor.
+    #[serde(default)]
+    pub oci: Option<OciProgram>,
     /// Fingerprint of the request: the same asked for again gets this sandbox.
     #[serde(default)]
     pub request: String,

@@ -1,0 +1,136 @@
+//! An OCI runtime's program as the runtime itself runs it: asked what it can do, and told to forget a container.
+//! Owns how long it may take. Called by `runtime`, `sandbox::run` and the container operations; what makes
+//! containers is the monitor's child (`init::external`).
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use gantry_proto::monitor::External;
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::error::Error;
+
+/// How long a program may take to say what it can do.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long it may take to end what is left of a container, and to forget it.
+const DELETE: Duration = Duration::from_secs(60);
+
+/// What a program says of itself, as Status tells it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Features {
+    pub recursive_read_only_mounts: bool,
+}
+
+/// The part of `features` that matters (features.md of the OCI runtime specification).
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    #[serde(default)]
+    mount_options: Vec<String>,
+}
+
+/// Asks the program. One that is not there, or has no such command, has no features.
+pub(crate) async fn features(name: &str, path: &Path) -> Features {
+    match run(Command::new(path).arg("features"), ANSWER).await {
+        Ok(output) if output.status.success() => parse(&output.stdout),
+        Ok(output) => {
+            tracing::info!(handler = name, path = %path.display(), "no features: {}", said(&output));
+            Features::default()
+        }
+        Err(error) => {
+            tracing::warn!(handler = name, path = %path.display(), "no features: {error}");
+            Features::default()
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Features {
+    let Ok(told) = serde_json::from_slice::<Told>(bytes) else { return Features::default() };
+    Features { recursive_read_only_mounts: told.mount_options.iter().any(|option| option == "rro") }
+}
+
+/// Whether the program of a handler is there, before anything is made for it. Blocks.
+///
+/// # Errors
+/// When it can't be run, by handler and path.
+pub(crate) fn check(handler: &str, path: &Path) -> Result<(), Error> {
+    let wrap = |source| Error::Handler { name: handler.to_owned(), path: path.to_owned(), source };
+    let found = std::fs::metadata(path).map_err(wrap)?;
+    if found.is_file() && found.permissions().mode() & 0o111 != 0 {
+        Ok(())
+    } else {
+        Err(wrap(std::io::Error::from_raw_os_error(libc::EACCES)))
+    }
+}
+
+/// Has the program end and forget a container that it has made, or begun to make.
+///
+/// # Errors
+/// What it says, or that it does not end; what it knows of the container is gone all the same.
+pub(crate) async fn delete(external: &External, id: &str) -> Result<(), String> {
+    let known = Path::new(&external.root).join(id);
+    // A reboot, or a start that came to nothing.
+    if !tokio::fs::try_exists(&known).await.unwrap_or(true) {
+        return Ok(());
+    }
+    let mut command = Command::new(&external.program);
+    command.args(["--root", &external.root, "delete", "--force", id]);
+    let deleted = match run(&mut command, DELETE).await {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => Err(said(&output)),
+        Err(error) => Err(error),
+    };
+    // The program may be broken, or gone.
+    match tokio::fs::remove_dir_all(&known).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.to_string()),
+        _ => deleted,
+    }
+}
+
+async fn run(command: &mut Command, time: Duration) -> Result<Output, String> {
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.kill_on_drop(true);
+    match tokio::time::timeout(time, command.output()).await {
+        Ok(output) => output.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it does not end within {} s", time.as_secs())),
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    match text.trim().lines().last() {
+        Some(line) => line.chars().take(1024).collect(),
+        None => output.status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_can_do_is_read_from_its_own_words() {
+        assert!(
+            parse(br#"{"ociVersionMin":"1.0.0","mountOptions":["ro","rro"],"linux":{}}"#)
+                .recursive_read_only_mounts
+        );
+        assert_eq!(parse(br#"{"mountOptions":["ro"]}"#), Features::default());
+        assert_eq!(parse(b"runc: unknown command"), Features::default());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_has_no_features_and_is_named() {
+        let path = Path::new("/nonexistent/runc");
+        assert_eq!(features("x", path).await, Features::default());
+        let error = crate::error::chain(&check("x", path).unwrap_err());
+        assert!(error.contains("\"x\"") && error.contains("/nonexistent/runc"), "{error}");
+        // Made for its owner to read.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(check("x", file.path()).is_err());
+    }
+}
