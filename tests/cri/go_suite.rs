@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use gantry_tests::node::Node;
+use gantry_tests::place;
 use gantry_tests::registry::Registry;
 use gantry_tests::suite::{self, Subject};
 use serde_json::json;
@@ -19,7 +20,8 @@ fn go_suite_on_gantry() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     let guarded = registry.guarded()?;
-    node.restart_with(&[format!("--pinned-images={}", images.pause)])?;
+    let runc = format!("--handlers=runc:type=oci,path={}", place::bin_dir()?.join("runc").display());
+    node.restart_with(&[format!("--pinned-images={}", images.pause), runc])?;
     // Pulled first: the layers of images that stay are no leak.
     for image in &images.all {
         node.pull(image).with_context(|| format!("pull {image}"))?;
@@ -31,6 +33,7 @@ fn go_suite_on_gantry() -> Result<()> {
         cgroup_tag: node.roots().tag(),
         within: None,
         pinned: &images.pause,
+        handler: &std::env::var(suite::HANDLER).unwrap_or_default(),
         guarded: &guarded,
     };
     suite::run_but(subject, &images, NOT_YET)?;

@@ -14,6 +14,7 @@ fn a_new_user_of_crictl_gets_through_the_tour() -> Result<()> {
     let guarded = registry.guarded()?;
     let before = node.snapshot()?;
     let subject = Subject {
+        handler: "",
         socket: &node.socket(),
         cgroup_tag: node.roots().tag(),
         within: None,

@@ -12,6 +12,7 @@ mod escapes;
 mod events;
 mod exec;
 mod exec_stream;
+mod handler;
 mod harness;
 mod image_mounts;
 mod images;

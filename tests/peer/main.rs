@@ -18,6 +18,7 @@ fn go_suite_on_containerd() -> Result<()> {
     let before = containerd.snapshot()?;
     containerd.trust(&guarded.host())?;
     let subject = Subject {
+        handler: "",
         socket: &containerd.socket(),
         cgroup_tag: containerd.tag(),
         within: Some(containerd.pid()),

@@ -86,6 +86,7 @@ fn the_tour_is_as_on_containerd() -> Result<()> {
     let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
     let before = containerd.snapshot()?;
     let subject = Subject {
+        handler: "",
         socket: &containerd.socket(),
         cgroup_tag: containerd.tag(),
         within: Some(containerd.pid()),
@@ -98,6 +99,7 @@ fn the_tour_is_as_on_containerd() -> Result<()> {
     let node = Node::start()?;
     let before = node.snapshot()?;
     let subject = Subject {
+        handler: "",
         socket: &node.socket(),
         cgroup_tag: node.roots().tag(),
         within: None,

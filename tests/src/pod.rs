@@ -126,8 +126,17 @@ impl<'a> Pod<'a> {
     /// # Errors
     /// The runtime's.
     pub fn run_config(node: &'a Node, config: cri::PodSandboxConfig) -> Result<Self> {
+        Self::run_handler(node, config, "")
+    }
+
+    /// RunPodSandbox with a runtime handler.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn run_handler(node: &'a Node, config: cri::PodSandboxConfig, handler: &str) -> Result<Self> {
         std::fs::create_dir_all(&config.log_directory)?;
-        let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+        let request =
+            cri::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.to_owned() };
         let id = node.cri().run_pod_sandbox(request).context("RunPodSandbox")?.pod_sandbox_id;
         Ok(Pod { node, id, config })
     }

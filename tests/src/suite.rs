@@ -17,6 +17,9 @@ use crate::registry::{Guarded, Registry};
 /// Set to a regular expression, it picks checks by name, for work by hand.
 pub const RUN: &str = "GANTRY_SUITE_RUN";
 
+/// Set to the name of a runtime handler, it has all pods be of that one, for work by hand.
+pub const HANDLER: &str = "GANTRY_SUITE_HANDLER";
+
 /// References of what was pushed.
 #[derive(Debug, Clone)]
 pub struct Images {
@@ -40,6 +43,8 @@ pub struct Subject<'a> {
     pub within: Option<u32>,
     /// An image that its configuration pins.
     pub pinned: &'a str,
+    /// Runtime handler of its pods; empty for the default one.
+    pub handler: &'a str,
     /// A registry that asks for a password.
     pub guarded: &'a Guarded,
 }
@@ -163,6 +168,9 @@ fn judge(subject: Subject<'_>, images: &Images, not_yet: Option<&[&str]>) -> Res
         .arg(format!("--cdi-dir={}", subject.socket.with_file_name("cdi").display()))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
+    if !subject.handler.is_empty() {
+        command.arg(format!("--runtime-handler={}", subject.handler));
+    }
     if let Ok(run) = std::env::var(RUN) {
         command.arg(format!("--run={run}"));
     }

@@ -75,7 +75,7 @@ fn compile(release: bool, more: &[&str], programs: &str) -> Result<PathBuf> {
 }
 
 /// Test programs in Go: the other implementations that ours are held against.
-pub(crate) const IN_GO: [&str; 1] = ["stream-client"];
+pub(crate) const IN_GO: [&str; 2] = ["stream-client", "runc"];
 
 /// Builds the Go programs into `folder`, static, so that the VM can run them, too.
 pub(crate) fn in_go(folder: &Path) -> Result<()> {
@@ -86,6 +86,16 @@ pub(crate) fn in_go(folder: &Path) -> Result<()> {
         .arg(".")
         .current_dir(sh::root().join("tests/go/stream"))
         .env("CGO_ENABLED", "0");
+    sh::run(&mut command)?;
+    // Its first steps are C, and its filters libseccomp's.
+    let mut command = Command::new("go");
+    command
+        .args(["build", "-trimpath", "-tags", "seccomp,netgo,osusergo"])
+        .args(["-ldflags", "-s -w -linkmode external -extldflags \"-static\"", "-o"])
+        .arg(folder.join("runc"))
+        .arg("github.com/opencontainers/runc")
+        .current_dir(sh::root().join("tests/go/peers"))
+        .env("CGO_ENABLED", "1");
     sh::run(&mut command)
 }
 

@@ -104,13 +104,13 @@ impl Tier {
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
-            Tier::VmCri => cri_in(Machine::Small, &build::build(false)?, filter),
+            Tier::VmCri => cri_in(Machine::Small, &with_go()?, filter),
             Tier::VmSystemd => with_systemd(filter),
             Tier::Cri => {
                 suite_and_images()?;
                 gantry_tests::go::upstream_plugins()?;
                 gantry_tests::go::libcni()?;
-                kernel::on_host(&kernel::CRI, &build::build(false)?, filter)
+                kernel::on_host(&kernel::CRI, &with_go()?, filter)
             }
             Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &build::with_failpoints()?, filter),
             Tier::Older => kernel::on_host(&kernel::OLDER, &older::programs()?, filter),

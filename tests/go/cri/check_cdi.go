@@ -126,7 +126,7 @@ func init() {
 		}
 		for stage, status := range map[string]string{"prestart": "creating", "createRuntime": "creating", "createContainer": "creating", "poststart": "running"} {
 			seen := state(stage).Status
-			if stage == "poststart" && seen == "created" && t.isContainerd() {
+			if stage == "poststart" && seen == "created" && (t.RuntimeHandler != "" || t.isContainerd()) {
 				// runc tells it so; the specification says that the program runs by then.
 				continue
 			}

@@ -112,7 +112,7 @@ func (t *T) impatientLife() {
 		}
 	})
 	t.retried("RunPodSandbox", 40*time.Second, func(ctx context.Context) error {
-		answer, err := t.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+		answer, err := t.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 		if err == nil {
 			pod.ID = answer.PodSandboxId
 			return nil

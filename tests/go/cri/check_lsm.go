@@ -45,7 +45,7 @@ func init() {
 		options := &cri.SELinuxOption{Level: "s0:everything"}
 		config := t.podConfig("level")
 		config.Linux.SecurityContext.SelinuxOptions = options
-		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 		t.True(err != nil, "a sandbox with a level that is none was made")
 		t.Contains("error", err.Error(), "the format of 'level' \"s0:everything\" is not correct")
 		pod := t.RunPod("lsm")

@@ -200,7 +200,7 @@ func init() {
 	})
 	register("sandbox/name-reserved", func(t *T) {
 		pod := t.RunPod("taken")
-		answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: pod.Config})
+		answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: pod.Config, RuntimeHandler: t.RuntimeHandler})
 		if err == nil {
 			// As good: a call whose answer was lost gets it when it is made again, as in CRI-O.
 			Equal(t, "id of the second", answer.PodSandboxId, pod.ID)
@@ -227,16 +227,29 @@ func init() {
 		t.True(err != nil, "an unknown runtime handler was accepted")
 		t.Contains("the error", err.Error(), "no-such-handler")
 	})
+	register("sandbox/runtime-handlers-work", func(t *T) {
+		answer, err := t.Runtime.Status(t.Ctx, &cri.StatusRequest{})
+		t.OK("Status", err)
+		for _, handler := range answer.RuntimeHandlers {
+			config := t.podConfig("handler-" + handler.Name)
+			pod := t.runWith(config, handler.Name)
+			Equal(t, "runtime handler", pod.Status().RuntimeHandler, handler.Name)
+			container := pod.Run("handled", "echo first; read line < /dev/null; exit 3")
+			Equal(t, "exit code", container.AwaitExit().ExitCode, 3)
+			sleeper := pod.Sleep("sleeper")
+			Equal(t, "output of an exec", string(sleeper.ExecSync("echo second").Stdout), "second\n")
+		}
+	})
 	register("sandbox/no-metadata", func(t *T) {
 		config := t.podConfig("meta")
 		config.Metadata = nil
-		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 		t.True(err != nil, "a sandbox without metadata was made")
 	})
 	register("sandbox/failed-run-frees-the-name", func(t *T) {
 		config := t.podConfig("failed")
 		config.Linux.Sysctls = map[string]string{"net.no_such_sysctl": "1"}
-		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 		t.True(err != nil, "an unknown sysctl was accepted")
 		config.Linux.Sysctls = nil
 		t.RunConfig(config)

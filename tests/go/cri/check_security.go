@@ -206,7 +206,7 @@ func init() {
 		config := t.podConfig("sysctl")
 		config.Linux.SecurityContext.NamespaceOptions.Network = cri.NamespaceMode_NODE
 		config.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "20000 30000"}
-		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+		_, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 		t.True(err != nil, "a pod changed the node's network sysctl")
 	})
 	register("security/cgroup-is-read-only", func(t *T) {

@@ -38,7 +38,7 @@ func (t *T) needUserns() {
 	answer, err := t.Runtime.Status(t.Ctx, &cri.StatusRequest{})
 	t.OK("Status", err)
 	for _, handler := range answer.RuntimeHandlers {
-		if handler.Name == "" && handler.GetFeatures().GetUserNamespaces() {
+		if handler.Name == t.RuntimeHandler && handler.GetFeatures().GetUserNamespaces() {
 			return
 		}
 	}
@@ -316,7 +316,7 @@ func withUsers(users *cri.UserNamespace) Change {
 func (t *T) refuseSandbox(name string, change func(*cri.NamespaceOption)) {
 	config := t.podConfig("refused")
 	change(config.Linux.SecurityContext.NamespaceOptions)
-	answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+	answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: t.RuntimeHandler})
 	if err == nil {
 		pod := &Pod{t: t, ID: answer.PodSandboxId, Config: config}
 		pod.Stop()

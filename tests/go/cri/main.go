@@ -35,6 +35,7 @@ func main() {
 	flag.StringVar(&options.CgroupParent, "cgroup-parent", "", "cgroup below which the pods' cgroups are named, as a kubelet would; empty leaves it to the runtime")
 	flag.StringVar(&options.CdiDir, "cdi-dir", "/var/run/cdi", "folder where the runtime looks for CDI files")
 	flag.StringVar(&options.SeccompDir, "seccomp-dir", os.TempDir(), "folder for localhost seccomp profiles")
+	flag.StringVar(&options.RuntimeHandler, "runtime-handler", "", "of every sandbox; empty for the default one")
 	flag.DurationVar(&options.Timeout, "timeout", 60*time.Second, "for each check")
 	pattern := flag.String("run", "", "only checks whose name matches this")
 	list := flag.Bool("list", false, "print the names and end")

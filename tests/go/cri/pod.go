@@ -61,7 +61,11 @@ func (t *T) RunPod(name string, change ...func(*cri.PodSandboxConfig)) *Pod {
 
 // RunConfig runs a sandbox with exactly this config.
 func (t *T) RunConfig(config *cri.PodSandboxConfig) *Pod {
-	answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config})
+	return t.runWith(config, t.RuntimeHandler)
+}
+
+func (t *T) runWith(config *cri.PodSandboxConfig, handler string) *Pod {
+	answer, err := t.Runtime.RunPodSandbox(t.Ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	t.OK("RunPodSandbox", err)
 	pod := &Pod{t: t, ID: answer.PodSandboxId, Config: config}
 	t.True(pod.ID != "", "RunPodSandbox answered no id")

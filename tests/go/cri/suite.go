@@ -26,7 +26,9 @@ type Options struct {
 	CgroupParent string
 	SeccompDir   string
 	CdiDir       string
-	Timeout      time.Duration
+	// Of every sandbox but those of the checks of handlers; empty for the default one.
+	RuntimeHandler string
+	Timeout        time.Duration
 }
 
 // Suite is a connection and what all checks share.
