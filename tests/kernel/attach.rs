@@ -72,6 +72,63 @@ fn a_terminal_outlives_its_attaches() -> Result<()> {
     ready.node.assert_clean(&ready.before)
 }
 
+/// Closes the terminal, says so, and opens it again when it is told to.
+const AWAY: &str = "echo here; exec </dev/null >/dev/null 2>&1; echo > /gone-$0; until [ -e /back-$0 ]; do \
+    sleep 0.05; done; read word <$1; echo \"got $word\" >$1; exit 4";
+
+/// Until `AWAY` has closed its terminal and whoever reads it has looked at that; then has it come back.
+fn away_and_back(ready: &Ready, id: &str, name: &str) -> Result<()> {
+    let script = format!("until [ -e /gone-{name} ]; do sleep 0.05; done; sleep 0.3; echo > /back-{name}");
+    let cmd = ["sh", "-c", script.as_str()].map(str::to_owned).to_vec();
+    let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 60 };
+    let answer = ready.node.cri().exec_sync(request)?;
+    anyhow::ensure!(answer.exit_code == 0, "{answer:?}");
+    Ok(())
+}
+
+#[test]
+fn a_terminal_that_nobody_has_open_for_a_moment_is_not_over() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "away")?;
+    let mut config = pod::container_config("away", &ready.image, &["sh", "-c", AWAY, "main", "/dev/console"]);
+    (config.stdin, config.tty) = (true, true);
+    let id = pod.start(&config)?;
+    let address = url(&ready, &id, true)?;
+    let mut attached = stream_client::start(&["command", "-tty", "-stdin", &address])?;
+    attached.stdin.as_mut().context("no stdin")?.write_all(b"word\n")?;
+    away_and_back(&ready, &id, "main")?;
+    assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 4);
+    let output = stream_client::finish(attached)?;
+    assert!(String::from_utf8_lossy(&output.stdout).contains("got word"), "{output:?}");
+    let log = pod.log("away")?;
+    assert!(log.contains("here") && log.contains("got word"), "{log:?}");
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+#[test]
+fn an_execs_terminal_that_nobody_has_open_for_a_moment_is_not_over() -> Result<()> {
+    let ready = ready()?;
+    let pod = Pod::run(&ready.node, "away")?;
+    let id = pod.start(&pod::container_config("away", &ready.image, &["/workload", "sleep", "600"]))?;
+    for (name, transport) in [("one", "spdy"), ("two", "ws")] {
+        let cmd = ["sh", "-c", AWAY, name, "/dev/tty"].map(str::to_owned).to_vec();
+        let container_id = id.clone();
+        let request =
+            cri::ExecRequest { container_id, cmd, tty: true, stdin: true, stdout: true, stderr: false };
+        let address = ready.node.cri().exec(request)?.url;
+        let mut exec =
+            stream_client::start(&["command", "-transport", transport, "-tty", "-stdin", &address])?;
+        exec.stdin.as_mut().context("no stdin")?.write_all(b"word\n")?;
+        away_and_back(&ready, &id, name)?;
+        let output = stream_client::finish(exec)?;
+        assert_eq!(output.status.code(), Some(4), "{transport}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("got word"), "{transport}: {output:?}");
+    }
+    pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
 #[test]
 fn rt_2_13_a_slow_attach_is_dropped_and_neither_log_nor_container_waits() -> Result<()> {
     let ready = ready()?;

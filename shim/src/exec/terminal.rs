@@ -8,6 +8,7 @@ use rustix::termios::Winsize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::init::console;
 use crate::sys;
 
 /// Rows and columns.
@@ -30,6 +31,12 @@ impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&master, true)?;
         Ok(Self { master: sys::poll::watch(master)? })
+    }
+
+    /// The container's side of it, for whoever knows when its processes have ended: until this is dropped, a
+    /// process that closes the terminal and opens it again is not taken for gone.
+    pub(crate) fn slave(&self) -> io::Result<OwnedFd> {
+        Ok(console::slave_of(self.master.get_ref())?)
     }
 
     /// What the container wrote; 0 when nobody has the terminal open any more, which Linux reports as

@@ -48,9 +48,15 @@ fn make() -> Result<(OwnedFd, OwnedFd), StepError> {
         .or_else(|_| rustix::fs::openat2(CWD, "/dev/ptmx", flags, Mode::empty(), plain))
         .step(|| "open /dev/pts/ptmx of the container".into())?;
     rustix::pty::unlockpt(&master).step(|| "unlock the terminal".into())?;
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).step(|| "open the terminal".into())?;
+    let slave = slave_of(&master).step(|| "open the terminal".into())?;
     Ok((master, slave))
+}
+
+/// The terminal of a master, opened once more. Whoever holds it keeps the master from telling of an end
+/// (EIO) while the container's processes have closed it for a moment only, as systemd does with /dev/console.
+pub(crate) fn slave_of(master: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    rustix::pty::ioctl_tiocgptpeer(master, flags)
 }
 
 /// Sends the master out and returns the slave.

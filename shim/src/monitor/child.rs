@@ -65,6 +65,9 @@ pub(super) struct Child {
     pub(super) started_at: i64,
     pub(super) input: Input,
     pub(super) outputs: Vec<Output>,
+    /// A slave of the terminal, until the first process has ended: its master gives EIO whenever nobody has
+    /// one open, and that is no end while the container runs.
+    pub(super) terminal: Option<OwnedFd>,
     pub(super) phase: Phase,
     pub(super) log: LogFile,
     record_dir: PathBuf,
@@ -110,6 +113,7 @@ impl Child {
             started_at: 0,
             input: Input::None,
             outputs: Vec::new(),
+            terminal: None,
             phase: Phase::Running,
             record_dir: record_dir.into(),
             oom_kills_before: oom_counter(&cgroup),
@@ -164,7 +168,7 @@ impl Child {
                 (output.lines.feed(bytes, unix_nanos()), true, false)
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Vec::new(), false, false),
-            // A terminal's master gives EIO once nobody has the terminal open.
+            // A terminal's master gives EIO once nobody has the terminal open, the monitor neither.
             Err(_) => (output.lines.finish(unix_nanos()), false, true),
         };
         self.write(source, &bytes);

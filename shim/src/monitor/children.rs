@@ -16,7 +16,7 @@ use super::log::{Lines, LogFile, Source};
 use super::report::Report;
 use super::spawn::{self, Ends, Namespaces, Spawned};
 use crate::descriptors;
-use crate::init::{Step, StepError, refuse};
+use crate::init::{Step, StepError, console, refuse};
 
 /// How long after a container's end its output may still come from processes that are not dying.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -219,6 +219,7 @@ impl Monitor {
         if let Some(socket) = terminal {
             let master = descriptors::receive_one(&socket).step(|| "receive the terminal's master".into())?;
             rustix::io::ioctl_fionbio(&master, true).step(|| "make the terminal non-blocking".into())?;
+            child.terminal = Some(console::slave_of(&master).step(|| "hold the terminal".into())?);
             child.input = Input::Terminal;
             self.read_from(child, master, Source::Stdout)?;
         }
@@ -281,6 +282,7 @@ impl Monitor {
             return;
         }
         let Some(mut child) = self.children.remove(id) else { return };
+        child.terminal = None;
         for output in child.drain(&mut |source, bytes| self.tee(id, source, bytes)) {
             self.unwatch(output.token, output.pipe.as_fd());
         }

@@ -109,8 +109,11 @@ async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session)
     let mut running = exec::spawn(node, &container, Wanted { cmd, tty, stdin, stdout, stderr }).await?;
     let Session { stdin: input, resize, out, .. } = session;
     let (end, ended) = watch::channel(false);
+    let mut held = None;
     let (sources, input) = match running.terminal {
         Some(terminal) => {
+            let hold = |source| Error::Streams("hold the terminal of the exec", source);
+            held = Some(terminal.slave().map_err(hold)?);
             let terminal = Arc::new(terminal);
             let typing = to_terminal(terminal.clone(), stdin.then_some(input), resize);
             let sources = [(Some(Source::Terminal(terminal)), Stream::Stdout), (None, Stream::Stderr)];
@@ -131,6 +134,8 @@ async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session)
         () = out.closed() => Ok(0),
     };
     input.abort();
+    // Only what the process left behind has its terminal open now.
+    drop(held);
     // The pumps see it, or that it is gone.
     let _ = end.send(true);
     all(output).await;
