@@ -243,7 +243,11 @@ impl Cgroup {
             Layout::Unified { .. } => Vec::new(),
             Layout::Legacy { hierarchies, .. } => hierarchies.iter().map(|h| h.options.clone()).collect(),
         };
-        CgroupTarget { folders, unified: self.layout.is_unified(), oom_counter, hierarchies }
+        let mount = match &self.layout {
+            Layout::Unified { mount } => mount.display().to_string(),
+            Layout::Legacy { .. } => String::new(),
+        };
+        CgroupTarget { folders, unified: self.layout.is_unified(), oom_counter, hierarchies, mount }
     }
 
     /// Whether any folder is there.

@@ -2,6 +2,7 @@
 //! order of the set-up; never sees tokio or a second thread. Called by the monitor, which builds
 //! everything it can before the clone.
 
+pub mod cgroups;
 pub mod console;
 pub mod container;
 mod dev;

@@ -1,11 +1,15 @@
 //! What a container may see and do, looked at from within.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use anyhow::Result;
 use gantry_proto::cri;
+use gantry_tests::leakcheck;
 use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::pod::{self, Pod};
+use gantry_tests::poll::poll;
 
 use crate::images::{Ready, facts, ready, ready_on};
 
@@ -46,9 +50,61 @@ fn a_container_is_by_itself() -> Result<()> {
         let own = std::fs::read_link(format!("/proc/self/ns/{name}"))?;
         let theirs = fact(&format!("ns.{name}"));
         assert!(theirs.starts_with(name), "{name}: {theirs:?}");
-        assert_ne!(theirs, own.to_string_lossy(), "the host's {name} namespace");
+        // As under containerd: there is none on cgroup v1.
+        let shared = name == "cgroup" && !on_v2()?;
+        assert_eq!(theirs == own.to_string_lossy(), shared, "the host's {name} namespace");
     }
     pod.remove()?;
+    ready.node.assert_clean(&ready.before)
+}
+
+fn on_v2() -> Result<bool> {
+    Ok(leakcheck::mounts()?.iter().all(|mount| mount.kind != "cgroup"))
+}
+
+/// What the kernel keeps for each cgroup file system, whoever mounts it.
+fn cgroup_options() -> Result<BTreeSet<String>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let systems = table.lines().filter_map(|line| line.split_once(" - ").map(|(_, system)| system));
+    Ok(systems.filter(|system| system.starts_with("cgroup")).map(str::to_owned).collect())
+}
+
+#[test]
+fn a_privileged_container_sees_the_nodes_cgroups_and_leaves_their_options_alone() -> Result<()> {
+    let ready = ready()?;
+    let before = cgroup_options()?;
+    let script = "readlink /proc/self/ns/cgroup; cat /proc/self/cgroup; grep ' /sys/fs/cgroup' /proc/mounts; \
+        ls /sys/fs/cgroup /sys/fs/cgroup/*; sleep 1000";
+    let own = std::fs::read_link("/proc/self/ns/cgroup")?.display().to_string();
+    for privileged in [false, true] {
+        let mut config = pod::sandbox_config(&ready.node, &format!("cgroups-{privileged}"));
+        let linux = config.linux.get_or_insert_default();
+        linux.security_context.get_or_insert_default().privileged = privileged;
+        let pod = Pod::run_config(&ready.node, config)?;
+        let mut config = pod::container_config("look", &ready.image, &["sh", "-c", script]);
+        pod::with_security(&mut config, |security| security.privileged = privileged);
+        let id = pod.start(&config)?;
+        let log = poll("the whole look", Duration::from_secs(20), || {
+            let log = pod.log("look").map_err(|error| format!("{error:#}"))?;
+            if log.contains("cgroup.procs") { Ok(log) } else { Err(log) }
+        })?;
+        let by_the_nodes_names = privileged || !on_v2()?;
+        assert_eq!(log.starts_with(&own), by_the_nodes_names, "{log}");
+        assert_eq!(log.contains(&id), by_the_nodes_names, "{log}");
+        let mounts: Vec<&str> =
+            log.lines().filter(|line| line.contains(" /sys/fs/cgroup") && line.contains(" cgroup")).collect();
+        let wanted = format!("{},nosuid,nodev,noexec,", if privileged { "rw" } else { "ro" });
+        assert!(!mounts.is_empty() && mounts.iter().all(|line| line.contains(&wanted)), "{mounts:?}");
+        // Its own folder has no others below it; the root of the tree has.
+        let tag = ready.node.roots().tag();
+        assert_eq!(log.contains(&format!("\n{tag}")), privileged && on_v2()?, "{tag}: {log}");
+        let cmd = ["cat", "/proc/self/cgroup"].map(str::to_owned).to_vec();
+        let exec = cri::ExecSyncRequest { container_id: id.clone(), cmd, timeout: 20 };
+        let seen = String::from_utf8_lossy(&ready.node.cri().exec_sync(exec)?.stdout).into_owned();
+        assert_eq!(seen.contains(&id), by_the_nodes_names, "{seen}");
+        pod.remove()?;
+    }
+    assert_eq!(cgroup_options()?, before);
     ready.node.assert_clean(&ready.before)
 }
 

@@ -76,7 +76,7 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t cgroup2 -o nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
 chmod 1777 /tmp
 hostname gantry-vm
 ip link set lo up

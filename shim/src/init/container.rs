@@ -2,10 +2,9 @@
 //! uses a privilege that a later one gives up. Called in the cloned child by `monitor::spawn`.
 
 use std::convert::Infallible;
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use gantry_proto::monitor::{CgroupTarget, NamespaceMode, StartContainer};
+use gantry_proto::monitor::{NamespaceMode, StartContainer};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 use rustix::process::DumpableBehavior;
@@ -13,8 +12,9 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
 use super::users::{self, Crossing};
-use super::{Progress, Step, StepError, console, dev, hooks, identity, images, mounts, refuse, rootfs};
-use crate::sys;
+use super::{
+    Progress, Step, StepError, cgroups, console, dev, hooks, identity, images, mounts, refuse, rootfs,
+};
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub fn run(
         .step(|| "become undumpable".into())?;
     // Folders and files made as mount targets get the modes asked for; `reset` sets the final mask.
     rustix::process::umask(Mode::empty());
-    enter_cgroup(start.cgroup.as_ref(), crossing)?;
+    cgroups::enter(start.cgroup.as_ref())?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
     let parts = gather(start, joined, crossing, note)?;
@@ -76,23 +76,6 @@ pub fn run(
     note(Progress::Step("become the container's program"))?;
     program::make_cwd(&start.cwd)?;
     program::become_program(start, streams, note)
-}
-
-/// v2 put the child there at clone; v1 has one folder for each hierarchy. The cgroup namespace comes
-/// after the last attach, so that it is rooted at the container's own folders; with `crossing` the next process
-/// is born into it.
-pub(super) fn enter_cgroup(
-    target: Option<&CgroupTarget>,
-    crossing: Option<&Crossing<'_>>,
-) -> Result<(), StepError> {
-    let Some(target) = target.filter(|target| !target.unified) else { return Ok(()) };
-    for folder in &target.folders {
-        fs::write(format!("{folder}/cgroup.procs"), "0").step(|| format!("enter the cgroup {folder}"))?;
-    }
-    match crossing {
-        None => sys::task::new_cgroup_namespace().step(|| "make a cgroup namespace".into()),
-        Some(_) => Ok(()),
-    }
 }
 
 /// What the root is built of: all that takes the node's own rights, in no mount namespace or a private one.
@@ -151,7 +134,7 @@ fn build_root(
 ) -> Result<(), StepError> {
     let Some(cgroup) = &start.cgroup else { return refuse(libc::EINVAL, "the request has no cgroup") };
     let top = parts.root.as_fd();
-    mounts::kernel_filesystems(top, &parts.sys, cgroup, start.privileged)?;
+    mounts::kernel_filesystems(top, &parts.sys, cgroup, start)?;
     dev::build(top, &parts.shm, start, parts.dev.as_ref())?;
     for (mount, source) in start.mounts.iter().zip(&parts.sources) {
         // The one step that waits for other machines, when the source is on their disks.

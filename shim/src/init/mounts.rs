@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use gantry_proto::monitor::{CgroupTarget, Mount, Propagation, UserMapping};
+use gantry_proto::monitor::{CgroupTarget, Mount, Propagation, StartContainer, UserMapping};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -14,10 +14,11 @@ use rustix::mount::{
     OpenTreeFlags,
 };
 
+use super::cgroups::{self, View};
 use super::{Step, StepError, edits, refuse, users};
 use crate::sys;
 
-const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+pub(super) const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
@@ -175,42 +176,12 @@ pub(super) fn kernel_filesystems(
     root: BorrowedFd<'_>,
     sys: &OwnedFd,
     cgroup: &CgroupTarget,
-    privileged: bool,
+    start: &StartContainer,
 ) -> Result<(), StepError> {
     let proc = new_filesystem("proc", &[], PROTECTED)?;
     attach(proc.as_fd(), target(root, "/proc", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/proc")?;
     attach(sys.as_fd(), target(root, "/sys", true, ResolveFlags::NO_SYMLINKS)?.as_fd(), "/sys")?;
-    cgroups(root, cgroup, attributes(privileged))
-}
-
-fn cgroups(root: BorrowedFd<'_>, cgroup: &CgroupTarget, attributes: MountAttrFlags) -> Result<(), StepError> {
-    // The folder exists in every sysfs; on v1 it gets a tmpfs with one folder per hierarchy.
-    let place = target(root, "/sys/fs/cgroup", true, ResolveFlags::NO_SYMLINKS)?;
-    if cgroup.unified {
-        let mount = new_filesystem("cgroup2", &[], attributes)?;
-        return attach(mount.as_fd(), place.as_fd(), "/sys/fs/cgroup");
-    }
-    let top = new_filesystem("tmpfs", &[("mode", "755")], PROTECTED)?;
-    attach(top.as_fd(), place.as_fd(), "/sys/fs/cgroup")?;
-    for hierarchy in &cgroup.hierarchies {
-        let options: Vec<(&str, &str)> =
-            hierarchy.split(',').map(|option| option.split_once('=').unwrap_or((option, ""))).collect();
-        let mount = new_filesystem("cgroup", &options, attributes)?;
-        let name = hierarchy.strip_prefix("name=").unwrap_or(hierarchy);
-        let path = format!("/sys/fs/cgroup/{name}");
-        attach(mount.as_fd(), target(root, &path, true, ResolveFlags::NO_SYMLINKS)?.as_fd(), &path)?;
-        let folder = target(root, "/sys/fs/cgroup", false, ResolveFlags::NO_SYMLINKS)?;
-        for controller in together(name) {
-            rustix::fs::symlinkat(name, &folder, controller)
-                .step(|| format!("make /sys/fs/cgroup/{controller}"))?;
-        }
-    }
-    Ok(())
-}
-
-/// The controllers of a v1 hierarchy that has several, as `cpu,cpuacct`: programs look for each by its own name.
-fn together(hierarchy: &str) -> impl Iterator<Item = &str> {
-    hierarchy.split(',').filter(move |controller| *controller != hierarchy)
+    cgroups::mount(root, cgroup, View::of(start), attributes(start.privileged))
 }
 
 /// The trees of the request's sources. Taken before the container's mount namespace lets go of the

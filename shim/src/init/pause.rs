@@ -12,9 +12,9 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::LinkNameSpaceType;
 
-use super::container::{INERT, enter_cgroup};
+use super::container::INERT;
 use super::users::{self, Crossing};
-use super::{Progress, Step, StepError, identity, lsm, mounts, refuse, reset, rootfs};
+use super::{Progress, Step, StepError, cgroups, identity, lsm, mounts, refuse, reset, rootfs};
 use crate::{sys, user_mapping};
 
 /// "nobody" of upstream's pause image.
@@ -38,7 +38,7 @@ pub fn run(
     if start.cgroup.is_none() {
         return refuse(libc::EINVAL, "the request has no cgroup");
     }
-    enter_cgroup(start.cgroup.as_ref(), crossing)?;
+    cgroups::enter(start.cgroup.as_ref())?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
     rootfs::detach_from_host()?;

@@ -14,6 +14,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::external;
 use super::report::{end_with, noting};
+use crate::init::cgroups::View;
 use crate::init::console::Terminal;
 use crate::init::container::Joined;
 use crate::init::pid::{self, Birthplace};
@@ -141,7 +142,7 @@ pub(super) fn container(
         namespaces |= CLONE_NEWPID;
     }
     let cgroup = v2_folder(start.cgroup.as_ref())?;
-    if cgroup.is_some() {
+    if View::of(start) == View::Own {
         namespaces |= CLONE_NEWCGROUP;
     }
     let (hooks, asks) = hooks_of(start)?;

@@ -48,15 +48,6 @@ pub fn any_cpu() -> io::Result<()> {
         .map(|_| ())
 }
 
-/// A cgroup namespace rooted at the folders the caller stands in now.
-///
-/// # Errors
-/// `EPERM` without CAP_SYS_ADMIN.
-pub fn new_cgroup_namespace() -> io::Result<()> {
-    // SAFETY: CLONE_NEWCGROUP only changes how the caller sees cgroups; nothing of memory or files.
-    check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into()).map(|_| ())
-}
-
 /// Namespaces of the calling thread's own, by `CLONE_NEW*` flags. A thread that asks for a mount
 /// namespace also stops sharing its working folder and root with the process's others.
 ///
