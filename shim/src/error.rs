@@ -53,6 +53,9 @@ pub enum Error {
     Cdi(#[from] cdi::Error),
     #[error(transparent)]
     Hook(#[from] crate::init::hooks::Error),
+    /// Nobody knows what they have done.
+    #[error("the poststart hooks were interrupted by an end of the runtime")]
+    HooksInterrupted,
     #[error(transparent)]
     Exit(#[from] exit::Error),
     #[error(transparent)]

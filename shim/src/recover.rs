@@ -77,13 +77,16 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
 }
 
 /// Containers that ended while nobody was there to be told: what their first processes left running in a
-/// pid namespace that is not their own must not stand in the way of the next attempt.
+/// pid namespace that is not their own must not stand in the way of the next attempt, and their poststop hooks
+/// are due.
 fn end_stragglers(node: &Node) {
     for container in node.store.containers() {
         if matches!(container.state(), ContainerState::Exited(_))
             && container.record().boot_id == node.boot_id
         {
             events::free_cgroup(node, &container);
+            // Beside the others: nothing says how long they take.
+            tokio::task::spawn_blocking(move || container::hooks::poststop(&container));
         }
     }
 }
@@ -266,6 +269,7 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if let Ok(pidfd) = open(process) {
             container.set_state(ContainerState::Running(Arc::new(pidfd)));
+            tokio::spawn(container::start::finish(node.clone(), container, process.pid));
         }
     }
     let is_held = |id: &str| welcome.running.iter().any(|running| running.id == id);

@@ -15,7 +15,7 @@ use gantry_tests::registry::Registry;
 use gantry_tests::{place, pod, power, proc};
 use tempfile::TempDir;
 
-use crate::life::{Flight, Life, Step};
+use crate::life::{DEVICE, Flight, Kind, Life, Step};
 use crate::rows::Row;
 
 /// Names the folder where a test says what places do.
@@ -83,13 +83,15 @@ impl Bed {
         let programs = Programs { gantry: folder.join("gantry"), folder, variables };
         let node = Node::start_with(Roots::new()?, programs)?;
         node.pull(&image).context("PullImage")?;
+        offer(&node)?;
         let before = node.snapshot()?;
         Ok(Bed { node, image, before, places, boots: 0, _registry: registry })
     }
 
     /// One fault at one place, the call once more, and the end of the pod.
     pub(crate) fn case(&mut self, row: &Row, fault: Fault) -> Result<()> {
-        let mut life = Life::new(&self.image, &self.node.logs());
+        let mut life = Life::new(&self.image, &self.node.logs(), row.kind);
+        self.forget_hooks()?;
         for step in row.step.before() {
             self.make(&mut life, *step)?;
         }
@@ -105,7 +107,29 @@ impl Bed {
         let pods = self.node.cri().list_pod_sandbox(cri::ListPodSandboxRequest::default())?.items;
         let containers = self.node.cri().list_containers(cri::ListContainersRequest::default())?.containers;
         ensure!(pods.is_empty() && containers.is_empty(), "still listed: {pods:?} {containers:?}");
+        self.hooks_ran(row, fault)?;
         self.node.assert_clean(&self.before)
+    }
+
+    /// The hooks of a life that went on ran once, whoever was there to run them; of others never more.
+    fn hooks_ran(&self, row: &Row, fault: Fault) -> Result<()> {
+        let text = std::fs::read_to_string(self.hooks()).unwrap_or_default();
+        let goes_on = row.kind == Kind::Hooked && matches!(fault, Fault::KillRuntime | Fault::GiveUp);
+        for stage in ["poststart", "poststop"] {
+            let times = text.lines().filter(|line| *line == stage).count();
+            // Whoever dies between taking note and the hook itself leaves it undone: it must not run twice.
+            let least = usize::from(goes_on && !(row.site == "stop.poststop-begun" && stage == "poststop"));
+            ensure!((least..=1).contains(&times), "{stage} ran {times} times: {text:?}");
+        }
+        Ok(())
+    }
+
+    fn hooks(&self) -> PathBuf {
+        self.node.roots().path("hooks-ran")
+    }
+
+    fn forget_hooks(&self) -> Result<()> {
+        Ok(std::fs::write(self.hooks(), "")?)
     }
 
     fn call(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {
@@ -155,7 +179,7 @@ impl Bed {
 
     /// Two calls remove one pod; how often its end is told.
     pub(crate) fn removed_twice_at_once(&mut self) -> Result<usize> {
-        let mut life = Life::new(&self.image, &self.node.logs());
+        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
         self.make(&mut life, Step::Run)?;
         let mut events = self.node.cri().events()?;
         self.set("remove.folder", "stall")?;
@@ -294,6 +318,23 @@ impl Bed {
     fn release(&self, site: &str) -> Result<()> {
         std::fs::remove_file(self.reached(site)).with_context(|| format!("release {site}"))
     }
+}
+
+/// The device of `Kind::Hooked`: its hooks write that they ran.
+fn offer(node: &Node) -> Result<()> {
+    let ran = node.roots().path("hooks-ran");
+    std::fs::write(&ran, "")?;
+    let hook = |stage: &str| {
+        let script = format!("echo {stage} >> {}", ran.display());
+        serde_json::json!({"hookName": stage, "path": "/bin/sh", "args": ["sh", "-c", script]})
+    };
+    let hooks: Vec<_> = ["createRuntime", "poststart", "poststop"].map(hook).into();
+    let (kind, name) = DEVICE.split_once('=').context("a device without a kind")?;
+    let devices = [serde_json::json!({"name": name, "containerEdits": {"hooks": hooks}})];
+    let spec = serde_json::json!({"cdiVersion": "1.0.0", "kind": kind, "devices": devices});
+    let folder = node.roots().path("cdi");
+    std::fs::create_dir_all(&folder)?;
+    Ok(std::fs::write(folder.join("hooked.json"), spec.to_string())?)
 }
 
 fn await_file(path: &std::path::Path) -> Result<()> {

@@ -37,6 +37,19 @@ pub(crate) enum Step {
     Reboot,
 }
 
+/// What a pod has besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    /// Users of its own.
+    Users,
+    /// The device of `fault::offer`.
+    Hooked,
+}
+
+/// The device's name.
+pub(crate) const DEVICE: &str = "test.gantry/hooked=all";
+
 impl Step {
     /// Of a pod, with an image that is there.
     pub(crate) const LIFE: [Step; 8] = [
@@ -148,15 +161,17 @@ impl Flight {
 pub(crate) struct Life {
     image: String,
     logs: PathBuf,
+    kind: Kind,
     pub(crate) sandbox: String,
     pub(crate) container: String,
 }
 
 impl Life {
-    pub(crate) fn new(image: &str, logs: &Path) -> Self {
+    pub(crate) fn new(image: &str, logs: &Path, kind: Kind) -> Self {
         Life {
             image: image.to_owned(),
             logs: logs.to_owned(),
+            kind,
             sandbox: String::new(),
             container: String::new(),
         }
@@ -175,8 +190,37 @@ impl Life {
                 attempt: 0,
             }),
             log_directory: self.logs.join("matrix").to_string_lossy().into_owned(),
+            linux: self.users().map(|options| cri::LinuxPodSandboxConfig {
+                security_context: Some(cri::LinuxSandboxSecurityContext {
+                    namespace_options: Some(options),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
             ..Default::default()
         }
+    }
+
+    fn users(&self) -> Option<cri::NamespaceOption> {
+        let line = vec![cri::IdMapping { host_id: 1_638_400, container_id: 0, length: 65_536 }];
+        let users =
+            cri::UserNamespace { mode: cri::NamespaceMode::Pod.into(), uids: line.clone(), gids: line };
+        (self.kind == Kind::Users).then(|| cri::NamespaceOption {
+            pid: cri::NamespaceMode::Container.into(),
+            userns_options: Some(users),
+            ..Default::default()
+        })
+    }
+
+    fn container(&self) -> cri::ContainerConfig {
+        let mut config = pod::container_config("main", &self.image, &["/workload", "count", "0"]);
+        if let Some(options) = self.users() {
+            pod::with_security(&mut config, |security| security.namespace_options = Some(options));
+        }
+        if self.kind == Kind::Hooked {
+            config.cdi_devices = vec![cri::CdiDevice { name: DEVICE.into() }];
+        }
+        config
     }
 
     /// The call of a step that is one.
@@ -192,8 +236,7 @@ impl Life {
                 Call::Run(Box::new(cri::RunPodSandboxRequest { config, ..Default::default() }))
             }
             Step::Create => {
-                let config = pod::container_config("main", &self.image, &["/workload", "count", "0"]);
-                let (config, sandbox_config) = (Some(config), Some(self.pod()));
+                let (config, sandbox_config) = (Some(self.container()), Some(self.pod()));
                 let asked = cri::CreateContainerRequest { pod_sandbox_id: sandbox, config, sandbox_config };
                 Call::Create(Box::new(asked))
             }

@@ -6,17 +6,28 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::life::Step;
+use crate::life::{Kind, Step};
 
-/// A place and the step that is made to come there.
+/// A place, and the step of which pod's life that is made to come there.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) site: &'static str,
     pub(crate) step: Step,
+    pub(crate) kind: Kind,
 }
 
 const fn row(site: &'static str, step: Step) -> Row {
-    Row { site, step }
+    Row { site, step, kind: Kind::Plain }
+}
+
+/// With users of the pod's own.
+const fn users(site: &'static str) -> Row {
+    Row { site, step: Step::Run, kind: Kind::Users }
+}
+
+/// With a device whose file has hooks.
+const fn hooked(site: &'static str, step: Step) -> Row {
+    Row { site, step, kind: Kind::Hooked }
 }
 
 pub(crate) const ROWS: &[Row] = &[
@@ -37,6 +48,10 @@ pub(crate) const ROWS: &[Row] = &[
     row("run.netns", Step::Run),
     row("run.attached", Step::Run),
     row("run.network-recorded", Step::Run),
+    users("monitor.users-made"),
+    users("run.users-held"),
+    users("run.netns"),
+    users("run.pause-started"),
     row("launch.bound", Step::Run),
     row("launch.cgroup", Step::Run),
     row("launch.spawned", Step::Run),
@@ -48,6 +63,8 @@ pub(crate) const ROWS: &[Row] = &[
     row("run.complete", Step::Run),
     row("create.named", Step::Create),
     row("create.folders", Step::Create),
+    row("create.labelled", Step::Create),
+    hooked("create.bundle", Step::Create),
     row("create.planned", Step::Create),
     row("create.record", Step::Create),
     row("create.kept", Step::Create),
@@ -57,12 +74,16 @@ pub(crate) const ROWS: &[Row] = &[
     row("start.cloned", Step::Start),
     row("record.written", Step::Start),
     row("start.recorded", Step::Start),
+    hooked("start.answered", Step::Start),
+    hooked("start.poststart", Step::Start),
     row("update.cgroup", Step::Update),
     row("update.recorded", Step::Update),
     row("stop.asked", Step::Stop),
     row("exit.written", Step::Stop),
     row("monitor.recorded", Step::Stop),
     row("stop.killed", Step::Kill),
+    hooked("stop.poststop-begun", Step::Stop),
+    hooked("stop.poststop", Step::Stop),
     row("remove.cgroup", Step::Remove),
     row("remove.container-folder", Step::Remove),
     row("remove.unpinned", Step::Remove),

@@ -211,6 +211,10 @@ fn poststop_runs_once_also_when_the_runtime_was_away() -> Result<()> {
     ready.node.kill()?;
     gantry_tests::proc::kill(process.pid)?;
     ready.node.restart()?;
+    // Not at the removal first.
+    poll("the hook", Duration::from_secs(20), || {
+        std::fs::read_to_string(&file).map(drop).map_err(|error| error.to_string())
+    })?;
     let container_id = id;
     ready.node.cri().remove_container(cri::RemoveContainerRequest { container_id })?;
     assert_eq!(std::fs::read_to_string(&file)?, "x\n");

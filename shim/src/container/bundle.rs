@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::handler::document::{self, Limits};
+use crate::init::cgroups::View;
 use crate::store::record::SandboxRecord;
 
 /// Below the container's folder.
@@ -33,7 +34,9 @@ pub(super) fn write(
     let text = serde_json::to_vec_pretty(&contents(start, sandbox)).map_err(std::io::Error::other);
     let path = bundle.join("config.json");
     let written = fs::create_dir_all(&bundle).and_then(|()| fs::write(&path, text?));
-    written.map_err(|source| Error::Files { what: "write", path, source })
+    written.map_err(|source| Error::Files { what: "write", path, source })?;
+    failpoint!("create.bundle"?);
+    Ok(())
 }
 
 /// Those of containerd that hooks look at.
@@ -100,7 +103,10 @@ fn mount(mount: &Mount) -> Option<Value> {
 }
 
 fn namespaces(start: &StartContainer, sandbox: &SandboxRecord) -> Vec<Value> {
-    let mut all = vec![json!({ "type": "mount" }), json!({ "type": "cgroup" })];
+    let mut all = vec![json!({ "type": "mount" })];
+    if View::of(start) == View::Own {
+        all.push(json!({ "type": "cgroup" }));
+    }
     if let Some(network) = &sandbox.network {
         all.push(json!({ "type": "network", "path": network.netns }));
         all.push(json!({ "type": "uts" }));

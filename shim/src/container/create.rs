@@ -174,6 +174,7 @@ fn make(
     let own = node.sandbox_folder(&sandbox.id);
     resolve_mounts(&mut start, config, &pinned.sources, &own, checked.readonly_rootfs())?;
     let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
+    failpoint!("create.labelled"?);
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     spec::userns::check_hooks(&start)?;
     bundle::write(&mut start, config, sandbox, folder)?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gantry_proto::monitor::{StartContainer, request};
 use prost::Message;
 
-use super::{START_FILE, hooks, start_error, target};
+use super::{START_FILE, hooks, planned, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::{Error, chain};
 use crate::events;
@@ -65,7 +65,7 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
         };
         let started = started?;
-        hooks::poststart(&container.id, hooks, started.pid).await?;
+        hooks::poststart(&container, hooks, started.pid).await?;
         Ok(started)
     };
     match attempt.await {
@@ -124,6 +124,24 @@ async fn begun(
     tracing::info!(container = container.id, pid = process.pid, "container started");
     feed::announce(node, feed::Kind::ContainerStartedEvent, &container.id, &container.sandbox_id);
     Ok(())
+}
+
+/// What an end of the runtime has left of a start: poststart hooks that have not run. In the background: nothing
+/// says how long they take.
+pub(crate) async fn finish(node: Arc<Node>, container: Arc<Container>, pid: i32) {
+    let _operation = container.operation.lock().await;
+    if !matches!(container.state(), ContainerState::Running(_)) {
+        return;
+    }
+    let owned = container.clone();
+    let finished = async {
+        let start = tokio::task::spawn_blocking(move || planned(&owned)).await??;
+        hooks::poststart(&container, start.hooks, pid).await
+    };
+    if let Err(error) = finished.await {
+        let error = fail(&node, &container, &error).await;
+        tracing::error!(container = container.id, "{}", chain(&error));
+    }
 }
 
 /// Makes the cgroup with its limits and device filter, and reads back what create wrote.

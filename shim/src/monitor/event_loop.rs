@@ -344,6 +344,7 @@ impl Monitor {
         }
         let mapping = wanted.users.unwrap_or_default();
         let held = users::make(&mapping, wanted.network)?;
+        failpoint!("monitor.users-made");
         let start_time_ticks = super::spawn::start_time_ticks(held.pid)?;
         let started =
             Started { id: String::new(), pid: held.pid, start_time_ticks, started_at_unix_nanos: 0 };

@@ -236,6 +236,7 @@ async fn hold_users(sandbox: &Sandbox, users: &UserMapping, network: bool) -> Re
     let client = sandbox.monitor().ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
     let wanted = MakeUsers { users: Some(*users), network };
     let held = client.start(request::Op::MakeUsers(wanted)).await?;
+    failpoint!("run.users-held"?);
     Ok(Process { pid: held.pid, start_time_ticks: held.start_time_ticks })
 }
 
