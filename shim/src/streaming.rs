@@ -11,6 +11,7 @@ mod forward;
 pub(crate) mod fuzzing;
 mod hangup;
 mod http;
+mod idle;
 mod lobby;
 pub(crate) mod session;
 pub mod spdy;

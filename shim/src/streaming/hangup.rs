@@ -1,6 +1,7 @@
 //! Notices that a client has hung up while what it sent before finds nobody to take it: nothing reads
 //! from its socket then, and so nothing reads the end. Owns a second descriptor of the socket, for as
-//! long as somebody waits. Used by `streaming::http` for the transports.
+//! long as somebody waits. A client that is idle for too long is taken for gone as well. Used by
+//! `streaming::http` for the transports.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,12 +9,17 @@ use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 
+use super::idle::Activity;
+
 /// How long what a client sent last may still be taken: it may have left in good order.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The end of a client.
 #[derive(Debug)]
-pub(crate) struct HangUp(Option<AsyncFd<OwnedFd>>);
+pub(crate) struct HangUp {
+    socket: Option<AsyncFd<OwnedFd>>,
+    activity: Option<Activity>,
+}
 
 impl HangUp {
     /// Of the client behind `socket`.
@@ -22,22 +28,41 @@ impl HangUp {
     /// When there is no descriptor left.
     pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         let own = socket.as_fd().try_clone_to_owned()?;
-        Ok(Self(Some(crate::sys::poll::watch(own)?)))
+        Ok(Self { socket: Some(crate::sys::poll::watch(own)?), activity: None })
     }
 
     /// Of a client that is known to be there: it lives in this process.
     pub(crate) fn never() -> Self {
-        Self(None)
+        Self { socket: None, activity: None }
+    }
+
+    /// That, or nothing has moved for too long.
+    pub(crate) fn or_idle(self, activity: Activity) -> Self {
+        Self { activity: Some(activity), ..self }
     }
 
     /// Waits until the client sends no more, and a while longer.
     pub(crate) async fn wait(self) {
-        self.gone().await;
-        tokio::time::sleep(GRACE).await;
+        let left = async {
+            self.gone().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let idle = async {
+            match &self.activity {
+                Some(activity) => activity.over().await,
+                None => std::future::pending().await,
+            }
+            tracing::info!("a stream on which nothing moves is closed");
+        };
+        // Both are only waits.
+        tokio::select! {
+            () = left => {}
+            () = idle => {}
+        }
     }
 
     async fn gone(&self) {
-        let Some(socket) = &self.0 else { return std::future::pending().await };
+        let Some(socket) = &self.socket else { return std::future::pending().await };
         loop {
             match socket.readable().await {
                 // EPOLLRDHUP is told at once, whatever is still to be read.

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::command;
 use super::forward::{self, Target};
 use super::hangup::HangUp;
+use super::idle::{self, Activity, Watched};
 use super::lobby::{Guest, Lobby};
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
@@ -280,8 +281,10 @@ fn switching(agreed: &Agreed) -> Result<Response<String>, Refusal> {
 }
 
 async fn serve(node: Arc<Node>, (work, agreed): (Work, Agreed), upgrade: OnUpgrade, hang_up: HangUp) {
+    let activity = Activity::new(idle::LIMIT);
+    let hang_up = hang_up.or_idle(activity.clone());
     let socket = match upgrade.await {
-        Ok(socket) => TokioIo::new(socket),
+        Ok(socket) => Watched::new(TokioIo::new(socket), activity),
         Err(error) => {
             tracing::debug!("a streaming client left before its upgrade: {}", chain(&error));
             return;
