@@ -3,6 +3,8 @@
 //! and never has an effect. Only built by `cargo fuzz` (which sets `cfg(fuzzing)`) and for tests, which run every input
 //! of `fuzz/corpus` through them, so that a finding that is kept stays fixed.
 
+pub(crate) mod place;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

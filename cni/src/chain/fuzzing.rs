@@ -2,15 +2,11 @@
 //! `crate::fuzzing`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Attachment, Conflist, cache};
+use crate::fuzzing::place::Place;
 use crate::result::CniResult;
-
-/// A folder of this process's own; a file system in memory is best (TMPDIR).
-fn place(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("gantry-fuzz-{name}-{}", std::process::id()))
-}
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) {
     let written = fs::create_dir_all(folder).and_then(|()| fs::write(folder.join(name), bytes));
@@ -19,7 +15,7 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) {
 
 /// What lies in a file is what the same text is, as a list and as a single plugin's configuration.
 pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
-    let folder = place("net.d");
+    let folder = Place::new("net.d");
     put(&folder, "10-net.conf", text.as_bytes());
     match (Conflist::load(&folder), meant) {
         (Ok(Some(found)), Some(meant)) => {
@@ -29,7 +25,7 @@ pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
         (found, meant) => unreachable!("{found:?} in a file, {meant:?} as text"),
     }
     // A plugin of a list may lie in a file of its own.
-    let folder = place("net2.d");
+    let folder = Place::new("net2.d");
     put(&folder, "10-net.conflist", br#"{"cniVersion":"1.0.0","name":"net","plugins":[]}"#);
     put(&folder.join("net"), "10-own.conf", text.as_bytes());
     if let Ok(Some(list)) = Conflist::load(&folder) {
@@ -40,7 +36,7 @@ pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
 
 /// A result in the cache: read or refused, never in the way of others'.
 pub(crate) fn cached(data: &[u8]) {
-    let folder = place("results");
+    let folder = Place::new("results");
     let Ok(list) =
         Conflist::parse(r#"{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"bridge"}]}"#, "here")
     else {

@@ -2,10 +2,12 @@
 //! `inflate` and `messages`. Owns the checks; never the bytes. Called by the targets in `fuzz/`, and by the
 //! tests of `crate::fuzzing` with the corpus that is kept.
 
+pub(crate) mod place;
+
 use std::fs;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gantry_proto::monitor;
 use tar::{EntryType, Header};
@@ -17,6 +19,7 @@ use super::{
     unescape, unpack as unpack_all,
 };
 use crate::wire;
+use place::Place;
 
 const BLOCK: usize = 512;
 /// More than any input here may swell to: 64 KiB of zstd can stand for gigabytes.
@@ -37,7 +40,7 @@ pub fn layer(data: &[u8]) {
 pub fn unpack(data: &[u8]) {
     let Some((how, archive)) = data.split_first() else { return };
     let archive = if how & 1 == 0 { repaired(archive) } else { archive.to_vec() };
-    let place = place("unpack");
+    let place = Place::new("unpack");
     let (layer, canary) = (place.join("layer"), place.join("canary"));
     // Left over by an input that was one finding too many.
     let _ = fs::remove_dir_all(&layer);
@@ -282,11 +285,6 @@ fn packed(packing: Packing, bytes: &[u8]) -> Option<Vec<u8>> {
         }
         Packing::Zstd => zstd::encode_all(bytes, 1).ok(),
     }
-}
-
-/// A folder of this process's own; a file system in memory is best (TMPDIR).
-fn place(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("gantry-fuzz-{name}-{}", std::process::id()))
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -2,25 +2,20 @@
 //! `image::fuzzing`.
 
 use std::fs;
-use std::path::PathBuf;
 
 use reqwest::Url;
 
 use super::{DockerConfigError, docker_config as config, hosts as toml};
 use crate::image::auth::Credentials;
+use crate::unpack::fuzzing::place::Place;
 
 const DOMAIN: &str = "reg.example:5000";
-
-/// A file in memory (TMPDIR) is read as fast as one is made.
-fn place(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("gantry-fuzz-{name}-{}", std::process::id()))
-}
 
 /// `certs.d/reg.example_5000_/hosts.toml`, beside certificates that it may name.
 pub fn hosts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(default) = Url::parse("https://reg.example:5000/v2/") else { return };
-    let folder = place("hosts");
+    let folder = Place::new("hosts");
     let own = folder.join("reg.example_5000_");
     let written =
         fs::create_dir_all(&own).and_then(|()| fs::write(own.join("hosts.toml"), text)).and_then(|()| {
@@ -57,9 +52,9 @@ pub fn hosts(data: &[u8]) {
 
 /// Credentials of one host.
 pub(crate) fn docker_config(text: &str) {
-    let folder = place("docker");
+    let folder = Place::new("docker");
     let path = folder.join("config.json");
-    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&path, text));
+    let written = fs::create_dir_all(&*folder).and_then(|()| fs::write(&path, text));
     assert!(written.is_ok(), "{written:?}");
     for host in [DOMAIN, "docker.io"] {
         match config::credentials(&path, host) {
