@@ -10,6 +10,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;
 
+use super::labels::Labels;
 use super::sources::{self, Sources};
 use super::{
     START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target,
@@ -53,7 +54,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let unset_seccomp = node.config.unset_seccomp(&sandbox.record().runtime_handler);
     spec::container::check(&config, &node.config.handlers, &unset_seccomp)?;
     // A source that never answers must not keep the pod from being stopped.
-    let sources = sources::resolve(&config.mounts).await?;
+    let labels = labels::of(&node, &config, &sandbox.record())?;
+    let sources = sources::resolve(&config.mounts, &labels.files, &sandbox.sources).await?;
     let _operation = sandbox.operation.lock().await;
     if sandbox.state() != SandboxState::Ready {
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
@@ -78,7 +80,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     parent.privileged |= now.is_some_and(|now| now.privileged);
     let job = move || {
         let made = image_mounts::pin(&config, &pin).and_then(|mounted| {
-            make(&owned, &parent, &Pinned { image, mounted, sources }, &config, &id, &into)
+            make(&owned, &parent, &Pinned { image, mounted, sources, labels }, &config, &id, &into)
         });
         if made.is_err() && into.exists() {
             // The failure is what the caller must hear; what stays is removed at the next start.
@@ -113,6 +115,8 @@ struct Pinned {
     mounted: Vec<Option<Arc<Image>>>,
     /// Of its other mounts.
     sources: Sources,
+    /// Which these have by now.
+    labels: Labels,
 }
 
 impl Pinned {
@@ -173,7 +177,7 @@ fn make(
     start.rootfs = Some(rootfs(node, folder, layers, checked.readonly_rootfs()));
     let own = node.sandbox_folder(&sandbox.id);
     resolve_mounts(&mut start, config, &pinned.sources, &own, checked.readonly_rootfs())?;
-    let process_label = labels::add(node, &mut start, config, &checked, sandbox)?;
+    labels::add(node, &mut start, config, &checked, &pinned.labels)?;
     failpoint!("create.labelled"?);
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     spec::userns::check_hooks(&start)?;
@@ -186,7 +190,7 @@ fn make(
         log_path,
         stop_signal,
         cgroup: cgroup_path,
-        process_label,
+        process_label: pinned.labels.process.clone(),
         ..new_record(node, sandbox, pinned, config, &checked, &user, id)
     };
     record::write(folder, &record)?;

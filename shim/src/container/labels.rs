@@ -11,36 +11,54 @@ use crate::spec::container::Checked;
 use crate::spec::selinux::Wanted;
 use crate::store::record::SandboxRecord;
 
-/// Adds the labels to a start whose mounts are those of the request and the sandbox's own. Returns SELinux' label as the
-/// record has it: a privileged container has none and keeps its level all the same.
+/// SELinux' labels of a container: its process', and that of its files. Made once, since each may have a level of
+/// its own. A privileged container has the first in its record alone, and keeps its level by that.
+#[derive(Debug, Clone)]
+pub(super) struct Labels {
+    pub(super) process: String,
+    pub(super) files: String,
+}
+
+/// Those that a request comes to, in this sandbox.
 ///
 /// # Errors
-/// A profile that the node does not have, a volume that can't be labelled.
+/// Options that make no label.
+pub(super) fn of(
+    node: &Node,
+    config: &cri::ContainerConfig,
+    sandbox: &SandboxRecord,
+) -> Result<Labels, Error> {
+    let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    let options = security.and_then(|security| security.selinux_options.as_ref());
+    let wanted = Wanted::new(options)?.like(&sandbox.process_label);
+    let (process, files) = selinux(node, &wanted);
+    Ok(Labels { process, files })
+}
+
+/// Adds the labels to a start whose mounts are those of the request, which have theirs, and files of our own.
+///
+/// # Errors
+/// A profile that the node does not have, a file that can't be labelled.
 pub(super) fn add(
     node: &Node,
     start: &mut StartContainer,
     config: &cri::ContainerConfig,
     checked: &Checked,
-    sandbox: &SandboxRecord,
-) -> Result<String, Error> {
-    let security = checked.security();
-    start.apparmor_profile = node.apparmor.of(security, &node.config.state)?;
-    let wanted = Wanted::new(security.selinux_options.as_ref())?.like(&sandbox.process_label);
-    let (process, mount) = selinux(node, &wanted);
-    if !mount.is_empty() {
-        // The sandbox's own files, which no request names, too.
-        let of = |at: &str| config.mounts.iter().find(|mount| mount.container_path == at);
-        for told in start.mounts.iter().filter(|told| told.image.is_none()) {
-            if of(&told.destination).is_none_or(|asked| asked.selinux_relabel) {
-                selinux::tree(&told.source, &mount)?;
-            }
+    labels: &Labels,
+) -> Result<(), Error> {
+    start.apparmor_profile = node.apparmor.of(checked.security(), &node.config.state)?;
+    if !labels.files.is_empty() {
+        let asked = |at: &str| config.mounts.iter().any(|mount| mount.container_path == at);
+        let own = start.mounts.iter().filter(|told| told.image.is_none() && !asked(&told.destination));
+        for told in own {
+            selinux::tree(&told.source, &labels.files)?;
         }
     }
-    start.mount_label = mount;
+    start.mount_label.clone_from(&labels.files);
     if !start.privileged {
-        start.process_label.clone_from(&process);
+        start.process_label.clone_from(&labels.process);
     }
-    Ok(process)
+    Ok(())
 }
 
 /// The labels of a process and of its files, with a level that no pod has unless one is asked for.

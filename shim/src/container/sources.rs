@@ -1,7 +1,8 @@
-//! The paths of the node that a container mounts: made where they are missing, as containerd makes them, and
-//! their links followed. One on a network disk that has died never answers, and must keep nothing but its
-//! own call: this is done before anything of the pod is held, and on a thread of its own, since those of
-//! the pool are few and everybody's. Called by `create`.
+//! The paths of the node that a container mounts: made where they are missing, as containerd makes them,
+//! their links followed, and labelled for SELinux where the request says so. One on a network disk that has
+//! died never answers, and must keep nothing but its own call: this is done before anything of the pod is
+//! held, and on a thread of its own, since those of the pool are few and everybody's. A pod has a few of
+//! them. Called by `create`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use gantry_proto::cri;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::Error;
+use crate::selinux;
 use crate::store::lock;
 
 /// How long all sources of a container may take. Shorter than the kubelet's own two minutes, so that it
@@ -24,42 +26,77 @@ const DEADLINE: Duration = Duration::from_secs(100);
 /// By what the request says, what is to be mounted.
 pub(super) type Sources = BTreeMap<String, String>;
 
-/// Resolves the sources of all mounts that are of paths.
+/// A path to look at.
+#[derive(Debug)]
+struct Asked {
+    path: String,
+    relabel: bool,
+}
+
+/// Resolves the sources of all mounts that are of paths. `label` is given to those that ask for it; none where
+/// SELinux is off. `turns` are the pod's.
 ///
 /// # Errors
-/// The path that can't be made or followed, or that does not answer.
-pub(super) async fn resolve(mounts: &[cri::Mount]) -> Result<Sources, Error> {
+/// The path that can't be made, followed or labelled, or that does not answer.
+pub(super) async fn resolve(
+    mounts: &[cri::Mount],
+    label: &str,
+    turns: &Arc<Semaphore>,
+) -> Result<Sources, Error> {
     let paths = mounts.iter().filter(|mount| mount.image.is_none());
-    resolve_by(paths.map(|mount| mount.host_path.clone()).collect(), DEADLINE, follow).await
+    let asked = paths.map(|mount| Asked {
+        path: mount.host_path.clone(),
+        relabel: mount.selinux_relabel && !label.is_empty(),
+    });
+    let label = label.to_owned();
+    let look = move |asked: &Asked| {
+        let wrap = |source| Error::Files {
+            what: "prepare the mount source",
+            path: PathBuf::from(&asked.path),
+            source,
+        };
+        let found = follow(Path::new(&asked.path)).map_err(wrap)?.display().to_string();
+        if asked.relabel {
+            selinux::tree(&found, &label)?;
+        }
+        Ok(found)
+    };
+    resolve_by(asked.collect(), turns, DEADLINE, look).await
 }
 
 async fn resolve_by(
-    paths: Vec<String>,
+    asked: Vec<Asked>,
+    turns: &Arc<Semaphore>,
     deadline: Duration,
-    follow: impl Fn(&Path) -> io::Result<PathBuf> + Send + 'static,
+    look: impl Fn(&Asked) -> Result<String, Error> + Send + 'static,
 ) -> Result<Sources, Error> {
-    let Some(first) = paths.first() else { return Ok(Sources::new()) };
-    let under_way = Arc::new(Mutex::new(PathBuf::from(first)));
+    let Some(first) = asked.first() else { return Ok(Sources::new()) };
+    let under_way = Arc::new(Mutex::new(PathBuf::from(&first.path)));
+    let stuck =
+        |path: &Mutex<PathBuf>| Error::SourceStuck { path: lock(path).clone(), seconds: deadline.as_secs() };
+    // Those before it hang, most likely in the same one. A semaphore that is closed is nobody's here.
+    let turn = match tokio::time::timeout(deadline, Arc::clone(turns).acquire_owned()).await {
+        Ok(Ok(turn)) => turn,
+        _ => return Err(stuck(&under_way)),
+    };
     let (answer, answered) = oneshot::channel();
     let told = Arc::clone(&under_way);
     let work = move || {
-        let one = |path: String| {
-            Path::new(&path).clone_into(&mut lock(&told));
-            let found = follow(Path::new(&path)).map_err(|source| Error::Files {
-                what: "prepare the mount source",
-                path: PathBuf::from(&path),
-                source,
-            })?;
-            Ok((path, found.display().to_string()))
+        let one = |asked: Asked| {
+            Path::new(&asked.path).clone_into(&mut lock(&told));
+            let found = look(&asked)?;
+            Ok((asked.path, found))
         };
+        let found = asked.into_iter().map(one).collect::<Result<Sources, Error>>();
+        drop(turn);
         // Nobody listens any more when it took too long.
-        drop(answer.send(paths.into_iter().map(one).collect::<Result<Sources, Error>>()));
+        drop(answer.send(found));
     };
     thread::Builder::new().name("mount-sources".to_owned()).spawn(work).map_err(Error::Thread)?;
     match tokio::time::timeout(deadline, answered).await {
         Ok(Ok(sources)) => sources,
         Ok(Err(_)) => Err(Error::Thread(io::Error::other("it ended without an answer"))),
-        Err(_) => Err(Error::SourceStuck { path: lock(&under_way).clone(), seconds: deadline.as_secs() }),
+        Err(_) => Err(stuck(&under_way)),
     }
 }
 
@@ -74,6 +111,10 @@ fn follow(source: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn turns(count: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(count))
+    }
+
     #[tokio::test]
     async fn sources_are_made_and_their_links_followed() {
         let folder = tempfile::tempdir().unwrap();
@@ -82,22 +123,43 @@ mod tests {
         std::os::unix::fs::symlink(at("real/inner"), at("link")).unwrap();
         let mount = |name: &str| cri::Mount { host_path: at(name), ..cri::Mount::default() };
         let image = cri::Mount { image: Some(cri::ImageSpec::default()), ..cri::Mount::default() };
-        let found = resolve(&[mount("real/inner"), mount("link"), image]).await.unwrap();
+        let found = resolve(&[mount("real/inner"), mount("link"), image], "", &turns(1)).await.unwrap();
         assert_eq!(found, [(at("real/inner"), at("real/inner")), (at("link"), at("real/inner"))].into());
     }
 
     #[tokio::test]
-    async fn a_source_that_never_answers_is_named() {
+    async fn only_a_volume_that_asks_is_labelled_and_only_where_there_is_a_label() {
+        // Which the node's own folder may never be: nothing is written.
+        let mount = |relabel| cri::Mount {
+            host_path: "/tmp".into(),
+            selinux_relabel: relabel,
+            ..cri::Mount::default()
+        };
+        let error = resolve(&[mount(true)], "u:o:f:s0", &turns(1)).await.unwrap_err();
+        assert!(matches!(error, Error::Selinux(_)), "{error}");
+        resolve(&[mount(false)], "u:o:f:s0", &turns(1)).await.unwrap();
+        resolve(&[mount(true)], "", &turns(1)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_source_that_never_answers_is_named_and_keeps_one_turn_of_its_pod() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = Mutex::new(held);
-        let follow = move |path: &Path| {
+        let look = move |asked: &Asked| {
             // Ends with the test.
             let _ = lock(&held).recv();
-            Ok(path.to_owned())
+            Ok(asked.path.clone())
         };
-        let deadline = Duration::from_millis(10);
-        let error = resolve_by(vec!["/dead".to_owned()], deadline, follow).await.unwrap_err();
+        let (turns, deadline) = (turns(1), Duration::from_millis(10));
+        let asks = |path: &str| vec![Asked { path: path.to_owned(), relabel: false }];
+        let error = resolve_by(asks("/dead"), &turns, deadline, look).await.unwrap_err();
         assert_eq!(error.to_string(), "mount source /dead does not answer within 0 s: its disk may hang");
+        // No further thread is made.
+        let never = |_: &Asked| -> Result<String, Error> { unreachable!("there is no turn") };
+        let error = resolve_by(asks("/other"), &turns, deadline, never).await.unwrap_err();
+        assert!(matches!(error, Error::SourceStuck { .. }), "{error}");
         drop(release);
+        let answers = |asked: &Asked| Ok(asked.path.clone());
+        resolve_by(asks("/other"), &turns, Duration::from_secs(60), answers).await.unwrap();
     }
 }

@@ -141,7 +141,10 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     failpoint!("stop.cgroups"?);
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
     events::end_rest(node, &sandbox.id).await;
-    if errors.0.is_none() && sandbox.folder.exists() {
+    let folder = sandbox.folder.clone();
+    // Not on a thread that serves others: the disk may hang.
+    let there = tokio::task::spawn_blocking(move || folder.exists()).await?;
+    if errors.0.is_none() && there {
         errors.note(sandbox.update(|record| record.stopped = true).await.map_err(Error::from));
     }
     failpoint!("stop.recorded"?);

@@ -1,9 +1,9 @@
 //! One sandbox in memory. Owns its record, its state and its connection to the monitor.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::kept::{Kept, Saving};
 use super::lock;
@@ -11,6 +11,9 @@ use super::record::SandboxRecord;
 use crate::monitor_client::MonitorClient;
 use crate::stats::Rate;
 use crate::timeline::Recorder;
+
+/// How many of these may hang at once: the kubelet tries again and again.
+const SOURCES: usize = 8;
 
 /// ```text
 /// Starting ──RunPodSandbox done──▶ Ready ──stop, or pause or monitor gone──▶ NotReady ──remove──▶ (forgotten)
@@ -36,6 +39,8 @@ pub(crate) struct Sandbox {
     pub folder: PathBuf,
     /// Held by whoever changes the sandbox: stop, remove, create a container.
     pub operation: tokio::sync::Mutex<()>,
+    /// Looks at mount sources of its containers, which is not done under `operation`.
+    pub sources: Arc<Semaphore>,
     /// Spans of its making.
     pub spans: Recorder,
     /// CPU use per second.
@@ -53,6 +58,7 @@ impl Sandbox {
             id: record.id.clone(),
             folder,
             operation: tokio::sync::Mutex::new(()),
+            sources: Arc::new(Semaphore::new(SOURCES)),
             spans: Recorder::default(),
             rate: Rate::default(),
             record: Kept::new(record),
