@@ -139,10 +139,7 @@ pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>,
         return Err(no_strict_groups());
     }
     let room = general(pod, others, node)?;
-    if !node.app_armor && wants_app_armor(pod) {
-        let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
-        return Err(Rejection::new("AppArmor", message));
-    }
+    app_armor(pod, node.app_armor)?;
     Ok(room)
 }
 
@@ -206,8 +203,28 @@ pub fn is_critical(pod: &Pod) -> bool {
     pod.origin == Origin::Static || pod.placement.priority.is_some_and(|p| p >= SYSTEM_CRITICAL)
 }
 
-fn wants_app_armor(pod: &Pod) -> bool {
-    pod.every_container().any(|c| !matches!(c.security.app_armor, None | Some(AppArmor::Unconfined)))
+/// The node must have it when anything of the pod asks for a profile, and a profile of the node has a name.
+///
+/// # Errors
+/// The rejection.
+pub fn app_armor(pod: &Pod, has: bool) -> Result<(), Rejection> {
+    let profiles = || pod.every_container().filter_map(|c| c.security.app_armor.as_ref());
+    let asks = pod.security.app_armor || profiles().any(|profile| *profile != AppArmor::Unconfined);
+    if !asks {
+        return Ok(());
+    }
+    let refuse = |why: &str| Err(Rejection::new("AppArmor", format!("Cannot enforce AppArmor: {why}")));
+    if !has {
+        return refuse("AppArmor is not enabled on the host");
+    }
+    match profiles().find(|profile| matches!(profile, AppArmor::Localhost(name) if name.trim().is_empty())) {
+        Some(AppArmor::Localhost(name)) => {
+            // As Go prints it.
+            let shown = format!("&AppArmorProfile{{Type:Localhost,LocalhostProfile:*{name},}}");
+            refuse(&format!("invalid empty AppArmor profile name: {shown:?}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

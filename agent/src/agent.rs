@@ -243,6 +243,8 @@ impl Agent {
             return Err(admission::no_strict_groups());
         }
         let Some(node) = self.node.as_ref().and_then(|node| node.borrow().clone()) else {
+            // Without a cluster, too: a profile that nobody enforces would protect nobody.
+            admission::app_armor(&wanted.pod, self.deps.node.app_armor)?;
             return Ok(Vec::new());
         };
         // What was told to go is not counted, though it still ends, nor what a static pod replaces.

@@ -3,6 +3,7 @@
 //! `gantry run` and by [`crate::static_pods`].
 
 pub mod api;
+mod apparmor;
 mod container;
 mod env;
 pub mod expand;

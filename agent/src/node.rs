@@ -43,10 +43,19 @@ pub struct NodeInfo {
     pub recursive_read_only: bool,
     /// Whether the runtime can hold processes to the pod's own groups.
     pub strict_groups: bool,
+    /// Whether the kernel has AppArmor enabled.
+    pub app_armor: bool,
     /// Handlers of the runtime that make user namespaces; the default one is the empty text.
     pub user_namespaces: BTreeSet<String>,
     /// Where pods' resolvers come from, to tell what is missing.
     pub resolver: Arc<Resolver>,
+}
+
+/// Whether the kernel has AppArmor enabled; it does not change its mind.
+#[must_use]
+pub fn has_app_armor() -> bool {
+    let text = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    text.is_ok_and(|text| text.starts_with('Y'))
 }
 
 /// The node's addresses: primary first, then that of the other family; none on a machine without a
@@ -197,6 +206,7 @@ pub fn info(root: &Path) -> Result<NodeInfo, Error> {
         cpu: i64::try_from(cpus).unwrap_or(i64::MAX).saturating_mul(1000),
         memory,
         ephemeral,
+        app_armor: has_app_armor(),
         ..NodeInfo::default()
     })
 }

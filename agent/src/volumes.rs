@@ -10,6 +10,7 @@ pub mod fake;
 pub mod host;
 mod host_path;
 mod hosts_file;
+mod labels;
 mod left_file;
 mod mounts;
 mod ownership;
@@ -136,6 +137,8 @@ pub struct Mount {
     pub recursive_read_only: bool,
     /// Whether later mounts cross.
     pub propagation: Propagation,
+    /// The runtime may give it the container's SELinux label.
+    pub relabel: bool,
 }
 
 /// Why a volume is not ready; the message is what the kubelet says, too.

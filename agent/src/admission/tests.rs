@@ -199,6 +199,18 @@ fn what_the_machine_does_not_have_is_refused_by_name() {
         verdict(&armed(AppArmor::RuntimeDefault)).unwrap_err(),
         "AppArmor: Cannot enforce AppArmor: AppArmor is not enabled on the host"
     );
+    // The pod's own word counts although its only container says otherwise.
+    let security = PodSecurity { app_armor: true, ..PodSecurity::default() };
+    let pod = Pod { security, ..armed(AppArmor::Unconfined) };
+    assert_eq!(reason(&pod, &[], &node()), "AppArmor");
+    let has = Node { app_armor: true, ..node() };
+    assert_eq!(reason(&pod, &[], &has), "admitted");
+    assert_eq!(reason(&armed(AppArmor::Localhost("x".into())), &[], &has), "admitted");
+    assert_eq!(
+        admit(&armed(AppArmor::Localhost(" ".into())), &[], &has).unwrap_err().to_string(),
+        "AppArmor: Cannot enforce AppArmor: invalid empty AppArmor profile name: \
+         \"&AppArmorProfile{Type:Localhost,LocalhostProfile:* ,}\""
+    );
 }
 
 #[test]

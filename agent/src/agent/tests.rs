@@ -348,6 +348,17 @@ mod described {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_profile_that_nobody_would_enforce_is_refused_without_a_cluster_too() {
+        let machine = Machine::new();
+        let mut armed = named("a", "a-1");
+        armed.security.app_armor = true;
+        let agent = machine.agent(vec![armed]);
+        let status = over(&find(&agent, "a-1")).await;
+        assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "AppArmor"));
+        assert_eq!(machine.runtime.residue(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_critical_pod_waits_for_those_that_it_displaces() {
         let machine = Machine::new();
         let mut agent = machine.agent(vec![]);

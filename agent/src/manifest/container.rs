@@ -145,7 +145,7 @@ fn one(at: &str, container: api::Container, role: Role, around: &Around<'_>) -> 
         }
     }
     let security = security::container(
-        &format!("{at}.securityContext"),
+        (&format!("{at}.securityContext"), &name),
         security_context,
         &around.security,
         around.namespaces,

@@ -105,7 +105,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: Source) -> Res
         None | Some("") => RestartPolicy::Always,
         Some(text) => one_of("spec.restartPolicy", text, &RESTART_POLICIES)?,
     };
-    let (pod_security, inherited) = security::pod(security_context, namespaces, source)?;
+    let (pod_security, inherited) = security::pod(security_context, &meta.annotations, namespaces, source)?;
     let volumes = volume::volumes(volumes.unwrap_or_default(), source)?;
     let around = Around { source, security: inherited, restart_policy, grace, namespaces, volumes: &volumes };
     let (init_containers, containers) =

@@ -1,13 +1,15 @@
 //! Security contexts of pods and containers. Pure: owns their ledger and what a container takes
 //! over from its pod; never resolves a user. Called by [`super::pod`] and [`super::container`].
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
-    FieldError, Result, Source, check, check_file, descending_path, duplicate, id_of, invalid, one_of,
-    refuse_set, required, required_because,
+    Result, Source, check, check_file, descending_path, duplicate, id_of, invalid, one_of, refuse_set,
+    required, required_because,
 };
-use super::names;
+use super::{apparmor, names};
 use crate::pod::spec::security::{AppArmor, SeLinux};
 use crate::pod::spec::{Namespaces, PodSecurity, Seccomp, Security};
 
@@ -19,11 +21,14 @@ pub(super) struct Inherited {
     run_as_non_root: bool,
     seccomp: Option<Seccomp>,
     app_armor: Option<AppArmor>,
+    /// Of containers by name, by the annotations of old.
+    annotated: BTreeMap<String, AppArmor>,
     se_linux: Option<SeLinux>,
 }
 
 pub(super) fn pod(
     context: Option<api::PodSecurityContext>,
+    annotations: &BTreeMap<String, String>,
     namespaces: Namespaces,
     source: Source,
 ) -> Result<(PodSecurity, Inherited)> {
@@ -43,13 +48,13 @@ pub(super) fn pod(
         windows_options,
     } = context.unwrap_or_default();
     let at = "spec.securityContext";
-    let app_armor = app_armor(at, app_armor_profile, source)?;
-    let se_linux = se_linux_of(at, se_linux_options, source)?;
+    let app_armor = apparmor::profile(&format!("{at}.appArmorProfile"), app_armor_profile, source)?;
+    let se_linux = se_linux_options.map(se_linux_of);
     if source.is_file() {
         refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
     }
     if let Some(policy) = se_linux_change_policy {
-        // Says how labels get onto volumes; there are none.
+        // Says how labels get onto volumes: MountOption is for volumes of CSI drivers, which this node has none of.
         one_of(format!("{at}.seLinuxChangePolicy"), &policy, &[("MountOption", ()), ("Recursive", ())])?;
     }
     let on_root_mismatch = match fs_group_change_policy {
@@ -80,6 +85,7 @@ pub(super) fn pod(
         strict_groups,
         sysctls: sysctls_of(&format!("{at}.sysctls"), sysctls.unwrap_or_default(), namespaces, source)?,
         se_linux: se_linux.clone(),
+        app_armor: apparmor::is_required(app_armor.as_ref(), annotations),
         run_as_user: user,
         run_as_group: group,
         seccomp: seccomp.clone(),
@@ -90,13 +96,14 @@ pub(super) fn pod(
         run_as_non_root: run_as_non_root.unwrap_or(false),
         seccomp,
         app_armor,
+        annotated: apparmor::annotated(annotations),
         se_linux,
     };
     Ok((security, inherited))
 }
 
 pub(super) fn container(
-    at: &str,
+    (at, name): (&str, &str),
     context: Option<api::SecurityContext>,
     inherited: &Inherited,
     namespaces: Namespaces,
@@ -116,8 +123,10 @@ pub(super) fn container(
         seccomp_profile,
         windows_options,
     } = context.unwrap_or_default();
-    let app_armor = app_armor(at, app_armor_profile, source)?;
-    let se_linux = se_linux_of(at, se_linux_options, source)?;
+    let app_armor = apparmor::profile(&format!("{at}.appArmorProfile"), app_armor_profile, source)?
+        .or_else(|| inherited.annotated.get(name).cloned())
+        .or_else(|| inherited.app_armor.clone());
+    let se_linux = se_linux_options.map(se_linux_of);
     if source.is_file() {
         refuse_set(format!("{at}.windowsOptions"), windows_options.is_some())?;
     }
@@ -153,33 +162,18 @@ pub(super) fn container(
         read_only_root: read_only_root_filesystem.unwrap_or(false),
         no_new_privileges: allow_privilege_escalation == Some(false),
         unmasked_proc,
-        app_armor: app_armor.or_else(|| inherited.app_armor.clone()),
+        app_armor,
         se_linux: se_linux.or_else(|| inherited.se_linux.clone()),
         seccomp: seccomp_of(&format!("{at}.seccompProfile"), seccomp_profile)?
             .or_else(|| inherited.seccomp.clone()),
     })
 }
 
-/// A file's pod gets no profile: only what says so is honoured. An API pod is admitted only by a node
-/// that has AppArmor.
-fn app_armor(at: &str, profile: Option<api::AppArmorProfile>, source: Source) -> Result<Option<AppArmor>> {
-    let Some(api::AppArmorProfile { localhost_profile, type_ }) = profile else { return Ok(None) };
-    match (type_.as_str(), source) {
-        ("Unconfined", _) => Ok(Some(AppArmor::Unconfined)),
-        ("RuntimeDefault", Source::Api) => Ok(Some(AppArmor::RuntimeDefault)),
-        ("Localhost", Source::Api) => Ok(Some(AppArmor::Localhost(localhost_profile.unwrap_or_default()))),
-        _ => Err(FieldError::Unsupported { field: format!("{at}.appArmorProfile") }),
-    }
-}
-
 /// Labels are the runtime's to set, where the node has SELinux.
-fn se_linux_of(at: &str, options: Option<api::SELinuxOptions>, source: Source) -> Result<Option<SeLinux>> {
-    let Some(api::SELinuxOptions { level, role, type_, user }) = options else { return Ok(None) };
-    if source.is_file() {
-        return Err(FieldError::Unsupported { field: format!("{at}.seLinuxOptions") });
-    }
+fn se_linux_of(options: api::SELinuxOptions) -> SeLinux {
+    let api::SELinuxOptions { level, role, type_, user } = options;
     let text = |text: Option<String>| text.unwrap_or_default();
-    Ok(Some(SeLinux { user: text(user), role: text(role), kind: text(type_), level: text(level) }))
+    SeLinux { user: text(user), role: text(role), kind: text(type_), level: text(level) }
 }
 
 fn seccomp_of(at: &str, profile: Option<api::SeccompProfile>) -> Result<Option<Seccomp>> {

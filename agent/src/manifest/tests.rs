@@ -151,7 +151,6 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("volumeDevices", "[{name: a, devicePath: /dev/a}]"),
         ("resources", "{limits: {hugepages-2Mi: 2Mi}}"),
         ("resources", "{claims: [{name: gpu}]}"),
-        ("securityContext", "{seLinuxOptions: {level: s0}}"),
     ] {
         let text = error(&with(field, value));
         assert!(text.starts_with(&format!("pod.yaml: document 1: spec.containers[0].{field}")), "{text}");

@@ -78,6 +78,7 @@ impl FakeVolumes {
                 read_only: mount.read_only,
                 recursive_read_only: false,
                 propagation: Propagation::None,
+                relabel: false,
             })
             .collect())
     }

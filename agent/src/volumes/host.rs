@@ -27,8 +27,8 @@ use super::payload::payload;
 use super::sub_path;
 use super::tally::Tally;
 use super::{
-    Count, Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, left_file,
-    mounts, ownership, remains, removal,
+    Count, Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, labels,
+    left_file, mounts, ownership, remains, removal,
 };
 use crate::api::Api;
 use crate::metrics::Metrics;
@@ -55,6 +55,8 @@ pub struct HostVolumes {
     /// What claims led to when their pods were set up.
     claims: Arc<Mutex<Claims>>,
     tally: Tally,
+    /// The node has SELinux.
+    labels: bool,
 }
 
 /// By pod and volume.
@@ -76,7 +78,8 @@ impl HostVolumes {
         let mut pods = root;
         pods.push("pods");
         let pods = pods.canonicalize().unwrap_or(pods);
-        Self { pods, api, node, recursive_read_only, claims: Arc::default(), tally: Tally::default() }
+        let labels = labels::is_on();
+        Self { pods, api, node, recursive_read_only, claims: Arc::default(), tally: Tally::default(), labels }
     }
 
     /// The same, and counted there.
@@ -189,13 +192,13 @@ impl HostVolumes {
         if has_address && !taken(ETC_HOSTS) {
             let path = folder.join("etc-hosts");
             self.write_hosts(&path, pod, &facts.ips).map_err(|e| format!("write {}: {e}", path.display()))?;
-            list.push(plain(path, ETC_HOSTS));
+            list.push(self.plain(path, ETC_HOSTS));
         }
         let words = &container.termination_message.path;
         if !taken(words) {
             let path = words_path(&folder, &container.name, attempt);
             make_words(&path).map_err(|e| format!("create {}: {e}", path.display()))?;
-            list.push(plain(path, words));
+            list.push(self.plain(path, words));
         }
         Ok(list)
     }
@@ -214,6 +217,7 @@ impl HostVolumes {
         let volume =
             volume.ok_or_else(|| format!("cannot find volume {name:?} to mount into container {of:?}"))?;
         let part = sub_path_of(mount, env)?;
+        let place = self.place_of(&pod.uid, name);
         let (host_path, image) = match &volume.source {
             VolumeSource::Image { reference, .. } => {
                 let id = images.iter().find(|(volume, _)| volume == name);
@@ -222,10 +226,9 @@ impl HostVolumes {
                 (PathBuf::new(), Some(MountedImage { id, written, sub_path: part.unwrap_or_default() }))
             }
             _ => {
-                let place = self.place_of(&pod.uid, name);
                 let whole = path_of(folder, volume, place.as_ref())?;
                 let Some(part) = part else {
-                    return self.finished(mount, volume, whole, None);
+                    return self.finished(mount, (volume, place.as_ref()), whole, None);
                 };
                 let target = sub_path::target(folder, name, of, index);
                 sub_path::bind(&whole, &part, &target).map_err(|failure| {
@@ -237,13 +240,13 @@ impl HostVolumes {
                 (target, None)
             }
         };
-        self.finished(mount, volume, host_path, image)
+        self.finished(mount, (volume, place.as_ref()), host_path, image)
     }
 
     fn finished(
         &self,
         mount: &VolumeMount,
-        volume: &Volume,
+        (volume, place): (&Volume, Option<&Place>),
         host_path: PathBuf,
         image: Option<MountedImage>,
     ) -> Result<Mount, String> {
@@ -271,7 +274,21 @@ impl HostVolumes {
                 ),
             recursive_read_only: recursive,
             propagation: mount.propagation,
+            relabel: self.labels && labels::are_given(&volume.source, place),
         })
+    }
+
+    /// A file of the pod's own, without conditions.
+    fn plain(&self, host_path: PathBuf, container_path: &str) -> Mount {
+        Mount {
+            host_path,
+            image: None,
+            container_path: container_path.to_owned(),
+            read_only: false,
+            recursive_read_only: false,
+            propagation: Propagation::None,
+            relabel: self.labels,
+        }
     }
 
     fn write_hosts(&self, path: &Path, pod: &Pod, ips: &[String]) -> io::Result<()> {
@@ -374,18 +391,6 @@ fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
         | VolumeSource::Image { .. } => None,
     };
     [of_pod, own].into_iter().flatten().filter(|limit| *limit > 0).fold(node, i64::min)
-}
-
-/// A mount without conditions.
-fn plain(host_path: PathBuf, container_path: &str) -> Mount {
-    Mount {
-        host_path,
-        image: None,
-        container_path: container_path.to_owned(),
-        read_only: false,
-        recursive_read_only: false,
-        propagation: Propagation::None,
-    }
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {

@@ -19,7 +19,7 @@ use gantry_agent::images::queue::Settings as Queue;
 use gantry_agent::manifest::api::NodeSettings;
 use gantry_agent::manifest::quantity::{self, QuantityError};
 use gantry_agent::metrics::Metrics;
-use gantry_agent::node::Given;
+use gantry_agent::node::{Given, has_app_armor};
 use gantry_agent::registration;
 use gantry_agent::runtime::cri::driver::Driver;
 use gantry_agent::server::authn::Authentication;
@@ -302,9 +302,8 @@ fn reserved(flag: &'static str, amounts: &Amounts) -> Result<Amounts, Error> {
 
 /// What admission needs beside the Node object.
 pub(super) fn admission(config: &KubeletConfiguration) -> Result<NodeSettings, Error> {
-    let app_armor = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
     Ok(NodeSettings {
-        app_armor: app_armor.is_ok_and(|text| text.starts_with('Y')),
+        app_armor: has_app_armor(),
         sysctls: Allowed::new(config.allowed_unsafe_sysctls.clone()).map_err(Error::Sysctls)?,
     })
 }

@@ -81,6 +81,8 @@ pub struct PodSecurity {
     pub run_as_group: Option<i64>,
     /// For the sandbox.
     pub se_linux: Option<SeLinux>,
+    /// The pod needs a node that has AppArmor, whatever its containers say.
+    pub app_armor: bool,
     /// The node's default when not set.
     pub seccomp: Option<Seccomp>,
 }

@@ -82,6 +82,7 @@ fn mount(pod: &Pod, mount: &Mount, users: Option<Users>) -> wire::Mount {
         readonly: mount.read_only,
         recursive_read_only: mount.recursive_read_only,
         propagation: i32::from(propagation),
+        selinux_relabel: mount.relabel,
         uid_mappings: ids.clone(),
         gid_mappings: ids,
         image: mount.image.as_ref().map(|image| wire::ImageSpec {
@@ -113,6 +114,7 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
 }
 
 /// `target`: the container whose processes it is to see.
+#[expect(deprecated, reason = "runtimes that do not know the new field of AppArmor read the old one")]
 fn security(
     pod: &Pod,
     security: &Security,
@@ -154,8 +156,18 @@ fn security(
         readonly_paths: owned(READONLY),
         seccomp: Some(seccomp(security.seccomp.as_ref(), node)),
         apparmor: security.app_armor.as_ref().map(app_armor),
+        apparmor_profile: security.app_armor.as_ref().map(app_armor_text).unwrap_or_default(),
         selinux_options: security.se_linux.as_ref().map(se_linux),
         ..Default::default()
+    }
+}
+
+/// As runtimes before 1.30 read it.
+fn app_armor_text(wanted: &AppArmor) -> String {
+    match wanted {
+        AppArmor::Unconfined => "unconfined".to_owned(),
+        AppArmor::RuntimeDefault => "runtime/default".to_owned(),
+        AppArmor::Localhost(name) => format!("localhost/{name}"),
     }
 }
 

@@ -337,6 +337,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
         read_only: false,
         recursive_read_only: false,
         propagation: crate::pod::spec::volume::Propagation::None,
+        relabel: true,
     };
     let pod = pod();
     let new = NewContainer {
@@ -355,6 +356,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     let config = container_config::container(&new, &node());
     let bound = config.mounts.first().unwrap();
     assert_eq!((&bound.uid_mappings, &bound.gid_mappings), (&ids, &ids));
+    assert!(bound.selinux_relabel);
     let own =
         config.linux.unwrap().security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
     let sandbox = sandbox_config::sandbox(&pod, 0, "", users, with(&node())).linux.unwrap();
@@ -404,6 +406,9 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
         (profile.profile_type(), profile.localhost_ref.as_str()),
         (wire::security_profile::ProfileType::Localhost, "k8s-x")
     );
+    #[expect(deprecated, reason = "what runtimes before the new field read")]
+    let text = context.apparmor_profile;
+    assert_eq!(text, "localhost/k8s-x");
     assert_eq!(context.selinux_options.unwrap().level, "s0:c1");
     let held = linux.resources.unwrap();
     // Where the container has no limit of its own, that of its pod counts.

@@ -101,6 +101,23 @@ async fn a_pods_folders_are_the_kubelets_and_go_with_it() {
 }
 
 #[tokio::test]
+async fn with_selinux_what_is_the_pods_own_is_labelled_and_nothing_of_the_node() {
+    let mut place = Place::new();
+    place.api.put_config_map("c", &[("key", "value")]);
+    let host = VolumeSource::HostPath { path: "/tmp".into(), kind: HostPathType::Unset };
+    let volumes = vec![volume("e", DISK), volume("m", config_map("c")), volume("h", host)];
+    let pod = with(volumes, vec![mount("e", "/e"), mount("m", "/m"), mount("h", "/h")]);
+    place.volumes.set_up(&pod).await.unwrap();
+    for on in [true, false] {
+        place.volumes.labels = on;
+        let mounts = place.mounts(&pod, &[]).await.unwrap();
+        let given: Vec<_> = mounts.iter().filter(|m| m.relabel).map(|m| m.container_path.as_str()).collect();
+        let own = ["/e", "/m", "/etc/hosts", "/dev/termination-log"];
+        assert_eq!(given, if on { &own[..] } else { &[] });
+    }
+}
+
+#[tokio::test]
 async fn the_mode_of_an_empty_dir_is_the_containers_once_it_is_made() {
     let place = Place::new();
     let pod = with(vec![volume("e", DISK)], vec![]);
