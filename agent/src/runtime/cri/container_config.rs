@@ -92,7 +92,6 @@ fn mount(pod: &Pod, mount: &Mount, users: Option<Users>) -> wire::Mount {
             ..wire::ImageSpec::default()
         }),
         image_sub_path: mount.image.as_ref().map(|image| image.sub_path.clone()).unwrap_or_default(),
-        ..Default::default()
     }
 }
 
