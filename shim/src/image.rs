@@ -25,6 +25,7 @@ mod pull;
 mod reference;
 mod registry;
 mod store;
+mod switches;
 mod sync;
 mod usage;
 
@@ -45,10 +46,12 @@ pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
+pub use switches::{Optimisation, Switches, UnknownOptimisation};
 
 use crate::timeline::{Recorder, Span};
 use crate::unpack::UnpackError;
 use flight::Flights;
+use layer::Means;
 pub use layer::Unpacker;
 use manifest::Platform;
 use pins::Pins;
@@ -70,6 +73,8 @@ pub struct Config {
     pub docker_config: Option<PathBuf>,
     /// Who unpacks layers.
     pub unpacker: Unpacker,
+    /// What of the pulls' speed is left out.
+    pub switches: Switches,
 }
 
 /// All images of this node; a cheap handle.
@@ -182,7 +187,8 @@ struct Inner {
     store: Arc<Store>,
     http: Arc<Http>,
     sources: Sources,
-    unpacker: Unpacker,
+    means: Means,
+    switches: Switches,
     platform: Platform,
     /// By canonical name and credentials: nobody gets what only another may see.
     images: Flights<(String, Option<Auth>), PullResult>,
@@ -218,9 +224,13 @@ impl Images {
             Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
         let inner = Inner {
             store,
-            http: Arc::new(Http::new(patience)),
+            http: Arc::new(Http::new(patience, config.switches.has(Optimisation::Pieces))),
             sources,
-            unpacker: config.unpacker.clone(),
+            means: Means {
+                unpacker: config.unpacker.clone(),
+                large_pipes: config.switches.has(Optimisation::LargePipes),
+            },
+            switches: config.switches.clone(),
             platform: Platform::host(),
             images: Flights::new(),
             layers: Flights::new(),

@@ -66,6 +66,8 @@ pub struct Config {
     pub registry_auth_file: Option<PathBuf>,
     /// Names of images that are told as pinned, as in a pull.
     pub pinned_images: Vec<String>,
+    /// Optimisations of pulls that are left out, to see what they are worth.
+    pub pull_without: Vec<image::Optimisation>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
     pub default_network: bool,
     /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
@@ -120,6 +122,7 @@ impl Default for Config {
             registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
             registry_auth_file: None,
             pinned_images: Vec::new(),
+            pull_without: Vec::new(),
             default_network: false,
             unset_seccomp_profile: String::new(),
             handlers: Handlers::new(),
@@ -334,6 +337,7 @@ fn prepare(config: Config, features: BTreeMap<String, Features>) -> Result<Prepa
         hosts_dir: config.registry_hosts_dir.clone(),
         docker_config: config.registry_auth_file.clone(),
         unpacker: image::Unpacker::Program(programs.unpack_path()),
+        switches: image::Switches::without(config.pull_without.clone()),
     };
     let images = Images::open(&stored, pinned)?;
     let user_namespaces = probe::user_namespaces(&programs, images.layers_dir(), &config.state);

@@ -35,6 +35,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         registry_hosts_dir,
         registry_auth_file,
         pinned_images,
+        pull_without,
         programs_dir,
         unset_seccomp_profile,
         handlers,
@@ -69,6 +70,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
     words.extend(systemd_cgroup.then(|| OsString::from("--systemd-cgroup")));
     words.extend(cni_external.then(|| OsString::from("--cni-external")));
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
+    words.extend(pull_without.iter().map(|one| flag("pull-without", one.to_string())));
     words.extend(pinned_images.iter().map(|image| flag("pinned-images", image)));
     words.extend(programs_dir.as_ref().map(|folder| flag("programs-dir", folder)));
     words

@@ -44,6 +44,7 @@ fn registry(error: &RegistryError) -> Class {
         | RegistryError::Stalled { .. }
         | RegistryError::Slow { .. }
         | RegistryError::Redirect { .. }
+        | RegistryError::Range { .. }
         | RegistryError::Status { .. } => Class::Unavailable,
         RegistryError::Auth { .. }
         | RegistryError::NoPlace

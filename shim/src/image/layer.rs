@@ -23,6 +23,7 @@ use super::registry::{Download, RegistryError};
 use super::store::StoreError;
 use crate::unpack::{Refusal, Report, UnpackError, Verdict, mark_opaque};
 use flow::{FedEnd, Flow, Tapped};
+pub(crate) use worker::Means;
 pub use worker::Unpacker;
 
 /// Chunks on their way between network and thread. hyper's are 8 KiB to 400 KiB.
@@ -151,7 +152,7 @@ pub(crate) fn pipe() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
 /// # Errors
 /// The network's.
 pub(crate) async fn feed(
-    mut download: Download,
+    mut download: Download<'_>,
     wanted: u64,
     pieces: mpsc::Sender<Piece>,
     progress: &Layer,
@@ -179,11 +180,11 @@ pub(crate) fn receive(
     pieces: mpsc::Receiver<Piece>,
     promise: &Promise,
     parent: &Path,
-    unpacker: &Unpacker,
+    means: &Means,
 ) -> Result<Unpacked, LayerError> {
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
     let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
-    let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, unpacker)?;
+    let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, means)?;
     let report = judge(flow, promise, limit)?;
     mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
     Ok(Unpacked { ingest, report })

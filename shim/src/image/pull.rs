@@ -17,7 +17,7 @@ use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
 use super::store::record::{ImageRecord, LayerRecord, weigh};
-use super::{Error, Image, Inner};
+use super::{Error, Image, Inner, Optimisation};
 use crate::timeline::{Recorder, Span, unix_nanos};
 use crate::unpack::escape;
 
@@ -94,6 +94,7 @@ pub(super) async fn pull(
         // From here on nobody can cancel: the layers become the image's before they are let go.
         let hold = lease.into_hold();
         let image = commit::commit(&inner, &id, record, names);
+        let image = image.and_then(|image| usable(&inner).map(|()| image));
         inner.wake();
         drop(hold);
         image
@@ -102,6 +103,14 @@ pub(super) async fn pull(
         Ok(image) => image,
         Err(_) => Err(Error::Task { reference: name }),
     }
+}
+
+/// A committed image is usable at once; durable before that only where it is asked for. Blocks.
+fn usable(inner: &Inner) -> Result<(), Error> {
+    if inner.switches.has(Optimisation::SyncBehind) {
+        return Ok(());
+    }
+    inner.store.flush().map_err(|source| Error::Store { source: Box::new(source) })
 }
 
 /// An image that is here already, and the hold on its layers. Looked for again once they are held: it
@@ -225,7 +234,7 @@ async fn layers(
             }
             Ok(())
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(if inner.switches.has(Optimisation::SideBySide) { AT_ONCE } else { 1 })
         .try_collect()
         .await
 }
@@ -342,7 +351,7 @@ fn keep(
     recorder: &Recorder,
 ) -> Result<(), LayerError> {
     let mut stage = recorder.stage("unpack");
-    let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.unpacker)?;
+    let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.means)?;
     stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
     let (implied, implied_weight) = implied(&unpacked.report.implied)?;
     let record = LayerRecord {

@@ -3,6 +3,7 @@
 //! credentials to any host but the one they are for and the token server it names. Called by `pull`.
 
 mod docker_config;
+mod download;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod hosts;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, LOCATION, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, AUTHORIZATION, LOCATION, RANGE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use reqwest::{Response, Url};
 
@@ -22,10 +23,12 @@ use super::digest::Digest;
 use super::manifest::{Blob, DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use super::reference::Reference;
 pub use docker_config::DockerConfigError;
+pub(crate) use download::Download;
+use download::{Span, is_span};
 pub use hosts::HostsError;
 use hosts::{Host, Tls};
 pub(crate) use http_client::{Http, Patience};
-use http_client::{Pace, is_loopback, shown};
+use http_client::{is_loopback, shown};
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -55,6 +58,9 @@ pub enum RegistryError {
         #[source]
         source: Arc<reqwest::Error>,
     },
+    /// Another part than was asked for, from a place that gave the right ones before.
+    #[error("{url}: the answer is another part of the blob than was asked for")]
+    Range { url: String },
     /// Not a byte for too long.
     #[error("{url}: no data for {seconds} s")]
     Stalled { url: String, seconds: u64 },
@@ -177,13 +183,6 @@ pub(crate) struct Fetched {
     pub(crate) content_type: String,
 }
 
-/// A blob on its way: bytes neither counted nor hashed yet.
-pub(crate) struct Download {
-    url: String,
-    response: Response,
-    pace: Pace,
-}
-
 impl Repository {
     /// The repository of `reference`, with those of `auth` that are meant for it. Reads the node's
     /// configuration and so blocks; sends nothing.
@@ -263,7 +262,11 @@ impl Repository {
     ///
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
-    pub(crate) async fn blob(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
+    pub(crate) async fn blob<'a>(
+        &'a self,
+        blob: &'a Blob,
+        place: usize,
+    ) -> Result<(Download<'a>, usize), RegistryError> {
         let mut failed = Failed::default();
         for (index, endpoint) in self.endpoints.iter().enumerate().skip(place) {
             if !endpoint.host.pull {
@@ -310,7 +313,7 @@ impl Endpoint {
     async fn manifest(&self, name: &str, wanted: Option<Digest>) -> Result<Fetched, RegistryError> {
         let url = self.url("manifests", name)?;
         let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST, "*/*;q=0.1"].join(", ");
-        let response = self.get(url.clone(), Some(&accept)).await?;
+        let response = self.get(url.clone(), Some(&accept), None).await?;
         let header = |name: &str| {
             response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
@@ -333,8 +336,8 @@ impl Endpoint {
         if blob.size > limit as u64 {
             return Err(RegistryError::Large { url, limit });
         }
-        let download = self.blob(blob).await?;
-        let bytes = self.http.body(&url, download.response, limit).await?;
+        let response = self.open(blob).await?;
+        let bytes = self.http.body(&url, response, limit).await?;
         if bytes.len() as u64 != blob.size {
             return Err(RegistryError::Size { url, wanted: blob.size, found: bytes.len() as u64 });
         }
@@ -346,14 +349,28 @@ impl Endpoint {
     }
 
     /// `Size` when the server announces another length than the manifest.
-    async fn blob(&self, blob: &Blob) -> Result<Download, RegistryError> {
+    async fn blob<'a>(&'a self, blob: &'a Blob) -> Result<Download<'a>, RegistryError> {
+        let response = self.open(blob).await?;
+        let url = shown(&self.url("blobs", &blob.digest.to_string())?);
+        Ok(Download::new(self, blob, url, response))
+    }
+
+    async fn open(&self, blob: &Blob) -> Result<Response, RegistryError> {
         let url = self.url("blobs", &blob.digest.to_string())?;
-        let response = self.get(url.clone(), None).await?;
-        let url = shown(&url);
+        let response = self.get(url.clone(), None, None).await?;
         match response.content_length() {
-            Some(found) if found != blob.size => Err(RegistryError::Size { url, wanted: blob.size, found }),
-            _ => Ok(Download { url, response, pace: Pace::new(self.http.patience()) }),
+            Some(found) if found != blob.size => {
+                Err(RegistryError::Size { url: shown(&url), wanted: blob.size, found })
+            }
+            _ => Ok(response),
         }
+    }
+
+    /// Opens a part of a blob; None when the answer is another one than was asked for.
+    async fn span(&self, blob: &Blob, span: Span) -> Result<Option<Response>, RegistryError> {
+        let url = self.url("blobs", &blob.digest.to_string())?;
+        let response = self.get(url, None, Some(span)).await?;
+        Ok(is_span(&response, span, blob.size).then_some(response))
     }
 
     fn url(&self, kind: &str, name: &str) -> Result<Url, RegistryError> {
@@ -373,8 +390,13 @@ impl Endpoint {
         Tls { client: self.host.tls.client.clone().filter(|_| own), ..self.host.tls.clone() }
     }
 
-    /// GET with authorization and redirects, until there is a 200.
-    async fn get(&self, start: Url, accept: Option<&str>) -> Result<Response, RegistryError> {
+    /// GET with authorization and redirects, until there is a 200, or a 206 where a part was asked for.
+    async fn get(
+        &self,
+        start: Url,
+        accept: Option<&str>,
+        span: Option<Span>,
+    ) -> Result<Response, RegistryError> {
         let (mut url, mut challenged) = (start.clone(), false);
         let mut hops = 0;
         loop {
@@ -383,6 +405,10 @@ impl Endpoint {
             if let Some(accept) = accept.and_then(|text| HeaderValue::from_str(text).ok()) {
                 headers.insert(ACCEPT, accept);
             }
+            if let Some(Span { from, to }) = span {
+                let text = format!("bytes={from}-{}", to.saturating_sub(1));
+                headers.extend(HeaderValue::from_str(&text).ok().map(|value| (RANGE, value)));
+            }
             let mut shown_before = None;
             if let Some(value) = if own { self.authorization.header().await } else { None } {
                 shown_before = Some(value.clone());
@@ -390,7 +416,7 @@ impl Endpoint {
             }
             let response = self.send(&url, Method::GET, headers, None).await?;
             let status = response.status();
-            if status == StatusCode::OK {
+            if status == StatusCode::OK || (status == StatusCode::PARTIAL_CONTENT && span.is_some()) {
                 return Ok(response);
             }
             if status == StatusCode::UNAUTHORIZED && own && !challenged {
@@ -419,21 +445,6 @@ impl Endpoint {
         body: Option<String>,
     ) -> Result<Response, RegistryError> {
         self.http.send(url, &self.tls(url), self.host.dial_timeout, method, headers, body).await
-    }
-}
-
-impl Download {
-    /// What an error about these bytes should name.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// The next bytes; None at the end of the answer, which need not be that of the blob.
-    ///
-    /// # Errors
-    /// `Stalled`, `Slow`, `Lost`.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        self.pace.chunk(&mut self.response, &self.url).await
     }
 }
 

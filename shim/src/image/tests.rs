@@ -7,6 +7,7 @@ mod failures;
 mod leftovers;
 mod mirrors;
 mod network;
+mod pieces;
 mod pulls;
 mod removal;
 mod server;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Patience;
-use super::{Class, Config, Error, Image, Images, Reference, Unpacker, open_store};
+use super::{Class, Config, Error, Image, Images, Reference, Switches, Unpacker, open_store};
 use crate::timeline::Recorder;
 use archive::Archive;
 use server::{Answer, Registry, Request};
@@ -33,6 +34,17 @@ impl Node {
         require_root();
         let folder = tempfile::tempdir().unwrap();
         let images = open(folder.path());
+        Self { folder, images }
+    }
+
+    /// To which every network is slow, so that large layers come in pieces.
+    fn slow() -> Self {
+        require_root();
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let store = open_store(&config, &HashMap::new()).unwrap();
+        let patience = Patience { slow: f64::INFINITY, ..Patience::default() };
+        let images = Images::with(&config, store, patience, None, HashMap::new());
         Self { folder, images }
     }
 
@@ -73,6 +85,7 @@ fn config(folder: &Path) -> Config {
         hosts_dir: Some(folder.join("certs.d")),
         docker_config: Some(folder.join("config.json")),
         unpacker: Unpacker::Thread,
+        switches: Switches::default(),
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::pipe::SpliceFlags;
 use tokio::sync::mpsc;
 
 use super::room::{Room, Waiter, worker};
-use super::worker::{End, Unpacker, Worker};
+use super::worker::{End, Means, Worker};
 use super::{LayerError, MAX_ENTRIES, Piece};
 use crate::image::digest::{Digest, Hasher};
 use crate::unpack::{Command, Packing, Verdict};
@@ -71,12 +71,12 @@ pub(super) fn run(
     packing: Packing,
     folder: &Path,
     limit: u64,
-    unpacker: &Unpacker,
+    means: &Means,
 ) -> Result<Flow, LayerError> {
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
     let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
-    let mut unpack = Worker::start(unpacker, &command)?;
+    let mut unpack = Worker::start(means, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
         let fed = feed(&mut pieces, archive, &mut room.waiter());
@@ -84,7 +84,7 @@ pub(super) fn run(
         let verdict = verdict(&mut unpack, &room, fed.end != FedEnd::GivenUp);
         return Ok(Flow { fed, inflated: Ok(()), tapped, verdict });
     }
-    let mut inflate = Worker::start(unpacker, &Command::Inflate { packing, seconds })?;
+    let mut inflate = Worker::start(means, &Command::Inflate { packing, seconds })?;
     let (bytes, inflated) = (inflate.input.take(), inflate.output.take());
     let (fed, tapped) = thread::scope(|scope| {
         let tap = scope.spawn(|| tap(inflated, archive, limit, &mut room.waiter()));

@@ -28,6 +28,13 @@ pub enum Unpacker {
     Thread,
 }
 
+/// What the work is done with.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) unpacker: Unpacker,
+    pub(crate) large_pipes: bool,
+}
+
 /// A process at work.
 pub(super) struct Worker {
     process: Process,
@@ -56,12 +63,12 @@ impl Worker {
     ///
     /// # Errors
     /// [`LayerError::Worker`].
-    pub(super) fn start(unpacker: &Unpacker, command: &Command) -> Result<Self, LayerError> {
-        let (theirs_in, input) = pipe()?;
-        let (output, theirs_out) = pipe()?;
+    pub(super) fn start(means: &Means, command: &Command) -> Result<Self, LayerError> {
+        let (theirs_in, input) = pipe(means.large_pipes)?;
+        let (output, theirs_out) = pipe(means.large_pipes)?;
         let flags = rustix::fs::fcntl_getfl(&input).map_err(worker("prepare pipes for"))?;
         rustix::fs::fcntl_setfl(&input, flags | OFlags::NONBLOCK).map_err(worker("prepare pipes for"))?;
-        let process = match unpacker {
+        let process = match &means.unpacker {
             Unpacker::Program(path) => {
                 let mut program = std::process::Command::new(path);
                 program.arg0("gantry-unpack").args(command.args()).env_clear().current_dir("/");
@@ -159,9 +166,11 @@ impl End {
 }
 
 /// Read end, write end.
-fn pipe() -> Result<(OwnedFd, OwnedFd), LayerError> {
+fn pipe(large: bool) -> Result<(OwnedFd, OwnedFd), LayerError> {
     let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(worker("make pipes for"))?;
-    // A smaller pipe is slower, and all that a busy node may have left.
-    let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE);
+    if large {
+        // A smaller pipe is slower, and all that a busy node may have left.
+        let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE);
+    }
     Ok(ends)
 }

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method};
 use reqwest::{Certificate, Identity, Response, Url};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::RegistryError;
+use super::download::PIECES;
 use super::hosts::Tls;
 use crate::image::digest::clip;
 
@@ -34,6 +36,9 @@ pub(crate) struct Patience {
     pub(crate) stall: Duration,
     /// Over each such time of waiting, [`LEAST`] bytes must come.
     pub(crate) window: Duration,
+    /// Bytes for each second of waiting below which one connection is slow, and a large blob comes by
+    /// several.
+    pub(crate) slow: f64,
 }
 
 impl Default for Patience {
@@ -42,6 +47,7 @@ impl Default for Patience {
             connect: Duration::from_secs(15),
             stall: Duration::from_secs(30),
             window: Duration::from_secs(60),
+            slow: 80e6,
         }
     }
 }
@@ -93,6 +99,8 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Http {
     patience: Patience,
+    in_pieces: bool,
+    pieces: Arc<Semaphore>,
     clients: Mutex<HashMap<Kind, reqwest::Client>>,
 }
 
@@ -103,6 +111,8 @@ struct Kind {
     plain: bool,
     tls: Tls,
     dial: Option<Duration>,
+    /// A connection for each request: pieces are for registries that limit each connection.
+    apart: bool,
 }
 
 impl Kind {
@@ -114,6 +124,9 @@ impl Kind {
             .redirect(reqwest::redirect::Policy::none());
         if self.direct {
             builder = builder.no_proxy();
+        }
+        if self.apart {
+            builder = builder.http1_only();
         }
         if self.plain {
             // None are asked for: a host without root certificates can still pull over plain HTTP.
@@ -130,8 +143,19 @@ impl Kind {
 }
 
 impl Http {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, clients: Mutex::default() }
+    /// `in_pieces`: large blobs may come by several connections at a time.
+    pub(crate) fn new(patience: Patience, in_pieces: bool) -> Self {
+        let pieces = Arc::new(Semaphore::new(PIECES));
+        Self { patience, in_pieces, pieces, clients: Mutex::default() }
+    }
+
+    pub(super) fn in_pieces(&self) -> bool {
+        self.in_pieces
+    }
+
+    /// Room for pieces of blobs, shared by all pulls.
+    pub(super) fn pieces(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.pieces)
     }
 
     pub(super) fn patience(&self) -> Patience {
@@ -139,10 +163,16 @@ impl Http {
     }
 
     /// Made on first use, one for each kind of connection: connections of one may not serve another.
-    fn client(&self, url: &Url, tls: &Tls, dial: Option<Duration>) -> Result<reqwest::Client, RegistryError> {
+    fn client(
+        &self,
+        url: &Url,
+        tls: &Tls,
+        dial: Option<Duration>,
+        apart: bool,
+    ) -> Result<reqwest::Client, RegistryError> {
         let (direct, plain) = (is_loopback(url), url.scheme() == "http");
         let tls = if plain { Tls::default() } else { tls.clone() };
-        let kind = Kind { direct, plain, tls, dial };
+        let kind = Kind { direct, plain, tls, dial, apart };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&kind) {
             return Ok(client.clone());
@@ -167,7 +197,8 @@ impl Http {
         headers: HeaderMap,
         body: Option<String>,
     ) -> Result<Response, RegistryError> {
-        let mut request = self.client(url, tls, dial)?.request(method, url.clone()).headers(headers);
+        let client = self.client(url, tls, dial, headers.contains_key(RANGE))?;
+        let mut request = client.request(method, url.clone()).headers(headers);
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
         }

@@ -194,11 +194,20 @@ impl Shared {
         // What a mirror is told beside the path says whose images are meant.
         let path = request.path.split('?').next().unwrap();
         match self.content.lock().unwrap().get(path) {
+            Some((body, _)) if request.headers.contains_key("range") => part(request, body),
             Some((body, media)) => Answer::new(200).header("content-type", media).body(body.clone()),
             None => Answer::new(404)
                 .body(br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#),
         }
     }
+}
+
+/// `Range: bytes=FROM-LAST`.
+fn part(request: &Request, body: &[u8]) -> Answer {
+    let (from, last) = request.headers["range"].strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+    let (from, last): (usize, usize) = (from.parse().unwrap(), last.parse().unwrap());
+    let range = format!("bytes {from}-{last}/{}", body.len());
+    Answer::new(206).header("content-range", range).body(&body[from..=last])
 }
 
 fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {

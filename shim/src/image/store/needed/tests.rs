@@ -18,6 +18,7 @@ impl Fixture {
             hosts_dir: None,
             docker_config: None,
             unpacker: crate::image::Unpacker::Thread,
+            switches: crate::image::Switches::default(),
         };
         Self { store: Store::open(&config, std::iter::empty()).unwrap(), folder }
     }
