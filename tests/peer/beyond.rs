@@ -26,7 +26,7 @@ use gantry_agent::root::Root;
 use gantry_agent::runtime::cri::{self, CriRuntime, Features};
 use gantry_agent::users::{Range, UserRanges};
 use gantry_agent::volumes::host::HostVolumes;
-use gantry_tests::containerd::{Containerd, Options};
+use gantry_tests::containerd::{Containerd, Options, Tuning};
 use gantry_tests::held::Held;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::registry::Registry;
@@ -45,8 +45,12 @@ const HOG: &str = "while :; do dd if=/dev/zero of=/dev/null bs=64M count=1; slee
 fn pulls_are_seen_as_they_come_and_an_oom_that_is_outlived_is_told() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
-    let containerd =
-        Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: false })?;
+    let containerd = Containerd::start(Options {
+        registry: &registry,
+        pause: &images.pause,
+        portmap: false,
+        tuning: Tuning::NONE,
+    })?;
     let image = Image {
         layers: vec![Layer::busybox()?, Layer::default().file("noise", 0o644, noise(8 << 20))],
         cmd: vec!["/bin/sh".into()],

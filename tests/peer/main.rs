@@ -5,7 +5,7 @@ mod beyond;
 mod tour;
 
 use anyhow::{Context, Result};
-use gantry_tests::containerd::{Containerd, Options};
+use gantry_tests::containerd::{Containerd, Options, Tuning};
 use gantry_tests::registry::Registry;
 use gantry_tests::suite::{self, Subject};
 
@@ -14,7 +14,12 @@ fn go_suite_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     let guarded = registry.guarded()?;
-    let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
+    let containerd = Containerd::start(Options {
+        registry: &registry,
+        pause: &images.pause,
+        portmap: true,
+        tuning: Tuning::NONE,
+    })?;
     let before = containerd.snapshot()?;
     containerd.trust(&guarded.host())?;
     let subject = Subject {

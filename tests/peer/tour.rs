@@ -1,7 +1,7 @@
 //! The tour on containerd and on ours: what a new user of crictl sees is the same, but for what is listed.
 
 use anyhow::{Context, Result};
-use gantry_tests::containerd::{Containerd, Options};
+use gantry_tests::containerd::{Containerd, Options, Tuning};
 use gantry_tests::node::Node;
 use gantry_tests::registry::Registry;
 use gantry_tests::suite::{self, Subject};
@@ -83,7 +83,12 @@ fn the_tour_is_as_on_containerd() -> Result<()> {
     let registry = Registry::start()?;
     let images = suite::push_images(&registry)?;
     let guarded = registry.guarded()?;
-    let containerd = Containerd::start(Options { registry: &registry, pause: &images.pause, portmap: true })?;
+    let containerd = Containerd::start(Options {
+        registry: &registry,
+        pause: &images.pause,
+        portmap: true,
+        tuning: Tuning::NONE,
+    })?;
     let before = containerd.snapshot()?;
     let subject = Subject {
         handler: "",

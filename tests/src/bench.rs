@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
 
-use crate::containerd::{Containerd, Options};
+use crate::containerd::{Containerd, Options, Tuning};
 use crate::cri::Cri;
 use crate::image::{Image, Layer};
 use crate::node::Node;
@@ -86,7 +86,12 @@ pub fn first(counts: Counts) -> Result<Outcome> {
     let registry = Registry::start()?;
     let pause = push_pause(&registry)?;
     let (images, image_bytes, image_files) = push_big(&registry, counts.pulls)?;
-    let containerd = Containerd::start(Options { registry: &registry, pause: &pause, portmap: false })?;
+    let containerd = Containerd::start(Options {
+        registry: &registry,
+        pause: &pause,
+        portmap: false,
+        tuning: Tuning::NONE,
+    })?;
     let node = Node::start()?;
     let mut sides = [
         Side { cri: containerd.cri(), tag: containerd.tag(), measured: Measured::default() },

@@ -27,7 +27,8 @@ use crate::{place, proc};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-const INIT: &str = r#"mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@""#;
+const INIT: &str = r#"for folder in $GANTRY_PEER_CGROUPS; do echo 0 >"$folder/cgroup.procs" || exit 125; done
+mount -t tmpfs none /run && mount -t tmpfs none /var/lib && exec "$@""#;
 
 /// A running containerd; ended, with all it started, on drop.
 #[derive(Debug)]
@@ -50,6 +51,34 @@ pub struct Options<'a> {
     pub pause: &'a str,
     /// Whether the portmap plugin follows the bridge.
     pub portmap: bool,
+    /// Other settings than those that are usual.
+    pub tuning: &'a Tuning,
+}
+
+/// Settings beyond the usual ones.
+#[derive(Debug, Clone, Default)]
+pub struct Tuning {
+    /// Lines of the table of the CRI's images.
+    pub images: String,
+    /// Tables of the configuration.
+    pub tables: String,
+    /// Folders before those of PATH.
+    pub path: Vec<PathBuf>,
+    /// Variables.
+    pub variables: Vec<(String, String)>,
+    /// Cgroups that it enters.
+    pub cgroups: Vec<PathBuf>,
+}
+
+impl Tuning {
+    /// None.
+    pub const NONE: &'static Tuning = &Tuning {
+        images: String::new(),
+        tables: String::new(),
+        path: Vec::new(),
+        variables: Vec::new(),
+        cgroups: Vec::new(),
+    };
 }
 
 impl Containerd {
@@ -72,21 +101,9 @@ impl Containerd {
             at("net.d/10-peer.conflist"),
             serde_json::to_vec_pretty(&conflist(&bridge, number, &at("leases"), options.portmap))?,
         )?;
-        std::fs::write(at("config.toml"), config(folder.path(), &programs, options.pause))?;
+        std::fs::write(at("config.toml"), config(folder.path(), &programs, &options))?;
         write_registry(&at("certs.d"), &options.registry.host())?;
-        let log = File::create(at("log"))?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut child = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", INIT, "sh"])
-            .arg(programs.path("containerd"))
-            .args(["--config", &at("config.toml").to_string_lossy()])
-            // The shim is looked for in PATH; portmap runs nft.
-            .env("PATH", format!("{}:{path}:/usr/sbin:/sbin", programs.folder().display()))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("start containerd")?;
+        let mut child = spawn(folder.path(), &programs, options.tuning)?;
         let cri = Cri::new(&at("containerd.sock"))?;
         let answer = poll("containerd to answer", Duration::from_secs(30), || {
             if let Ok(Some(status)) = child.try_wait() {
@@ -108,6 +125,12 @@ impl Containerd {
     #[must_use]
     pub fn cri(&self) -> &Cri {
         &self.cri
+    }
+
+    /// Its folder on disk: images and what they are unpacked to.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
     }
 
     /// Its socket.
@@ -230,6 +253,26 @@ impl Drop for Containerd {
     }
 }
 
+fn spawn(folder: &Path, programs: &Programs, tuning: &Tuning) -> Result<Child> {
+    let log = File::create(folder.join("log"))?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let first: String = tuning.path.iter().map(|folder| format!("{}:", folder.display())).collect();
+    let cgroups: String = tuning.cgroups.iter().map(|folder| format!("{} ", folder.display())).collect();
+    Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", INIT, "sh"])
+        .arg(programs.path("containerd"))
+        .args(["--config", &folder.join("config.toml").to_string_lossy()])
+        // The shim is looked for in PATH; portmap runs nft.
+        .env("PATH", format!("{first}{}:{path}:/usr/sbin:/sbin", programs.folder().display()))
+        .env("GANTRY_PEER_CGROUPS", cgroups)
+        .envs(tuning.variables.clone())
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("start containerd")
+}
+
 fn ready(cri: &Cri) -> Result<(), String> {
     let answer = cri.status(cri::StatusRequest { verbose: false }).map_err(|status| status.to_string())?;
     let conditions = answer.status.unwrap_or_default().conditions;
@@ -267,7 +310,7 @@ fn conflist(bridge: &str, number: u32, leases: &Path, portmap: bool) -> serde_js
 /// Defaults but for the places; `restrict_oom_score_adj` because a node may lack
 /// CAP_SYS_RESOURCE, and every pod would fail, and the drain because its default waits for ever for
 /// a child that keeps an exec's pipe.
-fn config(folder: &Path, programs: &Programs, pause: &str) -> String {
+fn config(folder: &Path, programs: &Programs, options: &Options<'_>) -> String {
     let at = |name: &str| folder.join(name).display().to_string();
     format!(
         r#"version = 3
@@ -283,7 +326,7 @@ level = "warn"
 
 [plugins."io.containerd.cri.v1.images"]
 snapshotter = "overlayfs"
-
+{images}
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{pause}"
 
@@ -310,7 +353,11 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "{runc}"
 Root = "{runc_root}"
 SystemdCgroup = false
-"#,
+
+{tables}"#,
+        images = options.tuning.images,
+        tables = options.tuning.tables,
+        pause = options.pause,
         root = at("root"),
         state = at("state"),
         socket = at("containerd.sock"),

@@ -143,6 +143,39 @@ pub fn systemd_tree(to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Downloads packages without what they depend on, unless they are there, as the list `name`.
+///
+/// # Errors
+/// As [`fetch`].
+pub(crate) fn fetch_alone(name: &str, packages: &[&str]) -> Result<()> {
+    closure::fetch_alone(name, packages, &folder())
+}
+
+/// The archives of a list that was fetched.
+///
+/// # Errors
+/// When it was not fetched.
+pub(crate) fn archives(name: &str) -> Result<Vec<PathBuf>> {
+    closure::cached(name, &folder())
+}
+
+/// Extracts archives into a folder.
+///
+/// # Errors
+/// When one is none.
+pub(crate) fn extract(archives: &[PathBuf], to: &Path) -> Result<()> {
+    for archive in archives {
+        let status = Command::new("dpkg-deb")
+            .arg("--extract")
+            .args([archive, to])
+            .stdin(Stdio::null())
+            .status()
+            .context("start dpkg-deb: apt-get install dpkg")?;
+        ensure!(status.success(), "dpkg-deb --extract {}: {status}", archive.display());
+    }
+    Ok(())
+}
+
 /// The closure that [`nginx_image`] is made of, for a machine that has no apt.
 ///
 /// # Errors
@@ -165,14 +198,6 @@ fn file_name(path: &Path) -> String {
 
 /// One layer of several packages.
 fn unpacked(archives: &[PathBuf], to: &Path) -> Result<Layer> {
-    for archive in archives {
-        let status = Command::new("dpkg-deb")
-            .arg("--extract")
-            .args([archive, to])
-            .stdin(Stdio::null())
-            .status()
-            .context("start dpkg-deb: apt-get install dpkg")?;
-        ensure!(status.success(), "dpkg-deb --extract {}: {status}", archive.display());
-    }
+    extract(archives, to)?;
     tree::layer(to)
 }

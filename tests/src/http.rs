@@ -1,8 +1,10 @@
 //! A very small HTTP/1.1 client for loopback registries and pods' pages. One request for each
 //! connection; never follows redirects, never speaks TLS. Called by `registry` and the tests.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -50,17 +52,40 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Result<Response> {
+    send(addr, method, target, headers, body, body.len() as u64, PATIENCE)
+}
+
+/// PUT of a file of any size; the answer may take as long as hashing it takes.
+///
+/// # Errors
+/// As [`request`], after five minutes.
+pub fn put_file(addr: SocketAddr, target: &str, file: &Path) -> Result<Response> {
+    let opened = File::open(file).with_context(|| file.display().to_string())?;
+    let length = opened.metadata()?.len();
+    let headers = [("Content-Type", "application/octet-stream")];
+    send(addr, "PUT", target, &headers, opened, length, PATIENCE * 15)
+}
+
+fn send(
+    addr: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    mut body: impl Read,
+    length: u64,
+    patience: Duration,
+) -> Result<Response> {
     let at = || format!("{method} http://{addr}{target}");
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE).with_context(at)?;
-    stream.set_read_timeout(Some(PATIENCE)).with_context(at)?;
-    stream.set_write_timeout(Some(PATIENCE)).with_context(at)?;
+    stream.set_read_timeout(Some(patience)).with_context(at)?;
+    stream.set_write_timeout(Some(patience)).with_context(at)?;
     let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    head.push_str(&format!("Content-Length: {length}\r\n\r\n"));
     stream.write_all(head.as_bytes()).with_context(at)?;
-    stream.write_all(body).with_context(at)?;
+    std::io::copy(&mut body, &mut stream).with_context(at)?;
     let mut raw = Vec::new();
     stream.read_to_end(&mut raw).with_context(at)?;
     parse(&raw).with_context(at)

@@ -24,6 +24,7 @@ pub mod power;
 pub mod proc;
 pub mod prometheus;
 pub mod pty;
+pub mod pulls;
 pub mod ready;
 pub mod registry;
 pub mod standalone;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use tempfile::TempDir;
 
 use crate::http::{self, Response};
-use crate::image::{Blob, Built};
+use crate::image::{Blob, Built, sha256};
 use crate::poll::poll;
 
 /// A second server over the same storage that speaks https only; stops when dropped.
@@ -171,27 +171,54 @@ impl Registry {
             self.push_blob(repository, layer)?;
         }
         self.push_blob(repository, &image.config)?;
-        let answer = http::request(
-            self.addr,
-            "PUT",
-            &format!("/v2/{repository}/manifests/{tag}"),
-            &[("Content-Type", image.media_type())],
-            &image.manifest.bytes,
-        )?;
-        expect(&answer, 201, "manifest")?;
+        self.push_manifest(repository, tag, image.media_type(), &image.manifest.bytes)?;
         Ok(format!("{}/{repository}:{tag}", self.addr))
     }
 
+    /// Pushes a manifest whose blobs are there.
+    ///
+    /// # Errors
+    /// When the registry refuses it.
+    pub fn push_manifest(&self, repository: &str, tag: &str, media_type: &str, bytes: &[u8]) -> Result<()> {
+        let target = format!("/v2/{repository}/manifests/{tag}");
+        let answer = http::request(self.addr, "PUT", &target, &[("Content-Type", media_type)], bytes)?;
+        expect(&answer, 201, "manifest")
+    }
+
+    /// Pushes some bytes and returns their digest.
+    ///
+    /// # Errors
+    /// When the registry refuses them.
+    pub fn push_bytes(&self, repository: &str, bytes: Vec<u8>) -> Result<String> {
+        let digest = sha256(&bytes);
+        self.push_blob(repository, &Blob { digest: digest.clone(), bytes })?;
+        Ok(digest)
+    }
+
+    /// Pushes a file of any size.
+    ///
+    /// # Errors
+    /// When it can't be read, or the registry refuses it.
+    pub fn push_file(&self, repository: &str, digest: &str, file: &Path) -> Result<()> {
+        let target = self.begin_upload(repository, digest)?;
+        expect(&http::put_file(self.addr, &target, file)?, 201, "blob")
+    }
+
     fn push_blob(&self, repository: &str, blob: &Blob) -> Result<()> {
+        let target = self.begin_upload(repository, &blob.digest)?;
+        let headers = [("Content-Type", "application/octet-stream")];
+        let done = http::request(self.addr, "PUT", &target, &headers, &blob.bytes)?;
+        expect(&done, 201, "blob")
+    }
+
+    /// Where a blob is to be put.
+    fn begin_upload(&self, repository: &str, digest: &str) -> Result<String> {
         let begun = http::request(self.addr, "POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[])?;
         expect(&begun, 202, "upload")?;
         let location = begun.header("location").context("an upload without a Location")?;
         let target = location.strip_prefix(&format!("http://{}", self.addr)).unwrap_or(location);
         let joint = if target.contains('?') { '&' } else { '?' };
-        let target = format!("{target}{joint}digest={}", blob.digest);
-        let headers = [("Content-Type", "application/octet-stream")];
-        let done = http::request(self.addr, "PUT", &target, &headers, &blob.bytes)?;
-        expect(&done, 201, "blob")
+        Ok(format!("{target}{joint}digest={digest}"))
     }
 
     /// Flips a bit in the middle of a stored blob: what it serves no longer has its digest.
@@ -205,6 +232,30 @@ impl Registry {
         let byte = bytes.get_mut(middle).with_context(|| format!("{} is empty", path.display()))?;
         *byte ^= 0x10;
         std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Reads all blobs of an image, so that they are in memory as a busy registry has them.
+    ///
+    /// # Errors
+    /// When there is no such manifest, or one of its blobs is missing.
+    pub fn warm(&self, repository: &str, tag: &str) -> Result<()> {
+        let target = format!("/v2/{repository}/manifests/{tag}");
+        let accept = [("Accept", "application/vnd.oci.image.manifest.v1+json")];
+        let answer = http::request(self.addr, "GET", &target, &accept, &[])?;
+        expect(&answer, 200, "manifest")?;
+        let manifest: serde_json::Value = serde_json::from_slice(&answer.body).context("the manifest")?;
+        for layer in manifest["layers"].as_array().context("a manifest without layers")? {
+            let path = self.blob_path(layer["digest"].as_str().context("a layer without a digest")?)?;
+            let mut file = File::open(&path).with_context(|| path.display().to_string())?;
+            std::io::copy(&mut file, &mut std::io::sink())?;
+        }
+        Ok(())
     }
 
     fn blob_path(&self, digest: &str) -> Result<PathBuf> {

@@ -1,6 +1,8 @@
-//! `cargo xtask bench first`: builds what is measured, enters namespaces of its own, prints medians
+//! `cargo xtask bench first|pull`; this file is the first: it builds what is measured, enters namespaces of its own, prints medians
 //! and ratios. Keeps nothing: evidence is put into docs/evidence by hand, with the machine it came
 //! from. Called by `main`.
+
+pub(crate) mod pull;
 
 use std::time::Duration;
 
@@ -30,16 +32,21 @@ pub(crate) fn outside(counts: Counts) -> Result<()> {
 /// The bench itself.
 pub(crate) fn inside(counts: Counts) -> Result<()> {
     let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
     let before = load();
     let outcome = bench::first(counts)?;
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("\nmachine: {cores} cores, {}", version.trim());
+    show_machine();
     println!("load before: {}, after: {}", before.trim(), load().trim());
     println!("external gunzip for containerd (igzip, unpigz in PATH): {}", gunzip());
     show_starts(&outcome, counts.pods);
     show_pulls(&outcome, counts.pulls);
     Ok(())
+}
+
+/// Figures say little without.
+fn show_machine() {
+    let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    println!("\nmachine: {cores} cores, {}", version.trim());
 }
 
 fn sides(outcome: &Outcome) -> [(&'static str, &Measured); 2] {

@@ -119,15 +119,8 @@ enum Task {
     Peers,
     /// Measures beside containerd, in one run (as root)
     Bench {
-        /// What to measure
-        #[arg(value_enum)]
+        #[command(subcommand)]
         what: Bench,
-        /// How many pods of each runtime
-        #[arg(long, default_value_t = 20)]
-        pods: usize,
-        /// How many pulls by each runtime
-        #[arg(long, default_value_t = 3)]
-        pulls: usize,
     },
     /// The bench's own half, inside its namespaces
     #[command(hide = true)]
@@ -137,6 +130,9 @@ enum Task {
         #[arg(long)]
         pulls: usize,
     },
+    /// The half of the pulls' bench
+    #[command(hide = true)]
+    BenchPullInside(bench::pull::Asked),
     /// The demo's own half, inside its namespaces
     #[command(hide = true)]
     DemoInside {
@@ -151,10 +147,19 @@ enum Task {
     },
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(Debug, Subcommand)]
 enum Bench {
     /// A pod's start and an image's pull
-    First,
+    First {
+        /// How many pods of each runtime
+        #[arg(long, default_value_t = 20)]
+        pods: usize,
+        /// How many pulls by each runtime
+        #[arg(long, default_value_t = 3)]
+        pulls: usize,
+    },
+    /// Pulls of images with the layers of well-known ones, and what each optimisation is worth
+    Pull(bench::pull::Asked),
 }
 
 fn main() -> ExitCode {
@@ -171,7 +176,9 @@ fn main() -> ExitCode {
         Task::Churn(asked) => churn::outside(&asked),
         Task::ChurnInside(asked) => churn::inside(&asked),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
-        Task::Bench { what: Bench::First, pods, pulls } => bench::outside(Counts { pods, pulls }),
+        Task::Bench { what: Bench::First { pods, pulls } } => bench::outside(Counts { pods, pulls }),
+        Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
+        Task::BenchPullInside(asked) => bench::pull::inside(&asked),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
         Task::Test { tier, full, filter, repeat } => tiers::test(&tier, full, filter.as_deref(), repeat),

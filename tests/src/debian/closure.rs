@@ -17,13 +17,24 @@ pub(super) fn fetch(name: &str, packages: &[&str], folder: &Path) -> Result<()> 
     if cached(name, folder).is_ok() {
         return Ok(());
     }
-    let closure = closure(packages)?;
+    download(name, &closure(packages)?, folder)
+}
+
+/// Downloads these alone, unless their list is there: their files are wanted, not their programs.
+pub(super) fn fetch_alone(name: &str, packages: &[&str], folder: &Path) -> Result<()> {
+    if cached(name, folder).is_ok() {
+        return Ok(());
+    }
+    download(name, &packages.iter().map(|&package| package.to_owned()).collect(), folder)
+}
+
+fn download(name: &str, closure: &BTreeSet<String>, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let scratch = tempfile::Builder::new().prefix("download-").tempdir_in(folder)?;
     let mut apt = Command::new("apt-get");
     // The scratch folder is root's alone, so apt's own user could not write there.
     apt.args(["--quiet", "--option", "APT::Sandbox::User=root", "download"]);
-    output(apt.args(&closure).current_dir(scratch.path()))?;
+    output(apt.args(closure).current_dir(scratch.path()))?;
     let mut names = Vec::new();
     for entry in std::fs::read_dir(scratch.path())? {
         let entry = entry?;

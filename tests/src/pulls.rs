@@ -1,0 +1,144 @@
+//! The bench of pulls: the same images by several runtimes and settings in turns, since machines are shared and
+//! noisy and only ratios of one run count. Owns the rounds and the numbers; prints nothing and keeps
+//! nothing but images in the cache. Called by `cargo xtask bench pull`.
+
+mod corpus;
+mod image;
+mod meter;
+mod pack;
+mod shaper;
+mod side;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+pub use image::{Made, SHAPES, Shape};
+pub use pack::Packing;
+pub use shaper::Line;
+pub use side::Pull;
+use side::{Peer, Side};
+
+use crate::registry::{self, Registry};
+use crate::{debian, place};
+
+/// The list of Debian's igzip in the cache of packages.
+const IGZIP: &str = "igzip";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub shapes: Vec<Shape>,
+    pub packings: Vec<Packing>,
+    pub rounds: usize,
+    /// What the node has read before is out of its memory.
+    pub cold: bool,
+    /// The network; None: loopback as it is.
+    pub line: Option<Line>,
+    /// Optimisations each of which is left out once.
+    pub disable: Vec<String>,
+    /// Without the peers.
+    pub alone: bool,
+    /// Where images are kept.
+    pub cache: PathBuf,
+}
+
+/// One runtime's pulls of one image.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    pub side: String,
+    /// In the order of the run.
+    pub pulls: Vec<Pull>,
+}
+
+/// One image by all.
+#[derive(Debug, Clone, Serialize)]
+pub struct Table {
+    pub image: Made,
+    pub rows: Vec<Row>,
+}
+
+/// Downloads what images and peers need, outside of the bench's namespaces.
+///
+/// # Errors
+/// When apt cannot be reached.
+pub fn fetch() -> Result<()> {
+    image::fetch()?;
+    debian::fetch_alone(IGZIP, &["isal", "libisal2"])
+}
+
+/// Runs everything; tells each table when it is done.
+///
+/// # Errors
+/// When a program is missing, or a runtime fails a call.
+pub fn run(wanted: &Wanted, mut tell: impl FnMut(&Table)) -> Result<()> {
+    place::require_own_namespaces()?;
+    ensure!(
+        in_path("igzip").is_none() && in_path("unpigz").is_none(),
+        "igzip or unpigz is in PATH: remove it"
+    );
+    std::fs::create_dir_all(&wanted.cache)?;
+    let registry = Registry::start_on(registry::free_port()?, &wanted.cache.join("registry"))?;
+    let mut images = Vec::new();
+    for shape in &wanted.shapes {
+        for packing in &wanted.packings {
+            images.push(image::made(*shape, *packing, &registry, &wanted.cache)?);
+        }
+    }
+    let host = match wanted.line {
+        None => registry.host(),
+        Some(line) => shaper::start(registry.addr(), line)?.to_string(),
+    };
+    let scratch = tempfile::Builder::new().prefix("gantry-igzip-").tempdir()?;
+    let sides = sides(wanted, &registry, &host, scratch.path())?;
+    for image in images {
+        let mut table = Table {
+            image,
+            rows: sides.iter().map(|side| Row { side: side.name.clone(), pulls: Vec::new() }).collect(),
+        };
+        for round in 0..wanted.rounds {
+            for turn in 0..sides.len() {
+                // Another one begins in each round.
+                let at = (round + turn) % sides.len();
+                prepare(&registry, &table.image.name, wanted.cold)?;
+                let pull = sides[at].pull(&format!("{host}/{}", table.image.name))?;
+                table.rows[at].pulls.push(pull);
+            }
+        }
+        tell(&table);
+    }
+    Ok(())
+}
+
+fn sides(wanted: &Wanted, registry: &Registry, host: &str, igzip: &Path) -> Result<Vec<Side>> {
+    let mut sides = vec![Side::gantry(&[])?];
+    for name in &wanted.disable {
+        sides.push(Side::gantry(std::slice::from_ref(name))?);
+    }
+    if !wanted.alone {
+        debian::extract(&debian::archives(IGZIP)?, igzip)?;
+        for peer in [Peer::Default, Peer::Tuned, Peer::Synced] {
+            sides.push(Side::containerd(peer, registry, igzip)?);
+        }
+    }
+    for side in &sides {
+        side.trust(host)?;
+    }
+    Ok(sides)
+}
+
+/// The registry is another machine: what it serves is in its memory, whatever the node's knows.
+fn prepare(registry: &Registry, name: &str, cold: bool) -> Result<()> {
+    if cold {
+        rustix::fs::sync();
+        std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache")?;
+    }
+    let (repository, tag) = name.split_once(':').context("a name without a tag")?;
+    registry.warm(repository, tag)
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}

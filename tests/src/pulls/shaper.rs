@@ -1,0 +1,147 @@
+//! A network between node and registry on one machine: so many bits a second for each connection and for all of
+//! them, and a delay. Owns a loopback port and its threads; knows no HTTP. No TCP slow start and no losses are
+//! played. Called by `pulls`, since this kind of host has no netem.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// Bytes that travel together.
+const CHUNK: usize = 32 << 10;
+/// On their way at most, for a client that does not read.
+const UNDER_WAY: usize = 64;
+
+/// What the network lets through.
+#[derive(Debug, Clone, Copy)]
+pub struct Line {
+    /// Bytes a second of one connection, towards the node.
+    pub each: u64,
+    /// Of all connections together.
+    pub all: u64,
+    /// There and back.
+    pub round_trip: Duration,
+}
+
+impl Line {
+    /// 200 Mbit/s for each connection, 1 Gbit/s for all, 20 ms.
+    pub const USUAL: Line =
+        Line { each: 25_000_000, all: 125_000_000, round_trip: Duration::from_millis(20) };
+}
+
+/// When the line is free again.
+#[derive(Debug, Clone)]
+struct Free(Arc<Mutex<Instant>>);
+
+impl Free {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Takes the line for so many bytes: when they are through.
+    fn take(&self, bytes: usize, rate: u64) -> Instant {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        *free = (*free).max(Instant::now()) + takes;
+        *free
+    }
+}
+
+/// Listens in front of `registry` until this process ends; returns where.
+///
+/// # Errors
+/// When loopback is down.
+pub(super) fn start(registry: SocketAddr, line: Line) -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind 127.0.0.1: is lo up?")?;
+    let own = listener.local_addr()?;
+    thread::spawn(move || {
+        let all = Free::new();
+        for client in listener.incoming().flatten() {
+            let all = all.clone();
+            // A connection that breaks is the client's to notice.
+            thread::spawn(move || drop(serve(client, registry, line, &all)));
+        }
+    });
+    Ok(own)
+}
+
+fn serve(client: TcpStream, registry: SocketAddr, line: Line, all: &Free) -> Result<()> {
+    let server = TcpStream::connect(registry)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    // The handshake: loopback's own took no time.
+    thread::sleep(line.round_trip);
+    let delay = line.round_trip / 2;
+    let (from, to) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || drop(carry(from, to, delay, |_| Instant::now())));
+    let each = Free::new();
+    carry(server, client, delay, |bytes| each.take(bytes, line.each).max(all.take(bytes, line.all)))
+}
+
+/// Moves bytes: through the line at its pace, then later by the delay.
+fn carry(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    delay: Duration,
+    pace: impl Fn(usize) -> Instant,
+) -> Result<()> {
+    let (send, receive): (SyncSender<(Instant, Vec<u8>)>, Receiver<_>) = sync_channel(UNDER_WAY);
+    let far = thread::spawn(move || {
+        for (due, bytes) in receive {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        // Fails only when it is closed.
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    loop {
+        let mut bytes = vec![0; CHUNK];
+        let count = from.read(&mut bytes)?;
+        bytes.truncate(count);
+        let through = pace(count);
+        thread::sleep(through.saturating_duration_since(Instant::now()));
+        if count == 0 || send.send((through + delay, bytes)).is_err() {
+            break;
+        }
+    }
+    // Nobody reads what would come, so the other side may stop, too.
+    let _ = from.shutdown(Shutdown::Read);
+    drop(send);
+    drop(far.join());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_arrive_whole_and_no_sooner_than_the_line_lets_them() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let registry = listener.local_addr().unwrap();
+        let content: Vec<u8> = (0..200_000_u32).map(|number| (number % 251) as u8).collect();
+        let served = content.clone();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 1];
+            stream.read_exact(&mut asked).unwrap();
+            stream.write_all(&served).unwrap();
+        });
+        let line = Line { each: 1_000_000, all: 4_000_000, round_trip: Duration::from_millis(20) };
+        let own = start(registry, line).unwrap();
+        let begun = Instant::now();
+        let mut client = TcpStream::connect(own).unwrap();
+        client.write_all(b"?").unwrap();
+        let mut found = Vec::new();
+        client.read_to_end(&mut found).unwrap();
+        assert_eq!(found, content);
+        // 200 ms on the line, 20 ms for the connection, 20 ms there and back.
+        assert!(begun.elapsed() >= Duration::from_millis(240), "{:?}", begun.elapsed());
+    }
+}

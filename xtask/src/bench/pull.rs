@@ -1,0 +1,167 @@
+//! `cargo xtask bench pull`: builds what is measured, fetches what images are made of, enters namespaces of its
+//! own, prints tables with ratios and writes all numbers as JSON. Owns command line and form; measures
+//! nothing. Called by `main`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use gantry_tests::peers::Programs;
+use gantry_tests::place;
+use gantry_tests::pulls::{self, Line, Packing, Pull, Row, SHAPES, Shape, Table, Wanted};
+
+use crate::cell::Cell;
+use crate::{build, sh};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Asked {
+    /// Shapes of images: nginx-alpine, nginx, python, small (60 layers), giant (2 GB)
+    #[arg(long, value_delimiter = ',', default_value = "nginx-alpine,nginx,python")]
+    image: Vec<String>,
+    /// gzip, zstd
+    #[arg(long, value_delimiter = ',', default_value = "gzip")]
+    packing: Vec<String>,
+    /// Pulls of each image by each runtime
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Empty the page cache before each pull
+    #[arg(long)]
+    cold: bool,
+    /// Through a line of 200 Mbit/s for each connection, 1 Gbit/s in all, 20 ms
+    #[arg(long)]
+    shaped: bool,
+    /// Optimisations of ours, each of which is left out once
+    #[arg(long, value_delimiter = ',')]
+    disable: Vec<String>,
+    /// Without the peers
+    #[arg(long)]
+    alone: bool,
+    /// Programs that are built already
+    #[arg(long, hide = true)]
+    built: Option<PathBuf>,
+    /// Where all numbers go as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Builds and fetches everything, then runs the other half in new namespaces.
+pub(crate) fn outside(asked: &Asked) -> Result<()> {
+    sh::require_root("the bench")?;
+    asked.wanted()?;
+    let programs = match &asked.built {
+        Some(programs) => std::path::absolute(programs)?,
+        None => build::build(true)?,
+    };
+    if !asked.alone {
+        Programs::build()?;
+    }
+    pulls::fetch()?;
+    let own = std::env::current_exe().context("find this program")?;
+    let cell = Cell::new()?;
+    let mut command = cell.command(&own)?;
+    command.arg("bench-pull-inside").args(asked.words()?);
+    let ran = sh::run(command.env(place::BIN_DIR, programs));
+    cell.close()?;
+    ran
+}
+
+/// The bench itself.
+pub(crate) fn inside(asked: &Asked) -> Result<()> {
+    let wanted = asked.wanted()?;
+    super::show_machine();
+    let mut tables = Vec::new();
+    pulls::run(&wanted, |table| {
+        show(table, &wanted);
+        tables.push(table.clone());
+    })?;
+    if let Some(file) = &asked.json {
+        std::fs::write(file, serde_json::to_vec_pretty(&tables)?)
+            .with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+impl Asked {
+    fn wanted(&self) -> Result<Wanted> {
+        let shape = |name: &String| {
+            let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+            Shape::named(name).with_context(|| format!("no image {name}: there are {}", known.join(", ")))
+        };
+        let packing = |name: &String| match name.as_str() {
+            "gzip" => Ok(Packing::Gzip),
+            "zstd" => Ok(Packing::Zstd),
+            other => bail!("no packing {other}: there are gzip and zstd"),
+        };
+        Ok(Wanted {
+            shapes: self.image.iter().map(shape).collect::<Result<_>>()?,
+            packings: self.packing.iter().map(packing).collect::<Result<_>>()?,
+            rounds: self.rounds.max(1),
+            cold: self.cold,
+            line: self.shaped.then_some(Line::USUAL),
+            disable: self.disable.clone(),
+            alone: self.alone,
+            cache: sh::cache_dir().join("pull"),
+        })
+    }
+
+    /// The command line of it.
+    fn words(&self) -> Result<Vec<String>> {
+        let mut words = vec![
+            format!("--image={}", self.image.join(",")),
+            format!("--packing={}", self.packing.join(",")),
+            format!("--rounds={}", self.rounds),
+        ];
+        words.extend(self.disable.iter().map(|name| format!("--disable={name}")));
+        let flags = [("--cold", self.cold), ("--shaped", self.shaped), ("--alone", self.alone)];
+        words.extend(flags.iter().filter(|(_, is)| *is).map(|(word, _)| (*word).to_owned()));
+        if let Some(file) = &self.json {
+            words.push(format!("--json={}", std::path::absolute(file)?.display()));
+        }
+        Ok(words)
+    }
+}
+
+fn show(table: &Table, wanted: &Wanted) {
+    let image = &table.image;
+    println!(
+        "\n{}: {} layers, {:.1} MB compressed, {:.1} MB unpacked, {} files; {}, page cache {}; {} rounds, in turns; medians",
+        image.name,
+        image.layers.len(),
+        image.compressed() as f64 / 1e6,
+        image.unpacked as f64 / 1e6,
+        image.files,
+        if wanted.line.is_some() { "200 Mbit/s a connection, 1 Gbit/s in all, 20 ms" } else { "loopback" },
+        if wanted.cold { "cold" } else { "warm" },
+        wanted.rounds,
+    );
+    println!(
+        "{:<34}{:>10}{:>11}{:>9}{:>10}{:>9}{:>8}{:>8}   all usable, s",
+        "", "usable s", "durable s", "cpu s", "anon MB", "disk MB", "time", "cpu"
+    );
+    let Some(first) = table.rows.first() else { return };
+    let ours = (middle(first, |pull| pull.usable), middle(first, |pull| pull.processor));
+    for row in &table.rows {
+        let usable = middle(row, |pull| pull.usable);
+        let durable = row.pulls.iter().all(|pull| pull.durable.is_some());
+        let durable = durable.then(|| middle(row, |pull| pull.durable.unwrap_or_default()));
+        let durable = durable.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"));
+        let processor = middle(row, |pull| pull.processor);
+        let memory = row.pulls.iter().map(|pull| pull.memory).max().unwrap_or_default();
+        let all: Vec<String> = row.pulls.iter().map(|pull| format!("{:.2}", pull.usable)).collect();
+        println!(
+            "{:<34}{usable:>10.2}{durable:>11}{processor:>9.2}{:>10.1}{:>9.1}{:>7.2}x{:>7.2}x   {}",
+            row.side,
+            memory as f64 / 1e6,
+            middle(row, |pull| pull.disk as f64) / 1e6,
+            usable / ours.0,
+            processor / ours.1,
+            all.join(" "),
+        );
+    }
+}
+
+/// The median; of an even number the lower one of the two in the middle.
+fn middle(row: &Row, of: impl Fn(&Pull) -> f64) -> f64 {
+    let mut values: Vec<f64> = row.pulls.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
