@@ -9,5 +9,5 @@ mod wire;
 
 pub use bus::Error;
 pub use slice::{BadSlice, escape, expand, name, of_path, unescape};
-pub use units::{SOCKET, Systemd, is_running};
+pub use units::Systemd;
 pub use wire::{Property, Value};

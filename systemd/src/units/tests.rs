@@ -1,5 +1,7 @@
 //! Against a systemd of our own on a socket: what it is asked, and what becomes of what it says.
 
+mod anew;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::thread::JoinHandle;
@@ -23,7 +25,21 @@ fn job(result: &'static str) -> Answer {
 }
 
 fn refusal(name: &'static str) -> Answer {
-    (ERROR, name, "s", text("no"), None)
+    refusal_of(name, "no")
+}
+
+fn refusal_of(name: &'static str, message: &str) -> Answer {
+    (ERROR, name, "s", text(message), None)
+}
+
+fn object() -> Answer {
+    (METHOD_RETURN, "", "o", text("/u/1"), None)
+}
+
+/// A property's value.
+fn told(value: &str) -> Answer {
+    let variant = [&b"\x01s\0\0"[..], &text(value)].concat();
+    (METHOD_RETURN, "", "v", variant, None)
 }
 
 fn removed(job: &str, result: &str) -> Vec<u8> {
@@ -35,7 +51,43 @@ fn removed(job: &str, result: &str) -> Vec<u8> {
     sent(SIGNAL, &[(2, "s", b"org.freedesktop.systemd1.Manager"), (3, "s", b"JobRemoved")], "uoss", &body)
 }
 
-/// Serves connections until all answers are given; returns the members that were called.
+/// Serves a connection until all answers are given; returns the members that were called, each with the texts at the
+/// front of its body.
+fn serve(listener: &UnixListener, answers: Vec<Answer>, welcome: &str) -> Vec<String> {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut greeting = [0; 256];
+    let length = stream.read(&mut greeting).unwrap();
+    let greeting = String::from_utf8_lossy(&greeting[..length]);
+    // All of it at once: real systemd stops reading when a message stands behind BEGIN.
+    assert!(greeting.starts_with("\0AUTH EXTERNAL 3"), "{greeting:?}");
+    assert!(greeting.ends_with("\r\nBEGIN\r\n"), "{greeting:?}");
+    stream.write_all(welcome.as_bytes()).unwrap();
+    let mut called = Vec::new();
+    for (kind, error, signature, body, result) in answers {
+        let mut head = [0; HEAD];
+        stream.read_exact(&mut head).unwrap();
+        let mut bytes = head.to_vec();
+        bytes.resize(wire::size_of(&head).unwrap(), 0);
+        stream.read_exact(&mut bytes[HEAD..]).unwrap();
+        let asked = Message::read(&bytes).unwrap();
+        let arguments = if asked.body.is_empty() { String::new() } else { format!(" {}", asked.body.join(" ")) };
+        called.push(format!("{}{arguments}", asked.member));
+        // Before the answer: another's job, and a job's end that is faster than its own answer.
+        stream.write_all(&removed("/job/0", "failed")).unwrap();
+        if let Some(result) = result {
+            stream.write_all(&removed("/job/1", result)).unwrap();
+        }
+        let serial = bytes[8..12].to_vec();
+        let mut fields: Vec<(u8, &str, &[u8])> = vec![(5, "u", &serial)];
+        if !error.is_empty() {
+            fields.push((4, "s", error.as_bytes()));
+        }
+        stream.write_all(&sent(kind, &fields, signature, &body)).unwrap();
+    }
+    called
+}
+
+/// One connection's worth.
 fn systemd(
     answers: Vec<Answer>,
     welcome: &'static str,
@@ -43,38 +95,8 @@ fn systemd(
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("private");
     let listener = UnixListener::bind(&socket).unwrap();
-    let serve = move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut greeting = [0; 256];
-        let length = stream.read(&mut greeting).unwrap();
-        let greeting = String::from_utf8_lossy(&greeting[..length]);
-        // All of it at once: real systemd stops reading when a message stands behind BEGIN.
-        assert!(greeting.starts_with("\0AUTH EXTERNAL 3"), "{greeting:?}");
-        assert!(greeting.ends_with("\r\nBEGIN\r\n"), "{greeting:?}");
-        stream.write_all(welcome.as_bytes()).unwrap();
-        let mut called = Vec::new();
-        for (kind, error, signature, body, result) in answers {
-            let mut head = [0; HEAD];
-            stream.read_exact(&mut head).unwrap();
-            let mut bytes = head.to_vec();
-            bytes.resize(wire::size_of(&head).unwrap(), 0);
-            stream.read_exact(&mut bytes[HEAD..]).unwrap();
-            called.push(Message::read(&bytes).unwrap().member);
-            // Before the answer: another's job, and a job's end that is faster than its own answer.
-            stream.write_all(&removed("/job/0", "failed")).unwrap();
-            if let Some(result) = result {
-                stream.write_all(&removed("/job/1", result)).unwrap();
-            }
-            let serial = bytes[8..12].to_vec();
-            let mut fields: Vec<(u8, &str, &[u8])> = vec![(5, "u", &serial)];
-            if !error.is_empty() {
-                fields.push((4, "s", error.as_bytes()));
-            }
-            stream.write_all(&sent(kind, &fields, signature, &body)).unwrap();
-        }
-        called
-    };
-    (folder, Systemd::at(socket), std::thread::spawn(serve))
+    let served = std::thread::spawn(move || serve(&listener, answers, welcome));
+    (folder, Systemd::at(socket), served)
 }
 
 const OK: &str = "OK 0123456789abcdef\r\n";
@@ -82,21 +104,21 @@ const OK: &str = "OK 0123456789abcdef\r\n";
 #[test]
 fn a_unit_is_started_when_its_job_is_done() {
     let (_folder, systemd, served) = systemd(vec![job("done")], OK);
-    assert!(systemd.start("a.slice", vec![Property::flag("CPUAccounting", true)]).unwrap());
-    assert_eq!(served.join().unwrap(), ["StartTransientUnit"]);
+    assert!(systemd.start("a.slice", &[Property::flag("CPUAccounting", true)]).unwrap());
+    assert_eq!(served.join().unwrap(), ["StartTransientUnit a.slice replace"]);
 }
 
 #[test]
 fn one_that_is_there_is_not_made_again() {
     let (_folder, systemd, served) = systemd(vec![refusal(UNIT_EXISTS)], OK);
-    assert!(!systemd.start("a.slice", Vec::new()).unwrap());
+    assert!(!systemd.start("a.slice", &[]).unwrap());
     served.join().unwrap();
 }
 
 #[test]
 fn a_job_that_fails_is_an_error() {
     let (_folder, systemd, served) = systemd(vec![job("timeout")], OK);
-    let told = systemd.start("a.scope", Vec::new()).unwrap_err().to_string();
+    let told = systemd.start("a.scope", &[]).unwrap_err().to_string();
     assert_eq!(told, "systemd could not start a.scope: the job is timeout");
     served.join().unwrap();
 }
@@ -105,11 +127,43 @@ fn a_job_that_fails_is_an_error() {
 fn stopping_what_is_not_there_is_fine_and_other_refusals_are_told() {
     let (_folder, systemd_, served) = systemd(vec![refusal(NO_SUCH_UNIT), refusal(NO_SUCH_UNIT)], OK);
     systemd_.stop("a.scope").unwrap();
-    assert_eq!(served.join().unwrap(), ["StopUnit", "ResetFailedUnit"]);
+    assert_eq!(served.join().unwrap(), ["StopUnit a.scope replace", "ResetFailedUnit a.scope"]);
     let (_folder, systemd_, served) = systemd(vec![refusal("x.Denied")], OK);
-    let told = systemd_.set("a.slice", vec![Property::number("TasksMax", 1)]).unwrap_err().to_string();
+    let told = systemd_.set("a.slice", &[Property::number("TasksMax", 1)]).unwrap_err().to_string();
     assert_eq!(told, "systemd refused to limit a.slice: no (x.Denied)");
-    assert_eq!(served.join().unwrap(), ["SetUnitProperties"]);
+    assert_eq!(served.join().unwrap(), ["SetUnitProperties a.slice"]);
+}
+
+#[test]
+fn a_slice_that_is_ended_alone_takes_nothing_along() {
+    let (_folder, systemd, served) = systemd(vec![job("done"), refusal(NO_SUCH_UNIT)], OK);
+    systemd.stop_alone("a.slice").unwrap();
+    assert_eq!(served.join().unwrap(), ["StopUnit a.slice ignore-dependencies", "ResetFailedUnit a.slice"]);
+}
+
+#[test]
+fn a_description_is_read_of_the_units_object() {
+    let (_folder, systemd_, served) = systemd(vec![object(), told("a b")], OK);
+    assert_eq!(systemd_.description("a.slice").unwrap().as_deref(), Some("a b"));
+    let asked = served.join().unwrap();
+    assert_eq!(asked, ["GetUnit a.slice", "Get org.freedesktop.systemd1.Unit Description"]);
+    let (_folder, systemd_, served) = systemd(vec![refusal(NO_SUCH_UNIT)], OK);
+    assert_eq!(systemd_.description("a.slice").unwrap(), None);
+    served.join().unwrap();
+}
+
+#[test]
+fn a_systemd_that_knows_no_period_is_told_the_rest() {
+    let unknown = "Cannot set property CPUQuotaPeriodUSec, or unknown property.";
+    let read_only = "org.freedesktop.DBus.Error.PropertyReadOnly";
+    let limits = [Property::number(PERIOD, 50_000), Property::number("CPUQuotaPerSecUSec", 10_000)];
+    let (_folder, systemd_, served) =
+        systemd(vec![refusal_of(read_only, unknown), (METHOD_RETURN, "", "", Vec::new(), None)], OK);
+    systemd_.set("a.slice", &limits).unwrap();
+    assert_eq!(served.join().unwrap().len(), 2);
+    let (_folder, systemd_, served) = systemd(vec![refusal_of(read_only, "Cannot set property X")], OK);
+    assert!(systemd_.set("a.slice", &limits).is_err());
+    served.join().unwrap();
 }
 
 #[test]
@@ -128,7 +182,7 @@ fn without_systemd_the_error_names_it() {
 #[test]
 fn a_connection_that_breaks_is_an_error() {
     let (_folder, systemd, served) = systemd(vec![(METHOD_RETURN, "", "o", text("/job/1"), None)], OK);
-    let error = systemd.start("a.scope", Vec::new()).unwrap_err();
+    let error = systemd.start("a.scope", &[]).unwrap_err();
     assert!(matches!(error, Error::Broken { .. }), "{error}");
     served.join().unwrap();
 }

@@ -26,7 +26,8 @@ pub(crate) struct Message {
     pub(crate) interface: String,
     pub(crate) member: String,
     pub(crate) error: String,
-    /// The texts and object paths at the front of the body, and with them its 32-bit numbers as text.
+    /// The texts and object paths at the front of the body, and with them its 32-bit numbers as text; of a variant
+    /// what is in it.
     pub(crate) body: Vec<String>,
 }
 
@@ -141,10 +142,17 @@ impl Reader<'_> {
     /// Up to the first type that is none of them.
     fn leading(&mut self, signature: &str) -> Option<Vec<String>> {
         let mut found = Vec::new();
-        for kind in signature.chars() {
+        for kind in signature.bytes() {
+            let kind = match kind {
+                b'v' => match self.signature()?.as_bytes() {
+                    [kind] => *kind,
+                    _ => break,
+                },
+                kind => kind,
+            };
             match kind {
-                's' | 'o' => found.push(self.text()?),
-                'u' => found.push(self.u32()?.to_string()),
+                b's' | b'o' => found.push(self.text()?),
+                b'u' => found.push(self.u32()?.to_string()),
                 _ => break,
             }
         }

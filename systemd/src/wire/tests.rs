@@ -54,12 +54,26 @@ fn a_call_has_the_bytes_of_another_implementation() {
     let text = |text: &str| Value::Text(text.to_owned());
     let arguments = [text("a.slice"), text("replace"), Value::Properties(properties), Value::NoUnits];
     let asked = Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &arguments };
-    assert_eq!(hex(&call(0, &asked)), START);
-    let bytes = call(5, &asked);
+    assert_eq!(hex(&call(0, &asked).unwrap()), START);
+    let bytes = call(5, &asked).unwrap();
     assert_eq!(size_of(bytes[..16].try_into().unwrap()), Some(bytes.len()));
-    let bare = call(5, &Call { arguments: &[], ..asked });
+    let bare = call(5, &Call { arguments: &[], ..asked }).unwrap();
     let read = Message::read(&bare).unwrap();
     assert_eq!((read.kind, read.interface.as_str(), read.member.as_str()), (METHOD_CALL, "i.f", "M"));
+}
+
+#[test]
+fn a_text_with_a_zero_byte_is_not_sent() {
+    let bad = || "a\0b".to_owned();
+    let properties = |value| Value::Properties(vec![Property { name: "Description", value }]);
+    for value in [
+        Value::Text(bad()),
+        properties(Value::Text(bad())),
+        properties(Value::Texts(vec!["a".into(), bad()])),
+    ] {
+        let asked = Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &[value] };
+        assert_eq!(call(1, &asked), None, "{asked:?}");
+    }
 }
 
 #[test]
@@ -75,6 +89,12 @@ fn answers_errors_and_signals_are_read() {
     let body = b"\x07\x00\x00\x00\x02\x00\x00\x00/j\x00\x00\x01\x00\x00\x00u\x00";
     let read = Message::read(&sent(SIGNAL, &fields, "uosa{sv}", body)).unwrap();
     assert_eq!(read.body, ["7", "/j", "u"]);
+    for (body, expected) in
+        [(&b"\x01s\0\0\x03\0\0\0a b\0"[..], &["a b"][..]), (&b"\x02as\0\0\0\0\0"[..], &[])]
+    {
+        let read = Message::read(&sent(METHOD_RETURN, &[(REPLY_SERIAL, "u", &reply)], "v", body)).unwrap();
+        assert_eq!(read.body, expected);
+    }
 }
 
 #[test]

@@ -12,8 +12,12 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: &'a [Value],
 }
 
-/// The whole message. The serial is what the answer names, and never 0.
-pub(crate) fn call(serial: u32, call: &Call<'_>) -> Vec<u8> {
+/// The whole message; none when a text has a zero byte, for which systemd would close the connection. The serial is
+/// what the answer names, and never 0.
+pub(crate) fn call(serial: u32, call: &Call<'_>) -> Option<Vec<u8>> {
+    if call.arguments.iter().any(has_zero) {
+        return None;
+    }
     let mut body = Writer::default();
     let mut signature = String::new();
     for argument in call.arguments {
@@ -47,7 +51,16 @@ pub(crate) fn call(serial: u32, call: &Call<'_>) -> Vec<u8> {
     });
     head.pad(8);
     head.bytes.extend(body.bytes);
-    head.bytes
+    Some(head.bytes)
+}
+
+fn has_zero(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => text.contains('\0'),
+        Value::Texts(texts) => texts.iter().any(|text| text.contains('\0')),
+        Value::Properties(list) => list.iter().any(|one| has_zero(&one.value)),
+        Value::Flag(_) | Value::Number(_) | Value::Numbers(_) | Value::NoUnits => false,
+    }
 }
 
 /// Lengths on the wire have 32 bits; what we send is far from that.
