@@ -1,5 +1,5 @@
-//! Control groups of sandboxes, containers and monitors, on v1, v2 and hybrid hosts, driver cgroupfs.
-//! Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
+//! Control groups of sandboxes, containers and monitors, on v1, v2 and hybrid hosts (v1, and the v2 hierarchy without
+//! controllers beside it). Owns making, limiting, killing and removing; never decides limits. Called by the runtime only;
 //! the processes enter by themselves.
 
 pub(crate) mod detail;
@@ -90,6 +90,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// systemd has the scope of a pod elsewhere.
+    #[error("systemd made the scope, and {path} is not there: mount the cgroup file systems where systemd has them", path = path.display())]
+    Elsewhere {
+        /// Where it should be.
+        path: PathBuf,
+    },
     /// A request that this host's cgroup version has no file for.
     #[error("{0} needs cgroup v2, and this node has v1: leave it unset here")]
     NeedsV2(String),
@@ -149,7 +155,7 @@ impl Cgroup {
     pub fn create(&self) -> Result<(), Error> {
         match &self.layout {
             Layout::Unified { mount } => self.create_v2(mount),
-            Layout::Legacy { hierarchies, .. } => {
+            Layout::Legacy { hierarchies } => {
                 hierarchies.iter().try_for_each(|hierarchy| self.create_v1(hierarchy))
             }
         }
@@ -217,9 +223,16 @@ impl Cgroup {
         }
     }
 
-    /// Makes the v2 folder without handing controllers down, and moves a process into it: no folder above may hand any
-    /// down while it has members. Does nothing on v1, where both may be.
-    pub(crate) fn enter_first(&self, pid: u32) -> Result<(), Error> {
+    /// Moves the process that opened the scope `scope` out of its way, into this cgroup of it: on v2 no folder above
+    /// may hand controllers down while it has members, so the folder is made without. Elsewhere both may be.
+    ///
+    /// # Errors
+    /// When the scope is not where this process sees it.
+    pub(crate) fn enter_first(&self, scope: &str, pid: u32) -> Result<(), Error> {
+        let known = self.layout.of_systemd(scope);
+        if !known.iter().any(|folder| folder.is_dir()) {
+            return Err(Error::Elsewhere { path: known.into_iter().next().unwrap_or_default() });
+        }
         let Layout::Unified { mount } = &self.layout else { return Ok(()) };
         let mut folder = mount.clone();
         for part in self.steps() {
@@ -241,7 +254,10 @@ impl Cgroup {
             .unwrap_or_default();
         let hierarchies = match &self.layout {
             Layout::Unified { .. } => Vec::new(),
-            Layout::Legacy { hierarchies, .. } => hierarchies.iter().map(|h| h.options.clone()).collect(),
+            // As runc: containers see those of v1 alone.
+            Layout::Legacy { hierarchies } => {
+                hierarchies.iter().filter(|h| !h.is_unified()).map(|h| h.options.clone()).collect()
+            }
         };
         let mount = match &self.layout {
             Layout::Unified { mount } => mount.display().to_string(),
@@ -271,8 +287,23 @@ impl Cgroup {
         pids
     }
 
+    /// Whether nobody is in it and nothing is below it, in any hierarchy.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        let has_child = |folder: PathBuf| {
+            fs::read_dir(folder).is_ok_and(|entries| {
+                entries.flatten().any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            })
+        };
+        self.members().is_empty() && !self.folders().into_iter().any(has_child)
+    }
+
     /// Kills all members: `cgroup.kill` on v2; on v1 frozen first, so that none forks away meanwhile.
     pub fn kill(&self) {
+        if let Some(folder) = self.layout.hybrid(&self.path) {
+            // A kernel without that file has the freezer below; members may be in v1 alone.
+            let _ = fs::write(folder.join("cgroup.kill"), "1");
+        }
         if let Layout::Unified { mount } = &self.layout {
             let file = mount.join(self.path.trim_start_matches('/')).join("cgroup.kill");
             if fs::write(file, "1").is_ok() {
@@ -297,7 +328,7 @@ impl Cgroup {
     pub fn remove(&self) -> Result<(), Error> {
         let mut left = Ok(());
         for attempt in 0..100u64 {
-            left = self.all_folders().iter().try_for_each(|folder| remove_tree(folder));
+            left = self.folders().iter().try_for_each(|folder| remove_tree(folder));
             if left.is_ok() {
                 break;
             }
@@ -312,7 +343,7 @@ impl Cgroup {
     /// # Errors
     /// When an empty folder can't be removed.
     pub fn remove_if_empty(&self) -> Result<(), Error> {
-        for folder in self.all_folders() {
+        for folder in self.folders() {
             match fs::remove_dir(&folder) {
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
@@ -322,15 +353,6 @@ impl Cgroup {
             }
         }
         Ok(())
-    }
-
-    /// With the one that only others make: runc has its containers in a hybrid host's v2 hierarchy, too.
-    fn all_folders(&self) -> Vec<PathBuf> {
-        let others = match &self.layout {
-            Layout::Legacy { hybrid: Some(mount), .. } => Some(mount.join(self.path.trim_start_matches('/'))),
-            _ => None,
-        };
-        self.folders().into_iter().chain(others).collect()
     }
 
     /// Kills the members of this cgroup and of all below it.

@@ -5,6 +5,10 @@
 #[macro_use]
 mod failpoint;
 
+/// What `gantry-pause` is told when it is to keep a scope open for as long as its maker has the other end of its
+/// standard input.
+pub const SEED: &str = "--seed";
+
 pub mod descriptors;
 pub mod exit;
 pub mod init;

@@ -145,6 +145,8 @@ pub enum Error {
     BadPath { flag: &'static str, path: PathBuf },
     #[error("cgroup root {0:?} must be absolute, as in /gantry")]
     BadCgroupRoot(String),
+    #[error("cgroup root {0:?} is a slice of systemd's own: choose another, as in /gantry")]
+    SystemdsOwn(String),
     #[error("make the folder {path}", path = path.display())]
     Folder {
         path: PathBuf,
@@ -384,11 +386,13 @@ fn validate(config: &Config) -> Result<(), Error> {
             return Err(Error::BadPath { flag, path: path.clone() });
         }
     }
-    if config.cgroup_root.len() > 1 && config.cgroup_root.starts_with('/') {
-        Ok(())
-    } else {
-        Err(Error::BadCgroupRoot(config.cgroup_root.clone()))
+    if config.cgroup_root.len() < 2 || !config.cgroup_root.starts_with('/') {
+        return Err(Error::BadCgroupRoot(config.cgroup_root.clone()));
     }
+    if config.systemd_cgroup && sandbox::place::is_reserved(&config.cgroup_root) {
+        return Err(Error::SystemdsOwn(config.cgroup_root.clone()));
+    }
+    Ok(())
 }
 
 /// Connections, layers and monitors take descriptors; the soft limit of a login shell is for programs

@@ -53,7 +53,7 @@ pub(crate) fn tidy_up(node: &Node) -> Result<(), Error> {
     }
     let root = &node.config.cgroup_root;
     if node.config.systemd_cgroup {
-        scope::stop_slice(root)?;
+        scope::leave_slice(node)?;
     }
     for path in [root.clone(), format!("{root}-monitors")] {
         Cgroup::new(&node.layout, &path)?.remove_if_empty()?;

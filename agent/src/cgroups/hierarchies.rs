@@ -27,21 +27,22 @@ const CONTROLLERS: [&str; 13] = [
 pub(crate) enum Hierarchies {
     /// v2 holds the controllers.
     Unified(PathBuf),
-    /// v1, with or without a v2 one that holds none (hybrid).
+    /// v1, with or without a v2 one that holds none (hybrid), which comes last.
     Legacy(Vec<Hierarchy>),
 }
 
-/// One of v1.
+/// One of a host that has v1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
-    /// Mount options that name it: `memory`, `cpu,cpuacct`, `name=systemd`.
+    /// Mount options that name it: `memory`, `cpu,cpuacct`, `name=systemd`; none for the v2 one of a hybrid host, where
+    /// systemd looks for its units' processes.
     pub(crate) options: String,
     pub(crate) mount: PathBuf,
 }
 
 impl Hierarchy {
     pub(crate) fn has(&self, controller: &str) -> bool {
-        self.options.split(',').any(|option| option == controller)
+        !self.options.is_empty() && self.options.split(',').any(|option| option == controller)
     }
 }
 
@@ -69,7 +70,10 @@ pub(crate) fn parse(mountinfo: &str) -> Option<Hierarchies> {
     let has_controllers = legacy.iter().any(|h| CONTROLLERS.iter().any(|controller| h.has(controller)));
     match unified {
         Some(mount) if !has_controllers => Some(Hierarchies::Unified(mount)),
-        _ if has_controllers => Some(Hierarchies::Legacy(legacy)),
+        unified if has_controllers => {
+            legacy.extend(unified.map(|mount| Hierarchy { options: String::new(), mount }));
+            Some(Hierarchies::Legacy(legacy))
+        }
         _ => None,
     }
 }
@@ -87,7 +91,9 @@ mod tests {
         let v2 = "40 25 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
         let Some(Hierarchies::Legacy(found)) = parse(&format!("{v1}{v2}")) else { panic!() };
         let options: Vec<_> = found.iter().map(|h| h.options.as_str()).collect();
-        assert_eq!(options, ["memory", "cpu", "name=systemd"]);
+        assert_eq!(options, ["memory", "cpu", "name=systemd", ""]);
+        assert!(found.iter().all(|h| !h.has("")), "a controller");
+        assert!(matches!(parse(v1), Some(Hierarchies::Legacy(list)) if list.len() == 3));
         assert_eq!(parse(v2), Some(Hierarchies::Unified("/sys/fs/cgroup/unified".into())));
         let systemd_only = "33 25 0:28 / /s rw - cgroup none rw,name=systemd\n";
         assert!(matches!(parse(&format!("{systemd_only}{v2}")), Some(Hierarchies::Unified(_))));

@@ -22,20 +22,26 @@ const CONTROLLERS: [&str; 13] = [
     "rdma",
 ];
 
-/// One v1 hierarchy.
+/// One hierarchy of a host that has v1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Mount options that name it: `memory`, `cpu,cpuacct`, `name=systemd`.
+    /// Mount options that name it: `memory`, `cpu,cpuacct`, `name=systemd`; none for the v2 one of a hybrid host.
     pub options: String,
     /// Where it is mounted.
     pub mount: PathBuf,
 }
 
 impl Hierarchy {
+    /// Whether it is the v2 one: without controllers, but where systemd looks for its units' processes.
+    #[must_use]
+    pub fn is_unified(&self) -> bool {
+        self.options.is_empty()
+    }
+
     /// Whether this hierarchy carries `controller`.
     #[must_use]
     pub fn has(&self, controller: &str) -> bool {
-        self.options.split(',').any(|option| option == controller)
+        !self.is_unified() && self.options.split(',').any(|option| option == controller)
     }
 }
 
@@ -49,10 +55,8 @@ pub enum Layout {
     },
     /// v1 hierarchies, with or without a v2 one that holds none (hybrid).
     Legacy {
-        /// All of them, by mount order.
+        /// All of them, by mount order; the v2 one last.
         hierarchies: Vec<Hierarchy>,
-        /// Where a hybrid host has its v2 hierarchy.
-        hybrid: Option<PathBuf>,
     },
 }
 
@@ -88,8 +92,9 @@ impl Layout {
         }
         match unified {
             // A hybrid host keeps its controllers in v1.
-            _ if hierarchies.iter().any(|hierarchy| hierarchy.has("memory")) => {
-                Ok(Self::Legacy { hierarchies, hybrid: unified })
+            unified if hierarchies.iter().any(|hierarchy| hierarchy.has("memory")) => {
+                hierarchies.extend(unified.map(|mount| Hierarchy { options: String::new(), mount }));
+                Ok(Self::Legacy { hierarchies })
             }
             Some(mount) => Ok(Self::Unified { mount }),
             None => Err(Error::NotMounted),
@@ -105,9 +110,33 @@ impl Layout {
     pub(super) fn mounts(&self) -> Vec<PathBuf> {
         match self {
             Self::Unified { mount } => vec![mount.clone()],
-            Self::Legacy { hierarchies, .. } => {
+            Self::Legacy { hierarchies } => {
                 hierarchies.iter().map(|hierarchy| hierarchy.mount.clone()).collect()
             }
+        }
+    }
+
+    /// The folder of `path` in the v2 hierarchy of a hybrid host.
+    pub(super) fn hybrid(&self, path: &str) -> Option<PathBuf> {
+        match self {
+            Self::Unified { .. } => None,
+            Self::Legacy { hierarchies } => hierarchies
+                .iter()
+                .find(|hierarchy| hierarchy.is_unified())
+                .map(|hierarchy| hierarchy.mount.join(path.trim_start_matches('/'))),
+        }
+    }
+
+    /// The folders of `path` where systemd keeps its units, whichever of them it looks at.
+    pub(super) fn of_systemd(&self, path: &str) -> Vec<PathBuf> {
+        let path = path.trim_start_matches('/');
+        match self {
+            Self::Unified { mount } => vec![mount.join(path)],
+            Self::Legacy { hierarchies } => hierarchies
+                .iter()
+                .filter(|hierarchy| hierarchy.is_unified() || hierarchy.has("name=systemd"))
+                .map(|hierarchy| hierarchy.mount.join(path))
+                .collect(),
         }
     }
 
@@ -115,7 +144,7 @@ impl Layout {
     pub(super) fn folder_of(&self, controller: &str, path: &str) -> Option<PathBuf> {
         let mount = match self {
             Self::Unified { mount } => mount,
-            Self::Legacy { hierarchies, .. } => {
+            Self::Legacy { hierarchies } => {
                 &hierarchies.iter().find(|hierarchy| hierarchy.has(controller))?.mount
             }
         };
@@ -138,8 +167,13 @@ mod tests {
         assert!(!layout.is_unified());
         assert_eq!(layout.folder_of("memory", "/gantry/x"), Some("/odd/place/gantry/x".into()));
         assert_eq!(layout.folder_of("cpuacct", "/g"), Some("/sys/fs/cgroup/cpu,cpuacct/g".into()));
-        assert_eq!(layout.mounts().len(), 3);
-        assert!(matches!(layout, Layout::Legacy { hybrid: Some(mount), .. } if mount.ends_with("unified")));
+        assert_eq!(layout.mounts().len(), 4);
+        assert_eq!(layout.folder_of("", "/g"), None, "a controller");
+        assert_eq!(layout.hybrid("/g"), Some("/sys/fs/cgroup/unified/g".into()));
+        let known = ["/sys/fs/cgroup/systemd/g", "/sys/fs/cgroup/unified/g"];
+        assert_eq!(layout.of_systemd("/g"), known.map(PathBuf::from));
+        let (v1, _) = table.split_once("41 31").unwrap();
+        assert_eq!(Layout::parse(v1).unwrap().hybrid("/g"), None);
     }
 
     #[test]

@@ -54,17 +54,26 @@ pub(super) fn of_systemd(root: &str, asked: &str, id: &str) -> Result<Place, Err
         asked => systemd::of_path(asked).map_err(bad)?.to_owned(),
     };
     let folder = systemd::expand(&slice).map_err(bad)?;
-    let folder = folder.trim_end_matches('/');
     let unit = format!("gantry-{id}.scope");
-    let path = format!("{folder}/{unit}");
+    let path = format!("{}/{unit}", folder.trim_end_matches('/'));
     let owned = asked.is_empty();
-    let parent = if owned { format!("{path}/{id}") } else { folder.to_owned() };
-    Ok(Place { parent, owned, scope: Some(Scope { unit, slice, path }) })
+    let parent = if owned { format!("{path}/{id}") } else { folder };
+    Ok(Place { parent, owned, scope: Some(Scope { unit, slice, path, is_anothers: false }) })
 }
 
 /// `/a/b-c` is `a-b_c.slice`.
 pub(super) fn own_slice(root: &str) -> String {
     systemd::name(root.split('/'))
+}
+
+/// Where that one's cgroup is.
+pub(super) fn own_folder(root: &str) -> Result<String, Error> {
+    systemd::expand(&own_slice(root)).map_err(|source| Error::NoSlice { parent: root.to_owned(), source })
+}
+
+/// Slices that are not a runtime's: those that systemd itself has, and the root of all.
+pub(crate) fn is_reserved(root: &str) -> bool {
+    matches!(own_slice(root).as_str(), "-.slice" | "init.slice" | "machine.slice" | "system.slice" | "user.slice")
 }
 
 #[cfg(test)]
@@ -88,7 +97,18 @@ mod tests {
         let place = of_systemd("/gantry/test-1", "", "ab").unwrap();
         let path = "/gantry.slice/gantry-test_1.slice/gantry-ab.scope";
         assert_eq!((place.parent, place.owned), (format!("{path}/ab"), true));
-        assert_eq!(of_systemd("/gantry", "-.slice", "ab").unwrap().scope.unwrap().path, "/gantry-ab.scope");
+        let place = of_systemd("/gantry", "-.slice", "ab").unwrap();
+        assert_eq!(place.parent, "/", "statistics read it");
+        assert_eq!(place.scope.unwrap().path, "/gantry-ab.scope");
+        assert_eq!(own_folder("/gantry/test-1").unwrap(), "/gantry.slice/gantry-test_1.slice");
+    }
+
+    #[test]
+    fn slices_of_systemds_own_are_no_root_of_ours() {
+        for root in ["/", "//", "/system", "/user/", "/machine", "/init"] {
+            assert!(is_reserved(root), "{root}");
+        }
+        assert!(!is_reserved("/gantry") && !is_reserved("/system/gantry"));
     }
 
     #[test]

@@ -160,11 +160,17 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
             }
         }
     };
-    networked?;
-    let (cgroup, seed) = monitored?;
-    start_pause(node, sandbox, spec, &cgroup).await?;
-    // Pause keeps the scope open from now on.
+    let (cgroup, seed) = match monitored {
+        Ok(made) => made,
+        Err(failure) => return Err(networked.err().unwrap_or(failure)),
+    };
+    let started = match networked {
+        Ok(()) => start_pause(node, sandbox, spec, &cgroup).await,
+        failed => failed,
+    };
+    // Pause keeps the scope open from now on, or nobody does.
     tokio::task::spawn_blocking(move || drop(seed)).await?;
+    started?;
     failpoint!("run.pause-recorded"?);
     sandbox.update(|record| record.complete = true).await?;
     failpoint!("run.complete"?);
@@ -219,15 +225,24 @@ async fn monitored(
     failpoint!("run.monitor-started"?);
     sandbox.update(|record| record.monitor = Some(process)).await?;
     failpoint!("run.monitor-recorded"?);
-    let (layout, record, limits) = (node.layout.clone(), sandbox.record(), resources(&spec.limits));
-    let program = node.programs.pause_path();
+    let (owned, record, limits) = (node.clone(), sandbox.record(), resources(&spec.limits));
     let job = move || {
-        let seed = scope::open(&layout, &record, &program)?;
-        Ok::<_, Error>((cgroups(&layout, &record, &limits)?, seed))
+        let seed = scope::open(&owned, &record)?;
+        let made = (cgroups(&owned.layout, &record, &limits)?, seed);
+        failpoint!("run.cgroups"?);
+        Ok::<_, Error>(made)
     };
-    let made = tokio::task::spawn_blocking(job).await??;
-    failpoint!("run.cgroups"?);
-    Ok(made)
+    let made = tokio::task::spawn_blocking(job).await?;
+    if let Err(Error::ScopeTaken(_)) = &made {
+        // Before the teardown comes to it: another's pod runs in there.
+        let anothers = |record: &mut SandboxRecord| {
+            if let Some(scope) = &mut record.scope {
+                scope.is_anothers = true;
+            }
+        };
+        sandbox.update(anothers).await?;
+    }
+    made
 }
 
 /// Has the monitor make the pod's user namespace; the process is in it, and in its network, until pause is.

@@ -1,16 +1,25 @@
-//! A pod's scope: opened before its first process, closed after its last. Owns the seed that opens it (docs/adr/0023-own-d-bus.md);
-//! never decides where it is. Blocks. Called by `sandbox::run` and `sandbox::stop`.
+//! A pod's scope: opened before its first process, closed after its last; and the slice of pods without a parent. Owns
+//! the seed that opens a scope (docs/adr/0023-own-d-bus.md); never decides where one is, never ends what somebody else
+//! has in a slice. Blocks. Called by `sandbox::run`, `sandbox::stop` and `sandbox::tidy_up`.
 
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use gantry_systemd::{Property, Systemd, Value};
 
 use super::place;
+use crate::SEED;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
+use crate::node::Node;
 use crate::store::record::{SandboxRecord, Scope};
 
-/// A process that keeps a scope open until pause does. Dropping it ends and reaps it.
+/// How long systemd waits for processes that were sent SIGKILL already, before and after it sends its own.
+const STOP_MICROSECONDS: u64 = 1_000_000;
+
+/// A process that keeps a scope open until pause does. Dropping it ends and reaps it, which blocks; when this process
+/// ends in whatever way, so does it, for its standard input does.
 #[derive(Debug)]
 pub(super) struct Seed(Child);
 
@@ -24,35 +33,61 @@ impl Drop for Seed {
 
 /// Makes the sandbox's scope, when it is to have one: systemd wants a process in it, and pause is to be cloned into
 /// a cgroup that is there.
-pub(super) fn open(layout: &Layout, record: &SandboxRecord, pause: &str) -> Result<Option<Seed>, Error> {
+pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, Error> {
     let Some(scope) = &record.scope else { return Ok(None) };
-    let mut command = Command::new(pause);
-    command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let seed = command.spawn().map_err(|source| Error::Seed { id: record.id.clone(), source })?;
-    let seed = Seed(seed);
+    let systemd = Systemd::default();
+    if record.owns_cgroup_parent {
+        // Named as ours: `leave_slice` ends no other.
+        systemd.start(&scope.slice, &own_slice(&node.config.state, node.layout.is_unified()))?;
+    }
+    let seed = sow(&node.programs.pause_path())
+        .map_err(|source| Error::Seed { id: record.id.clone(), source })?;
+    failpoint!("scope.seeded"?);
     let pid = seed.0.id();
-    let made = Systemd::default().start(&scope.unit, properties(record, scope, pid))?;
+    let made = systemd.start(&scope.unit, &properties(record, scope, pid, node.layout.is_unified()))?;
     if !made {
         // Ids are never used again: whoever made it did not mean this pod.
         return Err(Error::ScopeTaken(scope.unit.clone()));
     }
-    Cgroup::new(layout, &record.pause_cgroup())?.enter_first(pid)?;
+    failpoint!("scope.made"?);
+    Cgroup::new(&node.layout, &record.pause_cgroup())?.enter_first(&scope.path, pid)?;
+    failpoint!("scope.entered"?);
     Ok(Some(seed))
 }
 
+fn sow(pause: &str) -> std::io::Result<Seed> {
+    let mut command = Command::new(pause);
+    command.arg(SEED).env_clear().current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Ctrl-C at the runtime's terminal ends the runtime, not a pod that is starting.
+    command.process_group(0).spawn().map(Seed)
+}
+
+/// systemd reads them back from a file of lines, where it escapes only per cents.
+fn plain(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect()
+}
+
+fn accounting(unified: bool) -> impl Iterator<Item = Property> {
+    let io = if unified { "IOAccounting" } else { "BlockIOAccounting" };
+    ["CPUAccounting", "MemoryAccounting", io, "TasksAccounting"].map(|name| Property::flag(name, true)).into_iter()
+}
+
 /// The pod's limits are its slice's, or its own cgroup's: the scope has none, not even systemd's default of tasks.
-fn properties(record: &SandboxRecord, scope: &Scope, pid: u32) -> Vec<Property> {
+fn properties(record: &SandboxRecord, scope: &Scope, pid: u32, unified: bool) -> Vec<Property> {
     let pod = &record.pod;
-    let accounting = ["CPUAccounting", "MemoryAccounting", "IOAccounting", "TasksAccounting"];
+    let name = plain(&format!("{}/{}", pod.namespace, pod.name));
     let mut list = vec![
-        Property::text("Description", &format!("gantry pod {}/{}", pod.namespace, pod.name)),
+        Property::text("Description", &format!("gantry pod {name} {}", record.id)),
         Property::text("Slice", &scope.slice),
         Property::flag("Delegate", true),
         Property { name: "PIDs", value: Value::Numbers(vec![pid]) },
         Property::number("TasksMax", u64::MAX),
+        Property::number("TimeoutStopUSec", STOP_MICROSECONDS),
         Property::flag("DefaultDependencies", false),
     ];
-    list.extend(accounting.map(|name| Property::flag(name, true)));
+    list.extend(accounting(unified));
     list
 }
 
@@ -67,7 +102,40 @@ pub(super) fn close(layout: &Layout, scope: &Scope) -> Result<(), Error> {
     Ok(stopped?)
 }
 
-/// The slice of pods without a parent, once the last of them is gone.
-pub(super) fn stop_slice(root: &str) -> Result<(), Error> {
-    Ok(Systemd::default().stop(&place::own_slice(root))?)
+/// Whose a slice is: of one runtime, for as long as its pods may be on.
+fn own(state: &Path) -> String {
+    format!("gantry pods of {}", plain(&state.to_string_lossy()))
+}
+
+fn own_slice(state: &Path, unified: bool) -> Vec<Property> {
+    let mut list =
+        vec![Property::text("Description", &own(state)), Property::flag("DefaultDependencies", false)];
+    list.extend(accounting(unified));
+    list
+}
+
+/// Ends the slice of pods without a parent, once the last of them is gone: one that this runtime made, and that has
+/// nobody in it. What another puts into it meanwhile runs on.
+pub(super) fn leave_slice(node: &Node) -> Result<(), Error> {
+    let root = &node.config.cgroup_root;
+    let (systemd, slice) = (Systemd::default(), place::own_slice(root));
+    let cgroup = Cgroup::new(&node.layout, &place::own_folder(root)?)?;
+    if systemd.description(&slice)? != Some(own(&node.config.state)) || !cgroup.is_vacant() {
+        return Ok(());
+    }
+    systemd.stop_alone(&slice)?;
+    // Of v1 it knows only its own hierarchies.
+    Ok(cgroup.remove_if_empty()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_names_its_pod_is_one_line_of_a_unit() {
+        assert_eq!(plain("kube-system/a.b-c_1"), "kube-system/a.b-c_1");
+        assert_eq!(plain("a\nExecStop=/x\\\0%i"), "a_ExecStop_/x___i");
+        assert_eq!(own(Path::new("/run/gantry \n")), "gantry pods of /run/gantry__");
+    }
 }

@@ -15,6 +15,7 @@ use crate::events;
 use crate::feed;
 use crate::node::Node;
 use crate::recover;
+use crate::store::record::SandboxRecord;
 use crate::store::{Sandbox, SandboxState};
 
 /// How long pause has to end after SIGKILL.
@@ -119,25 +120,9 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
         }
     }
     failpoint!("stop.network"?);
-    let owned = node.clone();
-    let (id, parent) = (sandbox.id.clone(), record.owns_cgroup_parent.then(|| record.cgroup_parent.clone()));
-    let pause = record.pause_cgroup();
-    // Of another boot: its units are gone with it.
-    let unit = record.scope.clone().filter(|_| record.boot_id == node.boot_id);
-    let cleaned = tokio::task::spawn_blocking(move || {
-        let mut errors = Errors::default();
-        errors.note(launch::clean_up(&owned, &id));
-        for path in [Some(pause), parent].into_iter().flatten() {
-            errors.note(
-                Cgroup::new(&owned.layout, &path).and_then(|cgroup| cgroup.remove()).map_err(Error::from),
-            );
-        }
-        if let Some(unit) = unit {
-            errors.note(scope::close(&owned.layout, &unit));
-        }
-        errors.into_result()
-    });
-    errors.note(cleaned.await?);
+    // As it is by now: the run that is undone may have found its scope taken.
+    let (owned, record) = (node.clone(), sandbox.record());
+    errors.note(tokio::task::spawn_blocking(move || end_cgroups(&owned, &record)).await?);
     failpoint!("stop.cgroups"?);
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
     events::end_rest(node, &sandbox.id).await;
@@ -148,6 +133,25 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
         errors.note(sandbox.update(|record| record.stopped = true).await.map_err(Error::from));
     }
     failpoint!("stop.recorded"?);
+    errors.into_result()
+}
+
+/// The monitor's, pause's, the pod's own, and its scope with what is left in it. Blocks.
+fn end_cgroups(node: &Node, record: &SandboxRecord) -> Result<(), Error> {
+    let mut errors = Errors::default();
+    errors.note(launch::clean_up(node, &record.id));
+    if record.scope.as_ref().is_some_and(|scope| scope.is_anothers) {
+        return errors.into_result();
+    }
+    let parent = record.owns_cgroup_parent.then(|| record.cgroup_parent.clone());
+    for path in [Some(record.pause_cgroup()), parent].into_iter().flatten() {
+        let removed = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove());
+        errors.note(removed.map_err(Error::from));
+    }
+    // Of another boot: its units are gone with it.
+    if let Some(scope) = record.scope.as_ref().filter(|_| record.boot_id == node.boot_id) {
+        errors.note(scope::close(&node.layout, scope));
+    }
     errors.into_result()
 }
 

@@ -152,6 +152,9 @@ pub(crate) struct Scope {
     pub slice: String,
     /// Its cgroup.
     pub path: String,
+    /// There was such a unit before: nothing in it is the sandbox's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_anothers: bool,
 }
 
 /// The OCI runtime that makes a sandbox's containers, whatever its handler's name stands for by now.
