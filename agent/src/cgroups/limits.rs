@@ -97,36 +97,40 @@ fn quota(milli: i64, period: i64) -> i64 {
     if milli == 0 { 0 } else { (milli.saturating_mul(period) / 1000).max(MIN_QUOTA) }
 }
 
-/// v1 shares as v2 weight 1…10000: 1024 shares give the default 100, and small ones keep their
-/// distance (opencontainers/cgroups#20).
+/// v1 shares as v2 weight 1…10000, as the kubelet has it for what it makes itself: linear (KEP-2254). The runtime has
+/// runc's curve for containers.
 pub(super) fn weight(shares: i64) -> i64 {
-    match shares {
-        ..=2 => 1,
-        MAX_SHARES.. => 10_000,
-        _ => {
-            let log = i32::try_from(shares).map_or(18.0, |s| f64::from(s).log2());
-            let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
-            #[expect(clippy::cast_possible_truncation, reason = "between 1 and 10000")]
-            let weight = 10_f64.powf(exponent).ceil() as i64;
-            weight
-        }
-    }
+    1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
 }
 
-/// The fewest shares that have this weight.
-pub(super) fn shares_of(wanted: i64) -> i64 {
-    let (mut low, mut high) = (MIN_SHARES, MAX_SHARES);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if weight(middle) < wanted { low = middle + 1 } else { high = middle }
-    }
-    low
+/// Back from it, as the kubelet reads it.
+pub(super) fn shares_of(weight: i64) -> i64 {
+    (weight.clamp(1, 10_000) - 1) * (MAX_SHARES - MIN_SHARES) / 9999 + MIN_SHARES
 }
 
 /// Controller, file, value.
 pub(super) type Setting = (&'static str, &'static str, String);
 
+/// What systemd counts quotas in: a whole percent of a core.
+const PERCENT: i64 = 10_000;
+const SECOND: i64 = 1_000_000;
+
 impl Limits {
+    /// With the quota that systemd can be told, rounded up: what is written by hand and by systemd is the same then,
+    /// whoever writes last.
+    pub(super) fn in_percents(self) -> Self {
+        let rounded = |quota: i64| {
+            let percents = quota.saturating_mul(SECOND / PERCENT).checked_div(self.cpu_period).unwrap_or(0);
+            let is_whole = percents.saturating_mul(self.cpu_period) == quota.saturating_mul(SECOND / PERCENT);
+            if quota <= 0 || is_whole {
+                quota
+            } else {
+                (percents + 1).saturating_mul(self.cpu_period) / (SECOND / PERCENT)
+            }
+        };
+        Self { cpu_quota: self.cpu_quota.map(rounded), ..self }
+    }
+
     pub(super) fn v1(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.shares", self.cpu_shares.to_string())];
         if let Some(quota) = self.cpu_quota {
@@ -257,7 +261,7 @@ mod tests {
         let v2 = text(all.v2());
         assert_eq!((v2[1].as_str(), v2[4].as_str()), ("memory.max=7", "hugetlb.2MB.max=4194304"));
         let weight_alone = Together { cpu: 1000, ..Together::default() };
-        assert_eq!(text(weight_alone.v2()), ["cpu.weight=100"]);
+        assert_eq!(text(weight_alone.v2()), ["cpu.weight=39"]);
     }
 
     #[test]
@@ -287,10 +291,21 @@ mod tests {
     fn numbers_are_the_kubelets_and_runcs() {
         assert_eq!([shares(0), shares(1), shares(250), shares(1_000_000)], [2, 2, 256, 262_144]);
         assert_eq!([0, 1, 500].map(|milli| quota(milli, PERIOD)), [0, 1000, 50_000]);
-        for (shares, expected) in [(2, 1), (102, 17), (1024, 100), (262_144, 10_000)] {
+        // Of 100m, 250m, 1, 2, 4 and 16 CPUs between the ends.
+        let known = [
+            (2, 1),
+            (102, 4),
+            (256, 10),
+            (1024, 39),
+            (2048, 79),
+            (4096, 157),
+            (16_384, 625),
+            (262_144, 10_000),
+        ];
+        for (shares, expected) in known {
             assert_eq!(weight(shares), expected, "{shares}");
-            assert_eq!(weight(shares_of(expected)), expected, "{shares}");
         }
+        assert_eq!([1, 39, 10_000].map(shares_of), [2, 998, 262_144]);
         let limits = Limits {
             cpu_shares: 1024,
             cpu_quota: Some(50_000),
@@ -313,8 +328,27 @@ mod tests {
         );
         assert_eq!(
             text(limits.v2()),
-            ["cpu.weight=100", "cpu.max=50000 100000", "memory.max=7", "pids.max=9"]
+            ["cpu.weight=39", "cpu.max=50000 100000", "memory.max=7", "pids.max=9"]
         );
+    }
+
+    #[test]
+    fn quotas_that_systemd_cannot_be_told_are_rounded_up_as_libcontainer_does() {
+        let rounded = |cpu_quota, cpu_period| {
+            Limits { cpu_quota: Some(cpu_quota), cpu_period, ..BEST_EFFORT }.in_percents().cpu_quota
+        };
+        for (quota, period, expected) in [
+            (12_345, 100_000, 13_000),
+            (13_000, 100_000, 13_000),
+            (1000, 100_000, 1000),
+            (1001, 100_000, 2000),
+            (12_345, 20_000, 12_400),
+            (-1, 100_000, -1),
+            (0, 100_000, 0),
+        ] {
+            assert_eq!(rounded(quota, period), Some(expected), "{quota} {period}");
+        }
+        assert_eq!(BEST_EFFORT.in_percents(), BEST_EFFORT);
     }
 
     #[test]

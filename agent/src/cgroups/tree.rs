@@ -191,7 +191,7 @@ impl Inner {
         if let Some(units) = &self.units {
             let mut parent = None;
             for part in path.components().map(|part| part.as_os_str().to_string_lossy()) {
-                units.make(&part, parent.as_deref())?;
+                units.make(&part, parent.as_deref(), self.is_unified())?;
                 parent = Some(part);
             }
         }
@@ -202,7 +202,8 @@ impl Inner {
     }
 
     fn write(&self, path: &Path, limits: &Limits) -> Result<(), String> {
-        self.tell(path, || units::of_limits(limits, self.is_unified()))?;
+        let limits = if self.units.is_some() { limits.in_percents() } else { *limits };
+        self.tell(path, || units::of_limits(&limits, self.is_unified()))?;
         match &self.hierarchies {
             Hierarchies::Unified(mount) => limits
                 .v2()
@@ -259,6 +260,8 @@ impl Inner {
             if !folders.is_empty() {
                 found = true;
                 failures.extend(self.end(&self.pod(&class, uid), &folders).err());
+            } else if let (Some(units), Some(unit)) = (&self.units, unit_of(&self.pod(&class, uid))) {
+                units.forget(&unit);
             }
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,30 +284,29 @@ impl Inner {
         remove(folders)
     }
 
-    /// Removes what is empty, from the classes up to the root folder itself.
+    /// Removes what is empty, from the classes up to the root folder itself. Others may share them, and put somebody
+    /// in at any time: no slice is ended but by itself.
     fn tidy(&self) -> Result<(), String> {
         let [kubepods, burstable, besteffort] = self.classes();
-        if let Some(units) = &self.units {
-            let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
-            for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
-                let folders = self.mounts().into_iter().map(|mount| mount.join(path));
-                let empty =
-                    folders.filter(|folder| folder.is_dir()).all(|folder| tree_of(&folder).len() == 1);
-                if let (true, Some(unit)) = (empty, unit_of(path)) {
-                    units.end(&unit)?;
-                }
+        let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
+        for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
+            let folders = self.mounts().into_iter().map(|mount| mount.join(path));
+            let folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
+            if folders.is_empty() {
+                continue;
             }
-        }
-        for mount in self.mounts() {
-            let above = kubepods.ancestors().filter(|path| !path.as_os_str().is_empty());
-            for path in [burstable.as_path(), besteffort.as_path()].into_iter().chain(above) {
-                let path = mount.join(path);
-                match fs::remove_dir(&path) {
+            if let (Some(units), Some(unit)) = (&self.units, unit_of(path))
+                && !(folders.iter().all(|folder| is_vacant(folder)) && units.leave(&unit)?)
+            {
+                continue;
+            }
+            for folder in folders {
+                match fs::remove_dir(&folder) {
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     // Somebody lives there, or below.
                     Err(error) if is_in_use(&error) => {}
-                    Err(error) => return Err(failed("remove", &path, &error)),
+                    Err(error) => return Err(failed("remove", &folder, &error)),
                 }
             }
         }
@@ -315,6 +317,12 @@ impl Inner {
 /// The slice of a folder.
 fn unit_of(path: &Path) -> Option<String> {
     names::unit(&path.to_string_lossy()).map(str::to_owned)
+}
+
+/// Whether nobody is in it, and nothing below it.
+fn is_vacant(folder: &Path) -> bool {
+    let members = fs::read_to_string(folder.join("cgroup.procs"));
+    tree_of(folder).len() == 1 && members.is_ok_and(|pids| pids.trim().is_empty())
 }
 
 /// ENODEV is what reading a file says that was open when its cgroup went.

@@ -1,8 +1,8 @@
 //! Slices of pods and their classes: made, limited and ended by systemd, beside the files that say the same.
-//! Owns what was told, so that it is not told again; the numbers are [`super::limits`]'. Blocks. Called by
-//! [`super::tree`].
+//! Owns which slices are ours to end, and what is to be lifted; the numbers are [`super::limits`]'. Nothing else is
+//! remembered: an administrator or another agent may end a slice at any time. Blocks. Called by [`super::tree`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use gantry_systemd::{Property, Systemd, Value};
@@ -10,16 +10,14 @@ use gantry_systemd::{Property, Systemd, Value};
 use super::Together;
 use super::limits::{Limits, shares, weight};
 
-/// systemd counts quotas in whole percents of a core; its children's may not be more.
-const PERCENT: u64 = 10_000;
 const SECOND: u64 = 1_000_000;
 
 /// The way to systemd.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     systemd: Systemd,
-    /// Of each slice that was made or limited here.
-    told: Mutex<BTreeMap<String, Vec<Property>>>,
+    /// By what each slice is limited from here: what is no more is lifted, and nobody else's limits are.
+    told: Mutex<BTreeMap<String, BTreeSet<&'static str>>>,
 }
 
 impl Units {
@@ -31,35 +29,50 @@ impl Units {
     }
 
     /// Makes a slice unless it is there.
-    pub(super) fn make(&self, unit: &str, parent: Option<&str>) -> Result<(), String> {
-        if self.told().contains_key(unit) {
-            return Ok(());
-        }
-        let made = self.systemd.start(unit, slice(unit, parent)).map_err(|error| chain(&error))?;
+    pub(super) fn make(&self, unit: &str, parent: Option<&str>, unified: bool) -> Result<(), String> {
+        let made = self.systemd.start(unit, &slice(unit, parent, unified)).map_err(|error| chain(&error))?;
         if made {
             tracing::debug!(unit, "systemd made a slice");
+            self.forget(unit);
         }
-        self.told().entry(unit.to_owned()).or_default();
         Ok(())
     }
 
     /// Limits one that is there.
-    pub(super) fn limit(&self, unit: &str, limits: Vec<Property>) -> Result<(), String> {
-        if self.told().get(unit) == Some(&limits) {
-            return Ok(());
-        }
-        self.systemd.set(unit, limits.clone()).map_err(|error| chain(&error))?;
-        self.told().insert(unit.to_owned(), limits);
+    pub(super) fn limit(&self, unit: &str, mut limits: Vec<Property>) -> Result<(), String> {
+        let names: BTreeSet<&'static str> = limits.iter().map(|limit| limit.name).collect();
+        let before = self.told().get(unit).cloned().unwrap_or_default();
+        limits.extend(before.difference(&names).map(|name| Property::number(name, u64::MAX)));
+        self.systemd.set(unit, &limits).map_err(|error| chain(&error))?;
+        self.told().insert(unit.to_owned(), names);
         Ok(())
     }
 
-    /// Ends one; none is fine.
-    pub(super) fn end(&self, unit: &str) -> Result<(), String> {
+    /// It ended elsewhere.
+    pub(super) fn forget(&self, unit: &str) {
         self.told().remove(unit);
+    }
+
+    /// Ends a pod's with all that is in it; none is fine.
+    pub(super) fn end(&self, unit: &str) -> Result<(), String> {
+        self.forget(unit);
         self.systemd.stop(unit).map_err(|error| chain(&error))
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Vec<Property>>> {
+    /// Ends one that an agent made, in which nobody was a moment ago; who is by now runs on in it. Whether its
+    /// folders are nobody's then.
+    pub(super) fn leave(&self, unit: &str) -> Result<bool, String> {
+        match self.systemd.description(unit).map_err(|error| chain(&error))? {
+            None => return Ok(true),
+            Some(other) if other != description(unit) => return Ok(false),
+            Some(_) => {}
+        }
+        self.forget(unit);
+        self.systemd.stop_alone(unit).map_err(|error| chain(&error))?;
+        Ok(true)
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeSet<&'static str>>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,13 +84,18 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
+/// What tells an agent's slices from those of administrators and kubelets.
+fn description(unit: &str) -> String {
+    format!("gantry {unit}")
+}
+
 /// As libcontainer makes one: its parent is wanted, everything is counted.
-fn slice(unit: &str, parent: Option<&str>) -> Vec<Property> {
-    let mut list = vec![
-        Property::text("Description", &format!("gantry {unit}")),
-        Property::flag("DefaultDependencies", false),
-    ];
-    let accounting = ["CPUAccounting", "MemoryAccounting", "IOAccounting", "TasksAccounting"];
+fn slice(unit: &str, parent: Option<&str>, unified: bool) -> Vec<Property> {
+    let mut list =
+        vec![Property::text("Description", &description(unit)), Property::flag("DefaultDependencies", false)];
+    // On v1 older systemd knows no other name.
+    let io = if unified { "IOAccounting" } else { "BlockIOAccounting" };
+    let accounting = ["CPUAccounting", "MemoryAccounting", io, "TasksAccounting"];
     list.extend(accounting.map(|name| Property::flag(name, true)));
     list.extend(
         parent.map(|parent| Property { name: "Wants", value: Value::Texts(vec![parent.to_owned()]) }),
@@ -123,12 +141,10 @@ fn amount(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Rounded up to a percent; none or less is no limit.
+/// None or less is no limit.
 fn quota_per_second(quota: i64, period: u64) -> u64 {
     match u64::try_from(quota) {
-        Ok(quota) if quota > 0 => {
-            (quota.saturating_mul(SECOND) / period).checked_next_multiple_of(PERCENT).unwrap_or(u64::MAX)
-        }
+        Ok(quota) if quota > 0 => quota.saturating_mul(SECOND) / period,
         _ => u64::MAX,
     }
 }
@@ -156,9 +172,9 @@ mod tests {
             pids: Some(9),
         };
         assert_eq!(
-            words(of_limits(&limits, true)),
+            words(of_limits(&limits.in_percents(), true)),
             [
-                "CPUWeight=100",
+                "CPUWeight=39",
                 "CPUQuotaPeriodUSec=100000",
                 "CPUQuotaPerSecUSec=130000",
                 "MemoryMax=7",
@@ -178,16 +194,19 @@ mod tests {
 
     #[test]
     fn a_slice_wants_its_parent() {
-        let list = slice("a-b.slice", Some("a.slice"));
+        let list = slice("a-b.slice", Some("a.slice"), true);
         assert!(list.contains(&Property { name: "Wants", value: Value::Texts(vec!["a.slice".into()]) }));
         assert!(list.contains(&Property::flag("MemoryAccounting", true)));
+        assert!(list.contains(&Property::flag("IOAccounting", true)));
+        let v1 = slice("a.slice", None, false);
+        assert!(v1.contains(&Property::flag("BlockIOAccounting", true)) && v1.len() == list.len() - 1);
     }
 
     #[test]
     fn without_systemd_a_slice_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let units = Units { systemd: Systemd::at(folder.path().join("x")), told: Mutex::default() };
-        let told = units.make("a.slice", None).unwrap_err();
+        let told = units.make("a.slice", None, true).unwrap_err();
         assert!(told.contains("reach systemd at") && told.contains("No such file"), "{told}");
     }
 }

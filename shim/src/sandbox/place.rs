@@ -73,7 +73,10 @@ pub(super) fn own_folder(root: &str) -> Result<String, Error> {
 
 /// Slices that are not a runtime's: those that systemd itself has, and the root of all.
 pub(crate) fn is_reserved(root: &str) -> bool {
-    matches!(own_slice(root).as_str(), "-.slice" | "init.slice" | "machine.slice" | "system.slice" | "user.slice")
+    matches!(
+        own_slice(root).as_str(),
+        "-.slice" | "init.slice" | "machine.slice" | "system.slice" | "user.slice"
+    )
 }
 
 #[cfg(test)]

@@ -40,18 +40,15 @@ pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, 
         // Named as ours: `leave_slice` ends no other.
         systemd.start(&scope.slice, &own_slice(&node.config.state, node.layout.is_unified()))?;
     }
-    let seed = sow(&node.programs.pause_path())
-        .map_err(|source| Error::Seed { id: record.id.clone(), source })?;
-    failpoint!("scope.seeded"?);
+    let seed =
+        sow(&node.programs.pause_path()).map_err(|source| Error::Seed { id: record.id.clone(), source })?;
     let pid = seed.0.id();
     let made = systemd.start(&scope.unit, &properties(record, scope, pid, node.layout.is_unified()))?;
     if !made {
         // Ids are never used again: whoever made it did not mean this pod.
         return Err(Error::ScopeTaken(scope.unit.clone()));
     }
-    failpoint!("scope.made"?);
     Cgroup::new(&node.layout, &record.pause_cgroup())?.enter_first(&scope.path, pid)?;
-    failpoint!("scope.entered"?);
     Ok(Some(seed))
 }
 
@@ -71,7 +68,9 @@ fn plain(text: &str) -> String {
 
 fn accounting(unified: bool) -> impl Iterator<Item = Property> {
     let io = if unified { "IOAccounting" } else { "BlockIOAccounting" };
-    ["CPUAccounting", "MemoryAccounting", io, "TasksAccounting"].map(|name| Property::flag(name, true)).into_iter()
+    ["CPUAccounting", "MemoryAccounting", io, "TasksAccounting"]
+        .map(|name| Property::flag(name, true))
+        .into_iter()
 }
 
 /// The pod's limits are its slice's, or its own cgroup's: the scope has none, not even systemd's default of tasks.

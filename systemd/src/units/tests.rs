@@ -70,7 +70,8 @@ fn serve(listener: &UnixListener, answers: Vec<Answer>, welcome: &str) -> Vec<St
         bytes.resize(wire::size_of(&head).unwrap(), 0);
         stream.read_exact(&mut bytes[HEAD..]).unwrap();
         let asked = Message::read(&bytes).unwrap();
-        let arguments = if asked.body.is_empty() { String::new() } else { format!(" {}", asked.body.join(" ")) };
+        let arguments =
+            if asked.body.is_empty() { String::new() } else { format!(" {}", asked.body.join(" ")) };
         called.push(format!("{}{arguments}", asked.member));
         // Before the answer: another's job, and a job's end that is faster than its own answer.
         stream.write_all(&removed("/job/0", "failed")).unwrap();

@@ -71,7 +71,8 @@ fn a_text_with_a_zero_byte_is_not_sent() {
         properties(Value::Text(bad())),
         properties(Value::Texts(vec!["a".into(), bad()])),
     ] {
-        let asked = Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &[value] };
+        let asked =
+            Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &[value] };
         assert_eq!(call(1, &asked), None, "{asked:?}");
     }
 }

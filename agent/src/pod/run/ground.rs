@@ -67,6 +67,8 @@ pub(super) async fn sandbox(
 ) -> Result<String, Trouble> {
     networked(task).await?;
     if replaces {
+        // Whoever ended the one before may have ended the pod's cgroup, and its limits, with it.
+        cgroup(task).await?;
         let message = "Pod sandbox changed, it will be killed and re-created.";
         task.tell(Normal, "SandboxChanged", message).await;
     }

@@ -38,7 +38,15 @@ fn a_question_whose_answer_was_lost_is_asked_again() {
 
 #[test]
 fn a_unit_that_was_made_before_the_answer_was_lost_is_ours() {
-    let active = vec![refusal(UNIT_EXISTS), object(), told("mine"), object(), told("activating"), object(), told("active")];
+    let active = vec![
+        refusal(UNIT_EXISTS),
+        object(),
+        told("mine"),
+        object(),
+        told("activating"),
+        object(),
+        told("active"),
+    ];
     let (_folder, systemd, served) = interrupted(active);
     assert!(systemd.start("a.scope", &described("mine")).unwrap());
     served.join().unwrap();

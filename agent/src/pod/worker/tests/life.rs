@@ -1,6 +1,7 @@
 //! Start and end around the containers: cgroup, volumes, deadline, reboot, events.
 
 use super::*;
+use crate::cgroups::Cgroups;
 use crate::events::Kind;
 use crate::pod::spec::{Origin, Role};
 use crate::pod::status::ConditionKind;
@@ -28,6 +29,18 @@ async fn nothing_is_made_before_cgroup_and_volumes_and_both_go_at_the_end() {
     handle.kill(None, "test");
     until(&handle, "over", PodStatus::is_over).await;
     assert!(!world.volumes.has(&handle.pod.uid) && !world.cgroups.has(&handle.pod.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rt_5_1_before_its_next_sandbox_a_pods_cgroup_is_made_again() {
+    let mut world = World::new();
+    let handle = world.start(pod());
+    until_running(&handle).await;
+    // As somebody who stops the slice of all pods.
+    world.cgroups.tear_down(&handle.pod.uid).await.unwrap();
+    world.runtime.break_sandboxes();
+    until(&handle, "again", |s| restarts_of(s) == 1 && s.reason == "Running").await;
+    assert!(world.cgroups.has(&handle.pod.uid));
 }
 
 #[tokio::test(start_paused = true)]
