@@ -3,6 +3,8 @@
 //! file. Blocks: called off the async threads, by the agent's cgroup tree and the runtime's sandboxes.
 
 mod bus;
+#[cfg(test)]
+mod shipped;
 mod slice;
 mod units;
 mod wire;

@@ -1,0 +1,46 @@
+//! The unit files that are shipped (contrib/systemd) against what a node depends on. Tests alone.
+
+const SERVICE: &str = include_str!("../../contrib/systemd/gantry.service");
+const KUBELET: &str = include_str!("../../contrib/systemd/kubelet.service.d/20-gantry.conf");
+
+/// The values of a key in a section, as systemd.syntax(7) has them.
+fn values<'a>(file: &'a str, section: &str, key: &str) -> Vec<&'a str> {
+    let head = format!("[{section}]");
+    let inside = file.lines().skip_while(|line| **line != head).skip(1);
+    let inside = inside.take_while(|line| !line.starts_with('['));
+    let pairs = inside.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+    pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).collect()
+}
+
+#[test]
+fn rt_2_6_pods_outlive_the_service_that_started_them() {
+    for (key, value) in [
+        // Monitors and pods are left alone, an unpacker that ran out of memory ends by itself, tasks are not counted.
+        ("KillMode", "process"),
+        ("Delegate", "yes"),
+        ("OOMPolicy", "continue"),
+        ("TasksMax", "infinity"),
+        ("Restart", "always"),
+        ("ExecStart", "/usr/local/bin/gantry runtime"),
+        // There is no notification of readiness.
+        ("Type", "exec"),
+    ] {
+        assert_eq!(values(SERVICE, "Service", key), [value], "{key}");
+    }
+    // What would end pods with it, or before it.
+    for key in
+        ["ExecStopPost", "ExecStop", "RuntimeDirectory", "PrivateMounts", "PrivateTmp", "ProtectSystem"]
+    {
+        assert_eq!(values(SERVICE, "Service", key), Vec::<&str>::new(), "{key}");
+    }
+    assert_eq!(values(SERVICE, "Install", "WantedBy"), ["multi-user.target"]);
+}
+
+#[test]
+fn a_kubelet_comes_after_the_runtime_and_does_not_end_with_it() {
+    assert_eq!(values(KUBELET, "Unit", "After"), ["gantry.service"]);
+    assert_eq!(values(KUBELET, "Unit", "Wants"), ["gantry.service"]);
+    for key in ["Requires", "BindsTo", "PartOf"] {
+        assert_eq!(values(KUBELET, "Unit", key), Vec::<&str>::new(), "{key}");
+    }
+}
