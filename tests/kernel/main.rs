@@ -4,6 +4,7 @@
 
 mod attach;
 mod cdi;
+mod cgroups;
 mod clients;
 mod dead_source;
 mod defaults;

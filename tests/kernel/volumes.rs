@@ -19,14 +19,14 @@ use gantry_tests::leakcheck::{mounts, tagged_cgroups};
 use gantry_tests::place::{self, cgroup, driver};
 
 /// What manifests describe, with volumes in a folder of their own.
-struct Place {
+pub(crate) struct Place {
     root: tempfile::TempDir,
     volumes: HostVolumes,
     pods: Vec<Pod>,
-    runtime: tokio::runtime::Runtime,
+    pub(crate) runtime: tokio::runtime::Runtime,
 }
 
-fn place_of(text: &str) -> Result<Place> {
+pub(crate) fn place_of(text: &str) -> Result<Place> {
     place::require_own_namespaces()?;
     let root = tempfile::tempdir()?;
     let file = root.path().join("pods.yaml");
@@ -48,7 +48,7 @@ fn place_of(text: &str) -> Result<Place> {
 }
 
 impl Place {
-    fn pod(&self) -> Result<&Pod> {
+    pub(crate) fn pod(&self) -> Result<&Pod> {
         self.pods.first().context("a pod")
     }
 

@@ -160,13 +160,22 @@ fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The kernel and CRI tiers; with `cri` or `cri=TEST` only the latter, with any other filter only the former.
+/// What a hybrid host is looked at for: where pods are.
+const ON_HYBRID: &str = "cgroups::";
+
+/// The kernel and CRI tiers, and a part of the first on a hybrid host; with `cri`, `cri=TEST`, `hybrid` or
+/// `hybrid=TEST` only that, with any other filter only the first.
 fn with_systemd(filter: Option<&str>) -> Result<Counts> {
     let programs = with_go()?;
     let mut counts = Counts::default();
-    let cri = filter.and_then(|filter| filter.strip_prefix("cri"));
-    if cri.is_none() {
+    let of = |name: &str| filter.and_then(|filter| filter.strip_prefix(name));
+    let (cri, hybrid) = (of("cri"), of("hybrid"));
+    if cri.or(hybrid).is_none() {
         counts += vm::tests(&programs, filter, Machine::Systemd)?;
+    }
+    if filter.is_none() || hybrid.is_some() {
+        let tests = hybrid.and_then(|hybrid| hybrid.strip_prefix('=')).unwrap_or(ON_HYBRID);
+        counts += vm::tests(&programs, Some(tests), Machine::Hybrid)?;
     }
     if filter.is_none() || cri.is_some() {
         counts += cri_in(Machine::Systemd, &programs, cri.and_then(|cri| cri.strip_prefix('=')))?;

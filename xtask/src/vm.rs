@@ -94,6 +94,8 @@ pub(crate) enum Machine {
     Small,
     /// systemd is init, and makes the pods' cgroups.
     Systemd,
+    /// The same with cgroup v1, and the v2 hierarchy beside it: as Debian 10 and Ubuntu 20.04 are.
+    Hybrid,
 }
 
 /// How a boot comes to its end, once its command has.
@@ -327,10 +329,10 @@ fn boot(
             cpio.file("/stage2", 0o755, STAGE2.as_bytes())?;
             ""
         }
-        Machine::Systemd => {
+        Machine::Systemd | Machine::Hybrid => {
             cpio.file("/init", 0o755, systemd::INIT.as_bytes())?;
             systemd::add(&mut cpio)?;
-            systemd::APPEND
+            if machine == Machine::Hybrid { systemd::APPEND_HYBRID } else { systemd::APPEND }
         }
     };
     cpio.file("/gantry/command", 0o644, command.as_bytes())?;

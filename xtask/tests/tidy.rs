@@ -259,7 +259,7 @@ fn dependencies_point_one_way() {
         ("shim", &["gantry-proto", "gantry-cni", "gantry-systemd"]),
         ("systemd", &[]),
         ("cli", &["gantry-agent", "gantry-shim", "gantry-cni", "gantry-proto"]),
-        ("tests", &["gantry-agent", "gantry-proto"]),
+        ("tests", &["gantry-agent", "gantry-proto", "gantry-systemd"]),
         ("tests/workload", &[]),
         ("xtask", &["gantry-tests"]),
     ]);

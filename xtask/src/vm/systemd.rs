@@ -10,6 +10,10 @@ use crate::cpio::Cpio;
 pub(super) const APPEND: &str =
     " systemd.show_status=0 systemd.log_target=journal systemd.unified_cgroup_hierarchy=1";
 
+/// With v1, and v2 beside it for systemd's own processes.
+pub(super) const APPEND_HYBRID: &str =
+    " systemd.show_status=0 systemd.log_target=journal systemd.unified_cgroup_hierarchy=0";
+
 /// Where the tree is before it is the root.
 const TREE: &str = "/debian";
 
