@@ -399,14 +399,14 @@ fn a_file_may_ask_for_apparmor_and_selinux_by_fields_and_by_the_annotations_of_o
         container.apparmor.security.beta.kubernetes.io/own: runtime/default}}, \
         spec: {securityContext: {appArmorProfile: {type: Unconfined}, seLinuxOptions: {level: 's0:c1'}}, containers: [\
         {name: old, image: i}, {name: plain, image: i}, \
-        {name: own, image: i, securityContext: {appArmorProfile: {type: Localhost, localhostProfile: y}, \
+        {name: own, image: i, securityContext: {appArmorProfile: {type: Localhost, localhostProfile: mine}, \
         seLinuxOptions: {type: spc_t}}}]}}";
     let pods = parse(text).unwrap();
     let pod = pods.first().unwrap();
     let profiles: Vec<_> = pod.containers.iter().map(|c| c.security.app_armor.clone().unwrap()).collect();
     let named = |name: &str| AppArmor::Localhost(name.to_owned());
     // The field, then the annotation, then the pod.
-    assert_eq!(profiles, [named("k8s-x"), AppArmor::Unconfined, named("y")]);
+    assert_eq!(profiles, [named("k8s-x"), AppArmor::Unconfined, named("mine")]);
     let labels: Vec<_> = pod.containers.iter().filter_map(|c| c.security.se_linux.as_ref()).collect();
     assert_eq!((labels[0].level.as_str(), labels[2].kind.as_str()), ("s0:c1", "spc_t"));
     assert!(pod.security.app_armor, "the annotations want a node that has it");
