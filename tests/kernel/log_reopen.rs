@@ -31,7 +31,9 @@ fn no_line_is_lost_or_doubled_however_often_the_log_is_renamed() -> Result<()> {
     }
     let stop = ["touch", "/tmp/stop"].map(str::to_owned).to_vec();
     let request = cri::ExecSyncRequest { container_id: id.clone(), cmd: stop, timeout: 10 };
-    assert_eq!(ready.node.cri().exec_sync(request)?.exit_code, 0);
+    // The container ends when it sees the file, maybe before the command that made it has: by SIGKILL then.
+    let ended = ready.node.cri().exec_sync(request)?;
+    assert!(matches!(ended.exit_code, 0 | 137), "{ended:?}");
     pod::await_exit(&ready.node, &id)?;
     text.push_str(&pod.log("rotate")?);
     let lines: Vec<&str> = text.lines().collect();

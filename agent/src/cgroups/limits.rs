@@ -103,9 +103,10 @@ pub(super) fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
 }
 
-/// Back from it, as the kubelet reads it.
+/// Back from it: the fewest that have this weight, so that a class of one pod weighs what the pod does.
 pub(super) fn shares_of(weight: i64) -> i64 {
-    (weight.clamp(1, 10_000) - 1) * (MAX_SHARES - MIN_SHARES) / 9999 + MIN_SHARES
+    let parts = (weight.clamp(1, 10_000) - 1) * (MAX_SHARES - MIN_SHARES);
+    (parts + 9998) / 9999 + MIN_SHARES
 }
 
 /// Controller, file, value.
@@ -305,7 +306,8 @@ mod tests {
         for (shares, expected) in known {
             assert_eq!(weight(shares), expected, "{shares}");
         }
-        assert_eq!([1, 39, 10_000].map(shares_of), [2, 998, 262_144]);
+        assert_eq!([1, 39, 10_000].map(shares_of), [2, 999, 262_144]);
+        assert!((1..=10_000).all(|known| weight(shares_of(known)) == known));
         let limits = Limits {
             cpu_shares: 1024,
             cpu_quota: Some(50_000),
