@@ -86,17 +86,24 @@ fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
     end(node, &container, &exit);
 }
 
+/// What has been heard of something that ran, once it has ended.
+const ENDED: [feed::Kind; 2] = [feed::Kind::ContainerStartedEvent, feed::Kind::ContainerStoppedEvent];
+
 /// Moves a sandbox to NotReady. One that nobody knew of yet goes silently.
 pub(crate) fn lost(node: &Node, sandbox: &Sandbox) {
     if sandbox.set_state(SandboxState::NotReady) == Some(SandboxState::Ready) {
-        feed::announce(node, feed::Kind::ContainerStoppedEvent, &sandbox.id, &sandbox.id);
+        for kind in ENDED {
+            feed::of_sandbox(node, kind, sandbox);
+        }
     }
 }
 
 /// Moves a container to Exited; its cgroup goes in the background, after the record is on disk.
 pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecord) {
     if container.set_state(ContainerState::Exited(Ended::from_exit(exit))) {
-        feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
+        for kind in ENDED {
+            feed::of_container(node, kind, container);
+        }
     }
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::task::spawn_blocking(move || {

@@ -96,10 +96,11 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     };
     let record = tokio::task::spawn_blocking(job).await??;
     let id = record.id.clone();
-    node.store.add_container(Arc::new(Container::new(record, folder, ContainerState::Created)));
+    let container = Arc::new(Container::new(record, folder, ContainerState::Created));
+    node.store.add_container(container.clone());
     reservation.keep();
     failpoint!("create.kept");
-    feed::announce(&node, feed::Kind::ContainerCreatedEvent, &id, &sandbox.id);
+    feed::of_container(&node, feed::Kind::ContainerCreatedEvent, &container);
     Ok(id)
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_proto::monitor::{StartContainer, request};
+use gantry_proto::monitor::{Hooks, StartContainer, request};
 use prost::Message;
 
 use super::{START_FILE, hooks, planned, start_error, target};
@@ -58,8 +58,7 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
         failpoint!("start.cgroup"?);
         let start = told(&node, &sandbox, &container, start).await?;
         let _stage = container.spans.stage("clone");
-        // An OCI runtime runs them itself.
-        let hooks = start.hooks.clone().filter(|_| start.external.is_none());
+        let hooks = own_hooks(&start);
         let start = client.start(request::Op::StartContainer(start));
         let Ok(started) = tokio::time::timeout(SET_UP, start).await else {
             return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
@@ -122,8 +121,13 @@ async fn begun(
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     tracing::info!(container = container.id, pid = process.pid, "container started");
-    feed::announce(node, feed::Kind::ContainerStartedEvent, &container.id, &container.sandbox_id);
+    feed::of_container(node, feed::Kind::ContainerStartedEvent, container);
     Ok(())
+}
+
+/// The hooks that are ours to run: an OCI runtime runs those of its containers itself.
+fn own_hooks(start: &StartContainer) -> Option<Hooks> {
+    start.hooks.clone().filter(|_| start.external.is_none())
 }
 
 /// What an end of the runtime has left of a start: poststart hooks that have not run. In the background: nothing
@@ -136,7 +140,7 @@ pub(crate) async fn finish(node: Arc<Node>, container: Arc<Container>, pid: i32)
     let owned = container.clone();
     let finished = async {
         let start = tokio::task::spawn_blocking(move || planned(&owned)).await??;
-        hooks::poststart(&container, start.hooks, pid).await
+        hooks::poststart(&container, own_hooks(&start), pid).await
     };
     if let Err(error) = finished.await {
         let error = fail(&node, &container, &error).await;
@@ -172,7 +176,7 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
         tracing::warn!(container = container.id, "{}", chain(&error));
     }
     if container.set_state(ContainerState::Exited(start_error(&failure))) {
-        feed::announce(node, feed::Kind::ContainerStoppedEvent, &container.id, &container.sandbox_id);
+        feed::of_container(node, feed::Kind::ContainerStoppedEvent, container);
     }
     super::stop::forget(container).await;
     let (layout, owned) = (node.layout.clone(), container.clone());

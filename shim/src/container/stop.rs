@@ -119,6 +119,10 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
         return Ok(());
     }
     kill(container).await?;
+    if matches!(container.state(), ContainerState::Exited(_)) {
+        // Whoever took note of the end may not have told it yet.
+        feed::of_container(node, feed::Kind::ContainerStoppedEvent, container);
+    }
     forget(container).await;
     let (owned, of) = (container.clone(), node.clone());
     tokio::task::spawn_blocking(move || {
@@ -137,6 +141,6 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     .await??;
     failpoint!("remove.unpinned"?);
     node.store.forget_container(&container.id);
-    feed::announce(node, feed::Kind::ContainerDeletedEvent, &container.id, &container.sandbox_id);
+    feed::of_container(node, feed::Kind::ContainerDeletedEvent, container);
     Ok(())
 }

@@ -10,6 +10,7 @@ use gantry_proto::monitor::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::init::cgroups::View;
 use crate::init::external::{MOUNTS, SHM};
 use crate::spec::capabilities;
 
@@ -239,7 +240,11 @@ fn root_propagation(mounts: &[Mount]) -> Option<&'static str> {
 fn namespaces(start: &StartContainer, facts: &Facts) -> Vec<Value> {
     let of =
         |kind: &str, file: &str, pid: i32| json!({ "type": kind, "path": format!("/proc/{pid}/ns/{file}") });
-    let mut all = vec![json!({ "type": "mount" }), json!({ "type": "cgroup" })];
+    let mut all = vec![json!({ "type": "mount" })];
+    // On v1 nobody has one. (On v2 a privileged one keeps it: the program would mount cgroup2 anew for the whole node.)
+    if View::of(start) != View::Folders {
+        all.push(json!({ "type": "cgroup" }));
+    }
     if start.users.is_some() {
         all.push(of("user", "user", facts.pause));
     }
@@ -305,11 +310,17 @@ pub(crate) fn hooks(start: &StartContainer) -> Value {
 }
 
 fn hook(hook: &Hook) -> Value {
-    let mut value = json!({ "path": hook.path, "args": hook.args, "env": hook.env });
-    if let (Some(fields), Some(seconds)) = (value.as_object_mut(), hook.timeout) {
+    let mut fields = serde_json::Map::from_iter([("path".to_owned(), hook.path.clone().into())]);
+    // Empty is not absent: with an empty environment a hook has not even a PATH.
+    for (name, list) in [("args", &hook.args), ("env", &hook.env)] {
+        if !list.is_empty() {
+            fields.insert(name.to_owned(), list.clone().into());
+        }
+    }
+    if let Some(seconds) = hook.timeout {
         fields.insert("timeout".to_owned(), seconds.into());
     }
-    value
+    fields.into()
 }
 
 #[cfg(test)]

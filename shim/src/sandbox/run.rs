@@ -176,7 +176,7 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
     for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
-        feed::announce(node, kind, &sandbox.id, &sandbox.id);
+        feed::of_sandbox(node, kind, sandbox);
     }
     Ok(())
 }

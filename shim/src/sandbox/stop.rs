@@ -79,7 +79,7 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
     failpoint!("remove.folder"?);
     if sandbox.record().complete {
         // While it can still be found: the event shows its last status.
-        feed::announce(node, feed::Kind::ContainerDeletedEvent, &sandbox.id, &sandbox.id);
+        feed::of_sandbox(node, feed::Kind::ContainerDeletedEvent, sandbox);
     }
     node.store.forget_sandbox(&sandbox.id);
     Ok(())

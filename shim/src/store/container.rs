@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::kept::{Kept, Saving};
 use super::record::ContainerRecord;
+use crate::feed::{Kind, Story};
 use crate::stats::Rate;
 use crate::timeline::Recorder;
 use crate::usage::walker::Figure;
@@ -61,6 +62,8 @@ pub(crate) struct Container {
     pub writable: Arc<Figure>,
     /// Whether its stop signal has been sent: many programs take a second one as "at once".
     pub told_to_stop: AtomicBool,
+    /// What the clients have heard of it.
+    pub story: Story,
     record: Kept<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
@@ -78,6 +81,11 @@ impl Container {
             rate: Rate::default(),
             writable: Arc::default(),
             told_to_stop: AtomicBool::new(false),
+            story: match state {
+                ContainerState::Exited(_) => Story::at(Kind::ContainerStoppedEvent),
+                _ if record.started.is_some() => Story::at(Kind::ContainerStartedEvent),
+                _ => Story::default(),
+            },
             record: Kept::new(record),
             state: watch::Sender::new(state),
         }

@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use super::kept::{Kept, Saving};
 use super::lock;
 use super::record::SandboxRecord;
+use crate::feed::{Kind, Story};
 use crate::monitor_client::MonitorClient;
 use crate::stats::Rate;
 use crate::timeline::Recorder;
@@ -45,6 +46,8 @@ pub(crate) struct Sandbox {
     pub spans: Recorder,
     /// CPU use per second.
     pub rate: Rate,
+    /// What the clients have heard of it.
+    pub story: Story,
     record: Kept<SandboxRecord>,
     state: watch::Sender<SandboxState>,
     monitor: Mutex<Option<MonitorClient>>,
@@ -61,6 +64,11 @@ impl Sandbox {
             sources: Arc::new(Semaphore::new(SOURCES)),
             spans: Recorder::default(),
             rate: Rate::default(),
+            story: match state {
+                SandboxState::NotReady => Story::at(Kind::ContainerStoppedEvent),
+                _ if record.complete => Story::at(Kind::ContainerStartedEvent),
+                _ => Story::default(),
+            },
             record: Kept::new(record),
             state: watch::Sender::new(state),
             monitor: Mutex::new(None),

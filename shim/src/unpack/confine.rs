@@ -87,6 +87,7 @@ const DESCRIPTORS: [i64; 4] = [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_get
 /// # Errors
 /// [`ConfineError`], naming the step.
 pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
+    first_to_be_killed()?;
     limits(INFLATER_MEMORY, seconds, INFLATER_FILE)?;
     privileges(CapabilitySet::empty())?;
     allow::only(&BASIC).map_err(at("allow few system calls"))
@@ -99,8 +100,7 @@ pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
 pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), ConfineError> {
     // Or a file larger than promised would end the process without a word; as EFBIG it has a name.
     sys::signal::ignore(libc::SIGXFSZ);
-    // Before any other: it must go while there are files. A layer that eats memory is killed first.
-    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))?;
+    first_to_be_killed()?;
     task::new_namespaces(libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS)
         .map_err(at("enter namespaces of its own"))?;
     make_root(folder).map_err(|(step, errno)| ConfineError { step, source: errno.into() })?;
@@ -115,6 +115,12 @@ pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), C
     )?;
     let calls = [&BASIC[..], &FILES, &DESCRIPTORS].concat();
     allow::only(&calls).map_err(at("allow few system calls"))
+}
+
+/// A layer that eats memory goes before the runtime, which may have handed down that nobody may kill it. Before any
+/// other wall: it takes a file.
+fn first_to_be_killed() -> Result<(), ConfineError> {
+    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))
 }
 
 /// Makes `folder` all that this process sees of the file system.

@@ -1,6 +1,8 @@
 //! What each field becomes, and that no word is one that the specification does not have.
 
-use gantry_proto::monitor::{Capabilities, DeviceNode, External, Rlimit, Rootfs, UserMapping};
+use gantry_proto::monitor::{
+    Capabilities, CgroupTarget, DeviceNode, External, Hooks, Rlimit, Rootfs, UserMapping,
+};
 
 use super::*;
 
@@ -107,6 +109,11 @@ fn namespaces_are_the_pods_by_their_holder_and_the_nodes_are_not_named() {
     }
     let line = IdMapping { container_id: 0, host_id: 65_536, length: 65_536 };
     let users = Some(UserMapping { uids: Some(line), gids: Some(line) });
+    // On v1 the node's names are seen, but by those who are somebody else there.
+    let cgroup = Some(CgroupTarget::default());
+    let on_v1 = StartContainer { cgroup, ..start() };
+    assert!(!joined(&container(&on_v1, &facts())).contains(&own("cgroup")));
+    assert!(joined(&container(&StartContainer { users, ..on_v1 }, &facts())).contains(&own("cgroup")));
     let document = container(&StartContainer { users, ..start() }, &facts());
     assert!(joined(&document).contains(&pods("user", "user")));
     assert_eq!(
@@ -167,4 +174,25 @@ fn only_named_devices_are_allowed_and_all_of_them_to_the_privileged() {
     let document = container(&own, &facts());
     assert_eq!(at(&document, "/linux/resources/devices"), &json!([{"allow": true, "access": "rwm"}]));
     assert_eq!(at(&document, "/mounts/4/options/3"), &json!("rw"));
+}
+
+#[test]
+fn a_hook_without_variables_is_left_those_that_the_program_gives_it() {
+    let bare = Hook { stage: HookStage::HookPoststop.into(), path: "/bare".into(), ..Hook::default() };
+    let full = Hook {
+        stage: HookStage::HookPoststop.into(),
+        path: "/full".into(),
+        args: vec!["full".into(), "-x".into()],
+        env: vec!["A=1".into()],
+        timeout: Some(3),
+    };
+    let start =
+        StartContainer { hooks: Some(Hooks { hooks: vec![bare, full], ..Hooks::default() }), ..start() };
+    assert_eq!(
+        at(&hooks(&start), "/poststop"),
+        &json!([
+            {"path": "/bare"},
+            {"path": "/full", "args": ["full", "-x"], "env": ["A=1"], "timeout": 3}
+        ])
+    );
 }

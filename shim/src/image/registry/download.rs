@@ -4,9 +4,9 @@
 //!
 //! ```text
 //! one answer ──slow, and large──▶ pieces, several at a time
-//!     │  └──cut──▶ the rest of it         └──cut──▶ the rest of the piece
-//!     ▼              └──not to be had──▶ the error
-//!    end
+//!     │  └──cut──▶ the rest of it     │   └──cut──▶ the rest of the piece
+//!     ▼              └──not to be had─┼─▶ the error
+//!    end                              └──refused──▶ one answer with the rest of all
 //! ```
 
 use std::collections::VecDeque;
@@ -33,6 +33,9 @@ pub(super) const PIECES: usize = 7;
 const LOOK: u64 = 2 << 20;
 /// Cuts in a row, without a piece in between, after which a registry is given up.
 const TRIES: u32 = 3;
+/// Before each question for the rest once pieces were refused: whoever had too many of them needs a moment.
+const PAUSES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
 /// A blob on its way: bytes neither counted nor hashed yet.
 pub(crate) struct Download<'a> {
@@ -102,7 +105,8 @@ impl<'a> Download<'a> {
                 None => self.piece().await,
             };
             match next {
-                Err(error) if self.response.is_some() && is_cut(&error) => self.resume(error).await?,
+                Err(error) if self.response.is_none() => self.give_up_pieces(error).await?,
+                Err(error) if is_cut(&error) => self.resume(error).await?,
                 other => break other?,
             }
         };
@@ -127,6 +131,30 @@ impl<'a> Download<'a> {
         tracing::info!(url = self.url, at = self.at, "a download goes on after a cut");
         self.response = Some((response, Pace::new(self.endpoint.http.patience())));
         Ok(())
+    }
+
+    /// Goes on by one connection: many at a time, and short questions, are just what a registry may limit that gives
+    /// the whole of a blob to anybody.
+    async fn give_up_pieces(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+        tracing::info!(url = self.url, at = self.at, "no more pieces: {}", crate::error::chain(&error));
+        self.look = None;
+        self.asked = self.blob.size;
+        // Their connections close and their rooms are free.
+        self.pieces = FuturesOrdered::new();
+        let rest = Span { from: self.at, to: self.blob.size };
+        for pause in PAUSES {
+            tokio::time::sleep(pause).await;
+            match self.endpoint.span(self.blob, rest).await {
+                Ok(Some(response)) => {
+                    self.response = Some((response, Pace::new(self.endpoint.http.patience())));
+                    return Ok(());
+                }
+                // Something else answers than before: it does not get better by asking again.
+                Ok(None) => break,
+                Err(error) => tracing::debug!("{}", crate::error::chain(&error)),
+            }
+        }
+        Err(error)
     }
 
     /// Goes on in pieces if one connection is slow, the node waits for it and the registry can.

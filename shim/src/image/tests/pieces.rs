@@ -1,5 +1,7 @@
 //! Downloads that are cut, and large layers that come in pieces.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::archive::Layer;
 use super::*;
 use crate::image::digest::Digest;
@@ -94,4 +96,45 @@ async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
     });
     let error = node.pull(&registry.name("a:t")).await.unwrap_err();
     assert!(chain(&error).contains("digest mismatch"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn pieces_that_are_refused_on_the_way_are_given_up_for_one_answer() {
+    let (node, registry) = (Node::slow(), Registry::new());
+    let (layer, content) = large();
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    let size = layer.blob.len();
+    // Too many questions, a server behind the same name that knows no ranges, one whose answers are short.
+    for (status, body) in [(429, 0), (200, size), (206, 7)] {
+        let (blob, asked) = (layer.blob.clone(), AtomicUsize::new(0));
+        registry.script(move |request| {
+            let (from, last) = range_of(request)?.strip_prefix("bytes=")?.split_once('-')?;
+            let (from, last): (usize, usize) = (from.parse().ok()?, last.parse().ok()?);
+            let rest = last + 1 == size && last - from >= 4 << 20;
+            let number = asked.fetch_add(1, Ordering::Relaxed);
+            // The rest of all is to be had, and the first piece was.
+            if rest || number == 0 {
+                return None;
+            }
+            let range = format!("bytes {from}-{last}/{size}");
+            Some(Answer::new(status).header("content-range", range).body(&blob[..body]))
+        });
+        let image = node.pull(&registry.name("a:t")).await.unwrap();
+        assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content, "{status}");
+        node.images.remove(&image.id).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_refuses_all_at_last_is_told_by_what_it_said_first() {
+    let (node, registry) = (Node::slow(), Registry::new());
+    let (layer, _) = large();
+    registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    let asked = AtomicUsize::new(0);
+    registry.script(move |request| {
+        range_of(request)?;
+        (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| Answer::new(429))
+    });
+    let error = node.pull(&registry.name("a:t")).await.unwrap_err();
+    assert!(chain(&error).contains("429"), "{}", chain(&error));
 }

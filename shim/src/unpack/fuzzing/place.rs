@@ -1,5 +1,5 @@
 //! A folder for what a target reads as files. Owns its name, and in tests its end. Called by the bodies of the
-//! targets.
+//! targets. The same as cni's: what a library has in its tests alone is not there for those who use it.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
