@@ -13,10 +13,17 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use super::record::{Change, LayerRecord};
 use super::{State, Store, StoreError};
 use crate::image::ingest::Ingest;
+
+/// How long whoever drops layers waits for their files: a layer may have a million, and some disks take milliseconds
+/// for each. Who frees a disk looks at it right after.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Store {
     /// One more needs each of these layers, here or yet to come.
@@ -53,8 +60,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lets go of `released` and drops all layers that nobody needs; says how many those were. What
-    /// can't be deleted now is deleted at the next start.
+    /// Lets go of `released` and drops all layers that nobody needs; says how many those were. Their files are
+    /// gone soon, mostly when this returns; what can't be deleted now is deleted at the next start.
     pub(crate) fn release(&self, released: &[String]) -> usize {
         let mut journal = self.journal();
         let dropped = self.write(|state| {
@@ -71,8 +78,7 @@ impl Store {
             folders.extend(self.take_out(&record.folder));
         }
         drop(journal);
-        // Moved out of the way; their files take longer and need no lock.
-        drop(folders);
+        delete(folders);
         dropped.len()
     }
 
@@ -92,6 +98,29 @@ impl Store {
         };
         taken.map_err(log).ok()
     }
+}
+
+/// Deletes folders that are out of the way already.
+fn delete(folders: Vec<Ingest>) {
+    let count = folders.len();
+    if !beside(PATIENCE, move || drop(folders)) {
+        tracing::info!(layers = count, "their files are still being deleted");
+    }
+}
+
+/// Does `work` on a thread of its own, waits for its end for so long, and tells whether it came.
+fn beside(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+    let (done, ended) = sync_channel(1);
+    let work = move || {
+        work();
+        // Nobody may wait any more.
+        let _ = done.send(());
+    };
+    if let Err(error) = thread::Builder::new().name("layer-trash".to_owned()).spawn(work) {
+        // What it owned was dropped with it: folders are deleted by that, here.
+        tracing::warn!(%error, "no thread to delete layers");
+    }
+    ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
 }
 
 impl State {

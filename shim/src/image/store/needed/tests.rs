@@ -195,3 +195,17 @@ fn a_heavy_journal_goes_to_disk_before_the_pull_is_done() {
     own.store.relieve().unwrap();
     own.check(&["a", "b"], &[], &["a", "b"]);
 }
+
+#[test]
+fn a_deletion_that_takes_long_goes_on_behind_its_caller_s_back() {
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    let (done, ended) = std::sync::mpsc::channel();
+    let slow = move || {
+        may_go.recv().unwrap();
+        done.send(()).unwrap();
+    };
+    assert!(!beside(Duration::from_millis(1), slow));
+    go.send(()).unwrap();
+    ended.recv().unwrap();
+    assert!(beside(Duration::from_secs(60), || ()));
+}
