@@ -4,9 +4,11 @@
 
 #[cfg(feature = "containerd")]
 mod containerd;
+mod gantry;
 pub mod ooms;
 pub mod outlived;
 pub mod pulls;
+mod renew;
 
 use tokio::sync::watch;
 use tonic::transport::Channel;
@@ -25,21 +27,20 @@ pub struct Beyond {
 
 impl Beyond {
     /// From now on, of the runtime behind `channel` that calls itself so.
-    #[cfg(feature = "containerd")]
     #[must_use]
     pub fn of(runtime: &str, channel: &Channel) -> Self {
         match runtime {
+            "gantry" => gantry::listen(channel),
+            #[cfg(feature = "containerd")]
             "containerd" => containerd::listen(channel),
-            _ => Self::default(),
+            _ => {
+                tracing::debug!(
+                    runtime,
+                    "asked by CRI alone: built without the feature containerd, or not known"
+                );
+                Self::default()
+            }
         }
-    }
-
-    /// This build listens to nobody.
-    #[cfg(not(feature = "containerd"))]
-    #[must_use]
-    pub fn of(runtime: &str, channel: &Channel) -> Self {
-        tracing::debug!(runtime, ?channel, "built without the feature containerd: it is asked by CRI alone");
-        Self::default()
     }
 
     /// How often containers ran out of memory, as far as they are remembered.

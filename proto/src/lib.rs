@@ -17,6 +17,20 @@ pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
 
+/// What our runtime tells beyond CRI, `gantry.beyond.v1`.
+#[cfg(feature = "grpc")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    reason = "generated code"
+)]
+pub mod beyond {
+    tonic::include_proto!("gantry.beyond.v1");
+}
+
 /// The runtime's requests to a pod's monitor, `gantry.monitor.v1`.
 #[allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! The CRI v1 services. Owns the edge: requests in, one module call, an answer or a Status out; never
+//! The CRI v1 services, and what is told beyond them. Owns the edge: requests in, one module call, an answer or a Status out; never
 //! logic. RPCs that are not here answer UNIMPLEMENTED (the generated default). Served by
 //! `runtime::Runtime`.
 //!
@@ -16,8 +16,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_proto::cri;
+use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
+use gantry_proto::{beyond, cri};
 use streams::{Pieces, pieces};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
@@ -65,8 +66,21 @@ fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status>
 }
 
 #[tonic::async_trait]
+impl Beyond for Service {
+    async fn watch_out_of_memory(
+        &self,
+        _: Request<beyond::WatchOutOfMemoryRequest>,
+    ) -> Answer<crate::feed::Events<beyond::OutOfMemory>> {
+        Ok(Response::new(self.node.ooms.subscribe()?))
+    }
+}
+
+#[tonic::async_trait]
 impl RuntimeService for Service {
-    async fn get_container_events(&self, _: Request<cri::GetEventsRequest>) -> Answer<crate::feed::Events> {
+    async fn get_container_events(
+        &self,
+        _: Request<cri::GetEventsRequest>,
+    ) -> Answer<crate::feed::Events<cri::ContainerEventResponse>> {
         Ok(Response::new(self.node.feed.subscribe()?))
     }
 

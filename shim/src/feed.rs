@@ -24,23 +24,21 @@ pub(crate) use cri::ContainerEventType as Kind;
 const CAPACITY: usize = 4096;
 
 /// What the RPC answers with.
-pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<cri::ContainerEventResponse, Status>> + Send>>;
-
-type Sender = broadcast::Sender<Arc<cri::ContainerEventResponse>>;
+pub(crate) type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The queue of all clients; none once the runtime stops serving.
 #[derive(Debug)]
-pub(crate) struct Feed {
-    sender: Mutex<Option<Sender>>,
+pub(crate) struct Feed<T> {
+    sender: Mutex<Option<broadcast::Sender<Arc<T>>>>,
 }
 
-impl Default for Feed {
+impl<T: Clone + Send + Sync + 'static> Default for Feed<T> {
     fn default() -> Self {
         Self::with_capacity(CAPACITY)
     }
 }
 
-impl Feed {
+impl<T: Clone + Send + Sync + 'static> Feed<T> {
     fn with_capacity(capacity: usize) -> Self {
         Self { sender: Mutex::new(Some(broadcast::Sender::new(capacity))) }
     }
@@ -49,7 +47,7 @@ impl Feed {
         lock(&self.sender).as_ref().is_some_and(|sender| sender.receiver_count() > 0)
     }
 
-    fn send(&self, event: cri::ContainerEventResponse) {
+    pub(crate) fn send(&self, event: T) {
         if let Some(sender) = &*lock(&self.sender) {
             // Without clients nobody wants it: whoever comes lists first.
             let _ = sender.send(Arc::new(event));
@@ -65,7 +63,7 @@ impl Feed {
     ///
     /// # Errors
     /// When the runtime is stopping.
-    pub(crate) fn subscribe(&self) -> Result<Events, Status> {
+    pub(crate) fn subscribe(&self) -> Result<Events<T>, Status> {
         let receiver = lock(&self.sender).as_ref().map(broadcast::Sender::subscribe);
         let receiver = receiver.ok_or_else(|| Status::unavailable("the runtime is stopping"))?;
         Ok(Box::pin(stream::unfold(Some(receiver), |receiver| async {
@@ -81,7 +79,7 @@ impl Feed {
 
 fn behind(missed: u64) -> Status {
     Status::resource_exhausted(format!(
-        "{missed} container events were missed: read faster, subscribe again, then list containers"
+        "{missed} events were missed: read faster, subscribe again, then list containers"
     ))
 }
 
@@ -188,7 +186,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_stops_ends_its_streams() {
-        let feed = Feed::default();
+        let feed = Feed::<cri::ContainerEventResponse>::default();
         let mut events = feed.subscribe().unwrap();
         feed.close();
         assert!(events.next().await.is_none());

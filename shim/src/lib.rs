@@ -51,6 +51,8 @@ mod monitor_client;
 #[cfg(feature = "runtime")]
 mod node;
 #[cfg(feature = "runtime")]
+mod ooms;
+#[cfg(feature = "runtime")]
 mod probe;
 #[cfg(feature = "runtime")]
 mod recover;

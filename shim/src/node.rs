@@ -7,6 +7,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use gantry_proto::beyond::OutOfMemory;
+use gantry_proto::cri;
 use rustix::fs::{MemfdFlags, SealFlags};
 use tokio::sync::mpsc;
 
@@ -50,7 +52,9 @@ pub(crate) struct Node {
     /// Counts what layers and containers take on disk.
     pub walker: Walker,
     /// To the clients of GetContainerEvents.
-    pub feed: Feed,
+    pub feed: Feed<cri::ContainerEventResponse>,
+    /// To the clients of WatchOutOfMemory.
+    pub ooms: Feed<OutOfMemory>,
     /// To the event task.
     pub events: mpsc::UnboundedSender<Event>,
 }

@@ -24,7 +24,7 @@ use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{container, events, exit, sys, trash};
+use crate::{container, events, exit, ooms, sys, trash};
 
 /// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
 /// again in the background.
@@ -269,6 +269,7 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if let Ok(pidfd) = open(process) {
             container.set_state(ContainerState::Running(Arc::new(pidfd)));
+            ooms::follow(node, &container, None);
             tokio::spawn(container::start::finish(node.clone(), container, process.pid));
         }
     }
@@ -290,6 +291,7 @@ async fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, state: Sandbo
         if let (ContainerState::Created, Ok(pidfd)) = (container.state(), open(started.process)) {
             let pidfd = Arc::new(pidfd);
             container.set_state(ContainerState::Running(pidfd.clone()));
+            ooms::follow(node, &container, None);
             tokio::spawn(events::end_by_itself(node.clone(), container, Some(pidfd)));
         }
     }

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_proto::beyond::beyond_server::BeyondServer;
 use gantry_proto::cri::image_service_server::ImageServiceServer;
 use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
 use rustix::process::{Resource, Rlimit};
@@ -255,10 +256,11 @@ impl Runtime {
                     .max_encoding_message_size(MAX_MESSAGE),
             )
             .add_service(
-                ImageServiceServer::new(service)
+                ImageServiceServer::new(service.clone())
                     .max_decoding_message_size(MAX_MESSAGE)
                     .max_encoding_message_size(MAX_MESSAGE),
             )
+            .add_service(BeyondServer::new(service))
     }
 
     /// Serves CRI on a unix socket, mode 0600, until `shutdown`. Pods run on afterwards.
@@ -290,6 +292,7 @@ impl Runtime {
     async fn closing(&self, shutdown: impl Future<Output = ()>) {
         shutdown.await;
         self.node.feed.close();
+        self.node.ooms.close();
     }
 }
 
@@ -365,6 +368,7 @@ fn prepare(config: Config, features: BTreeMap<String, Features>) -> Result<Prepa
         first_start_of_boot,
         walker,
         feed: crate::feed::Feed::default(),
+        ooms: crate::feed::Feed::default(),
         events,
     };
     Ok((node, lock, receiver))

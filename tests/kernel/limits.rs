@@ -49,33 +49,47 @@ fn rt_5_3_a_container_over_its_memory_limit_is_oom_killed() -> Result<()> {
 }
 
 #[test]
-fn an_oom_that_the_container_outlives_is_not_its_end() -> Result<()> {
-    let ready = ready()?;
-    let pod = Pod::run(&ready.node, "outlives")?;
-    let script = "/workload alloc 200; echo still here; read end < /end; exit 3";
+fn rt_5_2_an_oom_that_the_container_outlives_is_told_and_is_not_its_end() -> Result<()> {
+    let mut ready = ready()?;
+    let script = "/workload alloc 200; echo still here; read go < /pipe; /workload alloc 200; read end < /pipe; exit 3";
     let mut config = pod::container_config("outlives", &ready.image, &["/bin/sh", "-c", script]);
     config.linux.get_or_insert_default().resources.get_or_insert_default().memory_limit_in_bytes = 32 << 20;
     // The container waits at a pipe of ours until its OOM has been counted.
-    let pipe = ready.node.roots().path("end");
+    let pipe = ready.node.roots().path("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)?;
     let host_path = pipe.to_string_lossy().into_owned();
-    config.mounts.push(cri::Mount { container_path: "/end".into(), host_path, ..Default::default() });
-    let id = pod.start(&config)?;
-    poll("the OOM to be counted", Duration::from_secs(60), || {
-        let counted = oom_events(&ready.node, &id).map_err(|error| format!("{error:#}"))?;
-        let outlived = pod.log("outlives").is_ok_and(|log| log.contains("still here"));
-        if outlived && counted > 0 {
-            Ok(())
-        } else {
-            Err(format!("{counted} are counted, outlived: {outlived}"))
-        }
-    })?;
+    config.mounts.push(cri::Mount { container_path: "/pipe".into(), host_path, ..Default::default() });
+    let (sandbox, id) = {
+        let pod = Pod::run(&ready.node, "outlives")?;
+        let mut told = ready.node.cri().out_of_memory()?;
+        let id = pod.start(&config)?;
+        poll("the OOM to be counted", Duration::from_secs(60), || {
+            let counted = oom_events(&ready.node, &id).map_err(|error| format!("{error:#}"))?;
+            let outlived = pod.log("outlives").is_ok_and(|log| log.contains("still here"));
+            if outlived && counted > 0 {
+                Ok(())
+            } else {
+                Err(format!("{counted} are counted, outlived: {outlived}"))
+            }
+        })?;
+        let event = told.receive()?.context("the stream has ended")?;
+        assert_eq!((event.container_id, event.kills), (id.clone(), 1));
+        (pod.id.clone(), id)
+    };
+    // The next runtime watches on, and tells of what comes from then on.
+    ready.node.restart()?;
+    let node = &ready.node;
+    let mut told = node.cri().out_of_memory()?;
+    std::fs::write(&pipe, "go\n")?;
+    let event = told.receive()?.context("the stream has ended")?;
+    assert_eq!((event.container_id, event.kills), (id.clone(), 2));
     std::fs::write(&pipe, "end\n")?;
-    let status = pod::await_exit(&ready.node, &id)?;
+    let status = pod::await_exit(node, &id)?;
     assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"), "{status:?}");
     std::fs::remove_file(&pipe)?;
-    pod.remove()?;
-    ready.node.assert_clean(&ready.before)
+    node.cri().stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() })?;
+    node.cri().remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox })?;
+    node.assert_clean(&ready.before)
 }
 
 /// `container_oom_events_total` of a container, by its id among the labels.

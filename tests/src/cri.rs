@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use gantry_proto::beyond::beyond_client::BeyondClient;
+use gantry_proto::beyond::{OutOfMemory, WatchOutOfMemoryRequest};
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
@@ -24,6 +26,7 @@ pub struct Cri {
     tokio: tokio::runtime::Runtime,
     runtime: RuntimeServiceClient<Channel>,
     image: ImageServiceClient<Channel>,
+    beyond: BeyondClient<Channel>,
 }
 
 impl Cri {
@@ -47,7 +50,8 @@ impl Cri {
         Ok(Cri {
             tokio,
             runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
-            image: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            image: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
+            beyond: BeyondClient::new(channel),
         })
     }
 }
@@ -71,24 +75,24 @@ impl Cri {
     }
 }
 
-/// A stream of GetContainerEvents.
+/// A stream of GetContainerEvents, or of WatchOutOfMemory.
 #[derive(Debug)]
-pub struct Events<'a> {
+pub struct Events<'a, T = cri::ContainerEventResponse> {
     cri: &'a Cri,
-    stream: tonic::Streaming<cri::ContainerEventResponse>,
+    stream: tonic::Streaming<T>,
 }
 
-impl Events<'_> {
+impl<T> Events<'_, T> {
     /// The next event; None when the stream has ended.
     ///
     /// # Errors
     /// The runtime's status, or `DeadlineExceeded` when nothing comes for 20 s.
-    pub fn receive(&mut self) -> Result<Option<cri::ContainerEventResponse>, Status> {
+    pub fn receive(&mut self) -> Result<Option<T>, Status> {
         let stream = &mut self.stream;
         self.cri.tokio.block_on(async {
             tokio::time::timeout(Duration::from_secs(20), stream.message())
                 .await
-                .unwrap_or_else(|_| Err(Status::deadline_exceeded("no container event came")))
+                .unwrap_or_else(|_| Err(Status::deadline_exceeded("no event came")))
         })
     }
 }
@@ -103,6 +107,18 @@ impl Cri {
         let answer = self
             .tokio
             .block_on(async move { client.get_container_events(cri::GetEventsRequest {}).await })?;
+        Ok(Events { cri: self, stream: answer.into_inner() })
+    }
+
+    /// `WatchOutOfMemory`.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn out_of_memory(&self) -> Result<Events<'_, OutOfMemory>, Status> {
+        let mut client = self.beyond.clone();
+        let answer = self
+            .tokio
+            .block_on(async move { client.watch_out_of_memory(WatchOutOfMemoryRequest {}).await })?;
         Ok(Events { cri: self, stream: answer.into_inner() })
     }
 }

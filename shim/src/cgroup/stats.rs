@@ -133,7 +133,7 @@ fn limit(text: &str) -> Option<u64> {
 }
 
 /// The value of `key` in a file of `key value` lines; 0 when it is not there.
-pub(super) fn field(text: &str, key: &str) -> u64 {
+pub(crate) fn field(text: &str, key: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
     line.and_then(number).unwrap_or(0)
 }

@@ -15,6 +15,7 @@ use crate::events;
 use crate::feed;
 use crate::handler::plan;
 use crate::node::Node;
+use crate::ooms;
 use crate::recover;
 use crate::spec::container::resources;
 use crate::store::record::{StartFailure, Started};
@@ -105,6 +106,7 @@ async fn begun(
     let recording = container.update(|record| record.started = Some(started));
     if let Ok(pidfd) = recover::open(process) {
         container.set_state(ContainerState::Running(Arc::new(pidfd)));
+        ooms::follow(node, container, Some(0));
     }
     if let Err(error) = recording.await {
         super::stop::kill(container).await?;

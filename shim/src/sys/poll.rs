@@ -1,8 +1,9 @@
-//! Descriptors that tokio waits for. Called by the runtime, for terminals and pidfds.
+//! Descriptors that tokio waits for. Called by the runtime, for terminals, pidfds and what the kernel notifies of.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Hands a descriptor to tokio.
@@ -12,4 +13,13 @@ use tokio::io::unix::AsyncFd;
 pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by what is returned, and is closed with it.
     unsafe { AsyncFd::register(fd) }.map_err(Into::into)
+}
+
+/// Hands a descriptor to tokio that tells its news as an exceptional condition (`EPOLLPRI`): kernfs files do.
+///
+/// # Errors
+/// `EPERM` for a file that can't be waited for.
+pub fn watch_exceptions(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by what is returned, and is closed with it.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }.map_err(Into::into)
 }

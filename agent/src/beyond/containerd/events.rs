@@ -1,7 +1,4 @@
-//! containerd's event stream, of which OOM events are listened to. Owns the subscription and its renewal;
-//! what happens while there is none is not told. Writes [`Ooms`].
-
-use std::time::Duration;
+//! containerd's event stream, of which OOM events are listened to. Owns the subscription. Writes [`Ooms`].
 
 use containerd_client::events::TaskOom;
 use containerd_client::services::v1::SubscribeRequest;
@@ -9,40 +6,19 @@ use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::types::Envelope;
 use prost::Message;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::{NAMESPACE, named};
 use crate::beyond::ooms::Ooms;
+use crate::beyond::renew::renewed;
 
 const TOPIC: &str = "/tasks/oom";
 /// One event is an ID and a few names.
 const MAX_MESSAGE: usize = 64 << 10;
-/// Before a new subscription: doubled each time that the one before did not last.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
-
 /// Until nobody listens.
 pub(super) async fn follow(channel: Channel, told: watch::Sender<Ooms>) {
-    let mut pause = FIRST;
-    loop {
-        let begun = Instant::now();
-        // All arms are cancel-safe: an event that is lost is one more that is not told.
-        tokio::select! {
-            ended = subscribed(&channel, &told) => match ended {
-                Ok(()) => tracing::debug!("containerd's events end"),
-                Err(status) => tracing::debug!(%status, "containerd's events break off"),
-            },
-            () = told.closed() => return,
-        }
-        pause = if begun.elapsed() >= LONGEST { FIRST } else { pause };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = told.closed() => return,
-        }
-        pause = (pause * 2).min(LONGEST);
-    }
+    renewed(&told, || subscribed(&channel, &told)).await;
 }
 
 /// One subscription, to its end. containerd answers with the first event, however late: there is no
