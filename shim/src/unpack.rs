@@ -74,8 +74,8 @@ pub enum UnpackError {
     /// Too many entries.
     #[error("the layer has more than the {limit} entries allowed")]
     Entries { limit: u64 },
-    /// Directories so many and so deep that their names alone fill the memory.
-    #[error("the layer's directories have more than {limit} bytes of names")]
+    /// Directories so many and so deep that their names alone fill the memory, or with attributes that do.
+    #[error("the layer's directories have more than {limit} bytes of names and extended attributes")]
     Names { limit: usize },
     /// Layers so many and so deep that looking for their directories takes minutes.
     #[error("the image's layers need more than {limit} look-ups of directories that no layer describes")]

@@ -108,6 +108,20 @@ fn rt_1_5_only_harmless_xattrs_are_set() {
     }
 }
 
+/// 65 directories with a megabyte of attributes each are a layer of 100 KB on the wire.
+#[test]
+fn attributes_of_directories_are_bounded_and_those_that_are_not_set_are_not_kept() {
+    let large = vec![b'x'; 1 << 20];
+    let archive = |name: &str| {
+        (0..65).fold(Archive::new(), |archive, number| {
+            archive.pax(&[(name, &large[..1_048_000])]).directory(&format!("d{number}/"), 0o755)
+        })
+    };
+    run(&archive("SCHILY.xattr.trusted.note")).unwrap();
+    let error = run(&archive("SCHILY.xattr.user.note")).err().unwrap();
+    assert!(error.to_string().contains("names and extended attributes"), "{error}");
+}
+
 #[test]
 fn rt_1_6_whiteouts_and_the_same_layers_entries_in_either_order() {
     let done = run(&Archive::new().file("d/.wh.gone", b"")).unwrap();

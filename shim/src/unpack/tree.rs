@@ -29,7 +29,7 @@ pub const FLOOR: u64 = 128 << 20;
 /// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
 const DEEPEST: usize = 256;
 /// 100,000 directories of 80 bytes each are 8 MB.
-const MOST_NAMES: usize = 64 << 20;
+const MOST_KEPT: usize = 64 << 20;
 
 /// As many links as the kernel follows in one path.
 const MOST_LINKS: usize = 40;
@@ -46,8 +46,8 @@ pub struct Tree {
     /// Archives list a directory's files one after the other.
     last: Option<(Vec<u8>, Rc<OwnedFd>, Vec<u8>)>,
     owner: (u32, u32),
-    /// Bytes of all directories' paths, those that are gone again included.
-    names: usize,
+    /// Bytes of all directories' paths and attributes, those that are gone again included.
+    kept: usize,
 }
 
 /// A regular file being written.
@@ -78,7 +78,7 @@ impl Tree {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let directories = BTreeMap::from([(Vec::new(), None)]);
         let opaque = BTreeSet::new();
-        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, names: 0 })
+        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, kept: 0 })
     }
 
     /// # Errors
@@ -94,7 +94,10 @@ impl Tree {
     ///
     /// # Errors
     /// [`UnpackError`].
-    pub fn directory(&mut self, path: &[u8], meta: Meta) -> Result<(), UnpackError> {
+    pub fn directory(&mut self, path: &[u8], mut meta: Meta) -> Result<(), UnpackError> {
+        // They are kept until the end of the layer.
+        meta.xattrs.retain(|(name, _)| is_allowed(name));
+        self.keep(meta.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum())?;
         if path.is_empty() {
             self.directories.insert(Vec::new(), Some(meta));
             return Ok(());
@@ -294,16 +297,18 @@ impl Tree {
         Ok((Rc::new(open_beneath(&self.root, &at)?), at))
     }
 
+    fn keep(&mut self, bytes: usize) -> Result<(), UnpackError> {
+        self.kept += bytes;
+        if self.kept > MOST_KEPT { Err(UnpackError::Names { limit: MOST_KEPT }) } else { Ok(()) }
+    }
+
     /// A directory that stays if it is there, and is opaque if it takes the place of something
     /// else, a whiteout above all: what lies below was hidden once and may not show again.
     fn make_directory(&mut self, parent: &OwnedFd, path: &[u8], name: &[u8]) -> Result<(), UnpackError> {
         if path.iter().filter(|byte| **byte == b'/').count() >= DEEPEST {
             return Err(UnpackError::Name { path: shown(path), detail: "more than 256 directories deep" });
         }
-        self.names += path.len();
-        if self.names > MOST_NAMES {
-            return Err(UnpackError::Names { limit: MOST_NAMES });
-        }
+        self.keep(path.len())?;
         let make = || rustix::fs::mkdirat(parent, os(name), Mode::RWXU);
         match make() {
             Err(Errno::EXIST) => {}

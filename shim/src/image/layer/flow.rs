@@ -23,8 +23,9 @@ use crate::image::digest::{Digest, Hasher};
 use crate::unpack::{Command, Packing, Verdict};
 
 const CHUNK: usize = 1 << 20;
-/// Paths of directories that nobody described; two million of them, escaped.
-const MAX_VERDICT: u64 = 64 << 20;
+/// Paths of directories that nobody described, escaped; far more than a layer may have. Text of this length takes
+/// several times as much memory once it is read.
+const MAX_VERDICT: u64 = 8 << 20;
 /// Slower than this, in bytes a second, no processor inflates or hashes.
 const SLOWEST: u64 = 16 << 20;
 const LEAST_SECONDS: u64 = 60;
@@ -194,7 +195,8 @@ fn verdict(unpack: &mut Worker, room: &Room, patient: bool) -> Result<Verdict, L
             match output.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(count) if (text.len() + count) as u64 > MAX_VERDICT => {
-                    return Err(killed("it says more than it may".to_owned()));
+                    let detail = "the layer has too many directories that no entry of it describes";
+                    return Err(killed(detail.to_owned()));
                 }
                 Ok(count) => text.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
