@@ -8,10 +8,12 @@ mod download;
 pub(crate) mod fuzzing;
 mod hosts;
 mod http_client;
+mod patience;
 mod token;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, LOCATION, RANGE, WWW_AUTHENTICATE};
@@ -29,6 +31,7 @@ pub use hosts::HostsError;
 use hosts::{Host, Tls};
 pub(crate) use http_client::{Http, Patience};
 use http_client::{is_loopback, shown};
+use patience::{Since, patiently};
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -69,7 +72,13 @@ pub enum RegistryError {
     Slow { url: String, bytes: u64, seconds: u64, least: u64 },
     /// 429, 5xx, or another answer that makes no sense here.
     #[error("{url} answered {status}: {detail}")]
-    Status { url: String, status: u16, detail: String },
+    Status {
+        url: String,
+        status: u16,
+        detail: String,
+        /// Retry-After, where that is a number of seconds.
+        after: Option<Duration>,
+    },
     /// A redirect that leads nowhere good.
     #[error("{url}: redirect refused: {detail}")]
     Redirect { url: String, detail: String },
@@ -230,6 +239,10 @@ impl Repository {
         name: &str,
         wanted: Option<Digest>,
     ) -> Result<Fetched, RegistryError> {
+        patiently(Since::Nothing, || self.manifest_once(name, wanted)).await
+    }
+
+    async fn manifest_once(&self, name: &str, wanted: Option<Digest>) -> Result<Fetched, RegistryError> {
         let mut failed = Failed::default();
         // What a digest means is no matter of trust.
         let may = |host: &Host| if wanted.is_some() { host.pull } else { host.pull && host.resolve };
@@ -247,6 +260,10 @@ impl Repository {
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
     pub(crate) async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
+        patiently(Since::Nothing, || self.small_blob_once(blob, limit)).await
+    }
+
+    async fn small_blob_once(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
         let mut failed = Failed::default();
         for endpoint in self.endpoints.iter().filter(|endpoint| endpoint.host.pull) {
             match endpoint.small_blob(blob, limit).await {
@@ -263,6 +280,14 @@ impl Repository {
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
     pub(crate) async fn blob<'a>(
+        &'a self,
+        blob: &'a Blob,
+        place: usize,
+    ) -> Result<(Download<'a>, usize), RegistryError> {
+        patiently(Since::Nothing, || self.blob_once(blob, place)).await
+    }
+
+    async fn blob_once<'a>(
         &'a self,
         blob: &'a Blob,
         place: usize,

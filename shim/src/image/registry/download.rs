@@ -22,6 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::http_client::{Pace, shown};
+use super::patience::{Since, patiently};
 use super::{Endpoint, RegistryError};
 use crate::image::manifest::Blob;
 
@@ -33,10 +34,6 @@ pub(super) const PIECES: usize = 7;
 const LOOK: u64 = 2 << 20;
 /// Cuts in a row, without a piece in between, after which a registry is given up.
 const TRIES: u32 = 3;
-/// Before each question for the rest once pieces were refused: whoever had too many of them needs a moment.
-const PAUSES: [Duration; 4] =
-    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
-
 /// A blob on its way: bytes neither counted nor hashed yet.
 pub(crate) struct Download<'a> {
     endpoint: &'a Endpoint,
@@ -127,10 +124,16 @@ impl<'a> Download<'a> {
         }
         let rest = Span { from: self.at, to: self.blob.size };
         // Whoever has no ranges, or is gone, has failed by what came first.
-        let Ok(Some(response)) = self.endpoint.span(self.blob, rest).await else { return Err(error) };
+        let Ok(Some(response)) = self.rest(rest).await else { return Err(error) };
         tracing::info!(url = self.url, at = self.at, "a download goes on after a cut");
         self.response = Some((response, Pace::new(self.endpoint.http.patience())));
         Ok(())
+    }
+
+    /// Not of `&self`: pieces under way can't be shared between threads.
+    fn rest(&self, rest: Span) -> impl Future<Output = Result<Option<Response>, RegistryError>> + use<'a> {
+        let (endpoint, blob) = (self.endpoint, self.blob);
+        async move { patiently(Since::Bytes, || endpoint.span(blob, rest)).await }
     }
 
     /// Goes on by one connection: many at a time, and short questions, are just what a registry may limit that gives
@@ -142,17 +145,10 @@ impl<'a> Download<'a> {
         // Their connections close and their rooms are free.
         self.pieces = FuturesOrdered::new();
         let rest = Span { from: self.at, to: self.blob.size };
-        for pause in PAUSES {
-            tokio::time::sleep(pause).await;
-            match self.endpoint.span(self.blob, rest).await {
-                Ok(Some(response)) => {
-                    self.response = Some((response, Pace::new(self.endpoint.http.patience())));
-                    return Ok(());
-                }
-                // Something else answers than before: it does not get better by asking again.
-                Ok(None) => break,
-                Err(error) => tracing::debug!("{}", crate::error::chain(&error)),
-            }
+        // Something else than before answers where there is none: that does not get better by asking again.
+        if let Ok(Some(response)) = self.rest(rest).await {
+            self.response = Some((response, Pace::new(self.endpoint.http.patience())));
+            return Ok(());
         }
         Err(error)
     }

@@ -236,14 +236,16 @@ impl Http {
         let mut detail = page.ok().and_then(|page| spoken(&page)).unwrap_or_else(|| {
             status.canonical_reason().map_or_else(|| "no reason given".to_owned(), str::to_lowercase)
         });
-        if let Some(after) = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
+        let after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        if let Some(after) = after {
             detail = format!("{detail} (retry after {})", clip(after));
         }
+        let after = after.and_then(|after| after.trim().parse().ok()).map(Duration::from_secs);
         let status = status.as_u16();
         match status {
             404 => RegistryError::NotFound { url, detail },
             401 | 403 => RegistryError::Unauthorized { url, status, detail },
-            _ => RegistryError::Status { url, status, detail },
+            _ => RegistryError::Status { url, status, detail, after },
         }
     }
 }

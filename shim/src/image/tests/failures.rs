@@ -42,10 +42,23 @@ async fn no_registry_is_unavailable() {
 #[tokio::test]
 async fn server_trouble_is_unavailable_and_says_when_to_retry() {
     let registry = Registry::new();
-    answer(&registry, "/manifests/", Answer::new(429).header("retry-after", "17"));
-    check(&registry, Class::Unavailable, "(retry after 17)").await;
+    answer(&registry, "/manifests/", Answer::new(429).header("retry-after", "170"));
+    check(&registry, Class::Unavailable, "(retry after 170)").await;
     answer(&registry, "/manifests/", Answer::new(503));
     check(&registry, Class::Unavailable, "answered 503").await;
+}
+
+/// Each of them once: the tag, the config and the layer.
+#[tokio::test]
+async fn a_registry_that_has_too_much_to_do_is_asked_again() {
+    let (node, registry) = (Node::new(), Registry::new());
+    registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    let seen = std::sync::Mutex::new(std::collections::HashSet::new());
+    registry.script(move |request| {
+        let is_new = seen.lock().unwrap().insert(request.path.clone());
+        is_new.then(|| Answer::new(429).header("retry-after", "0"))
+    });
+    node.pull(&registry.name("a:t")).await.unwrap();
 }
 
 #[tokio::test]
