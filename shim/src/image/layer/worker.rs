@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags};
 
 use super::LayerError;
 use super::room::worker;
@@ -17,6 +19,8 @@ use crate::unpack::{Command, ProgramError};
 
 /// The most that a pipe may hold without asking for more (fs.pipe-max-size).
 const PIPE: usize = 1 << 20;
+/// For a process that has said all to be gone.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Who unpacks layers.
 #[derive(Debug, Clone)]
@@ -104,14 +108,25 @@ impl Worker {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, which has nothing more to wait for: one that does not come is made.
     ///
     /// # Errors
     /// [`LayerError::Worker`].
     pub(super) fn end(&mut self) -> Result<End, LayerError> {
+        self.end_within(PATIENCE)
+    }
+
+    fn end_within(&mut self, patience: Timespec) -> Result<End, LayerError> {
         self.input = None;
         match &mut self.process {
             Process::Child(child) => {
+                let process = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+                let process = process.map_err(worker("wait for"))?;
+                let ended = rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+                if ended == Ok(0) {
+                    // Bytes of a stranger may have taken it over: it has said all, and stays.
+                    let _ = child.kill();
+                }
                 let status = child.wait().map_err(|source| LayerError::Worker {
                     operation: "wait for",
                     source: Arc::new(source),
@@ -173,4 +188,36 @@ fn pipe(large: bool) -> Result<(OwnedFd, OwnedFd), LayerError> {
         let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE);
     }
     Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::unpack::Packing;
+
+    #[test]
+    fn one_that_has_said_all_and_stays_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stays");
+        std::fs::write(&path, "#!/bin/sh\necho all\nexec >&- sleep 600\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let means = Means { unpacker: Unpacker::Program(path), large_pipes: false };
+        let command = Command::Inflate { packing: Packing::Gzip, seconds: 1 };
+        let mut worker = loop {
+            match Worker::start(&means, &command) {
+                // A child of another test has the file open for writing for a moment, as its copy of ours.
+                Err(LayerError::Worker { source, .. })
+                    if source.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+                started => break started.unwrap(),
+            }
+        };
+        let mut said = String::new();
+        worker.output.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "all\n");
+        let end = worker.end_within(Timespec { tv_sec: 0, tv_nsec: 1_000_000 }).unwrap();
+        assert_eq!(end, End::Signal(libc::SIGKILL));
+    }
 }
