@@ -54,11 +54,14 @@ impl Exec {
         let moved = report.moved_to().filter(|pid| self.external && *pid != self.pid);
         let Some(pid) = moved else { return };
         self.pid = pid;
-        *ended = ended.or_else(|| strays.claim(pid).map(|(code, _)| code));
-        self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
-        if self.start_time_ticks == 0 && ended.is_none() {
-            // Reaped, and forgotten among too many.
-            *ended = Some(child::UNKNOWN);
+        let lives = child::is_ours(pid);
+        let told = strays.claim(pid, lives);
+        if lives {
+            self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
+        } else {
+            // Of one forgotten among too many nobody knows more; one that is being told of is told right after.
+            *ended = ended.or(told.map(|(code, _)| code)).or(Some(child::UNKNOWN));
+            self.start_time_ticks = 0;
         }
     }
 
