@@ -61,6 +61,8 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) start_time_ticks: u64,
+    /// Who waits for the OCI runtime that makes it: leads the group of that one and its hooks.
+    pub(super) helper: Option<i32>,
     /// When its program ran, unix nanoseconds; 0 before.
     pub(super) started_at: i64,
     pub(super) input: Input,
@@ -116,6 +118,7 @@ impl Child {
             pid: 0,
             pidfd: None,
             start_time_ticks: 0,
+            helper: None,
             started_at: 0,
             input: Input::None,
             outputs: Vec::new(),
@@ -216,10 +219,15 @@ impl Child {
         }
     }
 
-    /// Kills the first process, which is not reaped yet.
+    /// Kills the first process, and whatever an OCI runtime has begun for it. Those that have been reaped have
+    /// ended: their numbers may be others' by now.
     pub(super) fn kill(&self) {
-        if let Some(pid) = Pid::from_raw(self.pid) {
-            // It has ended: what was wanted.
+        let own = |pid: i32| Pid::from_raw(pid).filter(|_| is_ours(pid));
+        // A failure is that it has just ended: what was wanted.
+        if let Some(helper) = self.helper.and_then(own) {
+            let _ = rustix::process::kill_process_group(helper, Signal::KILL);
+        }
+        if let Some(pid) = own(self.pid) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
