@@ -125,7 +125,8 @@ pub(crate) fn free_cgroup(node: &Node, container: &Container) {
 /// from the records, from the kernel where it keeps them (Linux 6.15), else 255.
 pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
-    kill(&node, vec![sandbox.record().pause_cgroup()]).await;
+    // First whoever it had running an OCI runtime: that one would go on, and make anew what is ended here.
+    kill(&node, vec![node.monitor_cgroup(&sandbox.id), sandbox.record().pause_cgroup()]).await;
     failpoint!("lost.killed");
     end_rest(&node, &sandbox.id).await;
     failpoint!("lost.ended");
