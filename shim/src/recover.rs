@@ -86,7 +86,7 @@ fn end_stragglers(node: &Node) {
         {
             events::free_cgroup(node, &container);
             // Beside the others: nothing says how long they take.
-            tokio::task::spawn_blocking(move || container::hooks::poststop(&container));
+            tokio::task::spawn_blocking(move || events::hooks_after(&container));
         }
     }
 }
