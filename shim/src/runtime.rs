@@ -87,12 +87,16 @@ pub struct Config {
 }
 
 impl Config {
-    /// The profile behind `unset_seccomp_profile`, which `validate` has checked, for pods of a handler.
-    pub(crate) fn unset_seccomp(&self, handler: &str) -> Wanted {
-        let own = match self.handlers.get(handler) {
-            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.as_ref(),
+    /// What a handler has in the place of `unset_seccomp_profile`.
+    pub(crate) fn unset_seccomp_of(&self, handler: &str) -> Option<String> {
+        match self.handlers.get(handler) {
+            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.clone(),
             _ => None,
-        };
+        }
+    }
+
+    /// The profile behind `unset_seccomp_profile`, or in its place, which `validate` has checked.
+    pub(crate) fn unset_seccomp(&self, own: Option<&str>) -> Wanted {
         profiles::named("unset_seccomp_profile", own.unwrap_or(&self.unset_seccomp_profile))
             .unwrap_or(Wanted::RuntimeDefault)
     }
