@@ -9,7 +9,7 @@ use gantry_proto::monitor::Exited;
 use tokio::sync::mpsc;
 
 use crate::cgroup::Cgroup;
-use crate::container::hooks;
+use crate::container::{hooks, stop};
 use crate::exit::ExitRecord;
 use crate::feed;
 use crate::monitor_client::Event;
@@ -108,8 +108,16 @@ pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecor
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::task::spawn_blocking(move || {
         free_cgroup(&node, &container);
-        hooks::poststop(&container);
+        hooks_after(&container);
     });
+}
+
+/// The poststop hooks of a container that has ended, by whoever has to run them. Blocks, for as long as they take
+/// where they are ours. RemoveContainer does what this does not come to.
+pub(crate) fn hooks_after(container: &Arc<Container>) {
+    hooks::poststop(container);
+    let container = container.clone();
+    tokio::spawn(async move { stop::forget(&container).await });
 }
 
 /// Ends what is left of a container that has ended, and removes its cgroup. Blocks. Whatever stays is
@@ -125,7 +133,8 @@ pub(crate) fn free_cgroup(node: &Node, container: &Container) {
 /// from the records, from the kernel where it keeps them (Linux 6.15), else 255.
 pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
-    kill(&node, vec![sandbox.record().pause_cgroup()]).await;
+    // First whoever it had running an OCI runtime: that one would go on, and make anew what is ended here.
+    kill(&node, vec![node.monitor_cgroup(&sandbox.id), sandbox.record().pause_cgroup()]).await;
     failpoint!("lost.killed");
     end_rest(&node, &sandbox.id).await;
     failpoint!("lost.ended");

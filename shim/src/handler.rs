@@ -9,8 +9,6 @@ pub(crate) mod program;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub(crate) use program::Features;
-
 use crate::spec;
 
 /// What a name stands for.
@@ -123,17 +121,6 @@ fn absolute(name: &str, key: &'static str, value: &str) -> Result<PathBuf, Error
     } else {
         Err(Error::Path { name: name.to_owned(), key, value: value.to_owned() })
     }
-}
-
-/// What the program of each handler of type oci says of itself.
-pub(crate) async fn features(known: &Handlers) -> BTreeMap<String, Features> {
-    let mut all = BTreeMap::new();
-    for (name, handler) in known {
-        if let Handler::Oci { path, .. } = handler {
-            all.insert(name.clone(), program::features(name, path).await);
-        }
-    }
-    all
 }
 
 /// The handler of a request; None for the default one, which has no name.

@@ -1,7 +1,6 @@
 //! What every operation of the runtime shares: configuration, cgroup layout, images, the store, the
 //! two programs, the way to the event task. Owns no logic. Made by `runtime::Runtime::start`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +15,6 @@ use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::error::Error;
 use crate::feed::Feed;
-use crate::handler::Features;
 use crate::image::Images;
 use crate::monitor_client::Event;
 use crate::runtime::Config;
@@ -45,8 +43,6 @@ pub(crate) struct Node {
     pub boot_id: String,
     /// Whether pods may have users of their own, or what is in the way.
     pub user_namespaces: Result<(), String>,
-    /// What the programs of handlers say of themselves.
-    pub features: BTreeMap<String, Features>,
     /// No runtime has started whole on this state folder since the machine did.
     pub(crate) first_start_of_boot: bool,
     /// Counts what layers and containers take on disk.

@@ -41,6 +41,10 @@ const LOOK: Duration = Duration::from_millis(20);
 
 const SIGKILL: i32 = 9;
 
+/// From this protocol on a container may go on as another process than the one that its monitor has cloned. Before,
+/// a start could not be asked for twice.
+const MOVES: u32 = 3;
+
 /// Loads every record, reconnects to monitors, and undoes what never became a sandbox. What is wrong
 /// with one pod keeps no other from being served.
 ///
@@ -86,7 +90,7 @@ fn end_stragglers(node: &Node) {
         {
             events::free_cgroup(node, &container);
             // Beside the others: nothing says how long they take.
-            tokio::task::spawn_blocking(move || container::hooks::poststop(&container));
+            tokio::task::spawn_blocking(move || events::hooks_after(&container));
         }
     }
 }
@@ -261,6 +265,10 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
             }
             continue;
         }
+        if container.record().started.is_none() && welcome.protocol_version >= MOVES {
+            tokio::spawn(container::start::resume(node.clone(), sandbox.clone(), container));
+            continue;
+        }
         if container.record().started.is_none() {
             // The start's answer was lost with the last runtime.
             if let Err(error) = container.update(|record| record.started = Some(started)).await {
@@ -270,7 +278,6 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         if let Ok(pidfd) = open(process) {
             container.set_state(ContainerState::Running(Arc::new(pidfd)));
             ooms::follow(node, &container, None);
-            tokio::spawn(container::start::finish(node.clone(), container, process.pid));
         }
     }
     let is_held = |id: &str| welcome.running.iter().any(|running| running.id == id);

@@ -1,7 +1,6 @@
 //! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
 //! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -23,7 +22,7 @@ use tonic::transport::server::Router;
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::cri::Service;
-use crate::handler::{Features, Handler, Handlers};
+use crate::handler::{Handler, Handlers};
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
 use crate::seccomp::Wanted;
@@ -32,7 +31,7 @@ use crate::spec::profiles;
 use crate::store::Store;
 use crate::store::record::OciProgram;
 use crate::usage::walker::Walker;
-use crate::{cdi, cgroup, events, handler, image, probe, recover, sandbox, streaming};
+use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -88,12 +87,16 @@ pub struct Config {
 }
 
 impl Config {
-    /// The profile behind `unset_seccomp_profile`, which `validate` has checked, for pods of a handler.
-    pub(crate) fn unset_seccomp(&self, handler: &str) -> Wanted {
-        let own = match self.handlers.get(handler) {
-            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.as_ref(),
+    /// What a handler has in the place of `unset_seccomp_profile`.
+    pub(crate) fn unset_seccomp_of(&self, handler: &str) -> Option<String> {
+        match self.handlers.get(handler) {
+            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.clone(),
             _ => None,
-        };
+        }
+    }
+
+    /// The profile behind `unset_seccomp_profile`, or in its place, which `validate` has checked.
+    pub(crate) fn unset_seccomp(&self, own: Option<&str>) -> Wanted {
         profiles::named("unset_seccomp_profile", own.unwrap_or(&self.unset_seccomp_profile))
             .unwrap_or(Wanted::RuntimeDefault)
     }
@@ -209,8 +212,7 @@ impl Runtime {
     /// # Errors
     /// Whatever keeps the node from being whole; nothing is served then.
     pub async fn start(config: Config) -> Result<Self, Error> {
-        let features = handler::features(&config.handlers).await;
-        let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config, features)).await??;
+        let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
         recover::run(&node).await?;
         let owned = node.clone();
@@ -298,7 +300,7 @@ impl Runtime {
 
 type Prepared = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
 
-fn prepare(config: Config, features: BTreeMap<String, Features>) -> Result<Prepared, Error> {
+fn prepare(config: Config) -> Result<Prepared, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -364,7 +366,6 @@ fn prepare(config: Config, features: BTreeMap<String, Features>) -> Result<Prepa
         programs,
         boot_id,
         user_namespaces,
-        features,
         first_start_of_boot,
         walker,
         feed: crate::feed::Feed::default(),

@@ -15,7 +15,7 @@ use gantry_tests::registry::Registry;
 use gantry_tests::{place, pod, power, proc};
 use tempfile::TempDir;
 
-use crate::life::{DEVICE, Flight, Kind, Life, Step};
+use crate::life::{DEVICE, Flight, HANDLER, Kind, Life, Step};
 use crate::rows::Row;
 
 /// Names the folder where a test says what places do.
@@ -81,7 +81,9 @@ impl Bed {
         let folder = place::bin_dir()?.join(place::FAILPOINTS);
         let variables = vec![(VARIABLE.to_owned(), places.path().to_owned())];
         let programs = Programs { gantry: folder.join("gantry"), folder, variables };
-        let node = Node::start_with(Roots::new()?, programs)?;
+        let mut node = Node::start_with(Roots::new()?, programs)?;
+        let runc = place::bin_dir()?.join("runc");
+        node.restart_with(&[format!("--handlers={HANDLER}:type=oci,path={}", runc.display())])?;
         node.pull(&image).context("PullImage")?;
         offer(&node)?;
         let before = node.snapshot()?;
@@ -148,6 +150,16 @@ impl Bed {
                 }
                 self.make(life, row.step).context("once more")?;
             }
+            Fault::KillRuntime if row.is_in_child() => {
+                self.node.kill()?;
+                let _ = flight.land()?;
+                // The next one finds it in the middle of its start.
+                self.node.restart()?;
+                let again = Flight::start(self.node.socket(), call);
+                self.release(row.site)?;
+                life.note(row.step, again.land()?.context("once more")?);
+                self.is_its_own(&life.container)?;
+            }
             Fault::KillRuntime => {
                 self.node.kill()?;
                 self.release(row.site)?;
@@ -175,6 +187,17 @@ impl Bed {
             }
         }
         self.go_on(life, row.step.after())
+    }
+
+    /// The process that the runtime names is the container's.
+    fn is_its_own(&self, container: &str) -> Result<()> {
+        let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: true };
+        let info = self.node.cri().container_status(request)?.info;
+        let info: serde_json::Value = serde_json::from_str(info.get("info").context("no info")?)?;
+        let pid = info.get("pid").and_then(serde_json::Value::as_i64).context("no pid")?;
+        let cgroup = std::fs::read_to_string(proc::folder(i32::try_from(pid)?).join("cgroup"))?;
+        ensure!(cgroup.contains(container), "{pid} is another's: {cgroup}");
+        Ok(())
     }
 
     /// Two calls remove one pod; how often its end is told.

@@ -45,7 +45,12 @@ pub(crate) enum Kind {
     Users,
     /// The device of `fault::offer`.
     Hooked,
+    /// Containers that runc makes.
+    Handled,
 }
+
+/// The handler's name.
+pub(crate) const HANDLER: &str = "runc";
 
 /// The device's name.
 pub(crate) const DEVICE: &str = "test.gantry/hooked=all";
@@ -233,7 +238,8 @@ impl Life {
             }
             Step::Run => {
                 let config = Some(self.pod());
-                Call::Run(Box::new(cri::RunPodSandboxRequest { config, ..Default::default() }))
+                let runtime_handler = if self.kind == Kind::Handled { HANDLER } else { "" }.to_owned();
+                Call::Run(Box::new(cri::RunPodSandboxRequest { config, runtime_handler }))
             }
             Step::Create => {
                 let (config, sandbox_config) = (Some(self.container()), Some(self.pod()));

@@ -25,9 +25,26 @@ const fn users(site: &'static str) -> Row {
     Row { site, step: Step::Run, kind: Kind::Users }
 }
 
+/// As `users`, with its container.
+const fn users_of(site: &'static str, step: Step) -> Row {
+    Row { site, step, kind: Kind::Users }
+}
+
+/// With containers that runc makes.
+const fn handled(site: &'static str, step: Step) -> Row {
+    Row { site, step, kind: Kind::Handled }
+}
+
 /// With a device whose file has hooks.
 const fn hooked(site: &'static str, step: Step) -> Row {
     Row { site, step, kind: Kind::Hooked }
+}
+
+impl Row {
+    /// Whether it is a child of the monitor that comes there: the monitor goes on beside it.
+    pub(crate) fn is_in_child(&self) -> bool {
+        self.site.starts_with("child.")
+    }
 }
 
 pub(crate) const ROWS: &[Row] = &[
@@ -71,6 +88,12 @@ pub(crate) const ROWS: &[Row] = &[
     row("start.cgroup", Step::Start),
     row("monitor.cloned", Step::Start),
     row("monitor.ready", Step::Start),
+    users_of("child.users-move", Step::Start),
+    handled("child.program-moves", Step::Start),
+    handled("start.cgroup", Step::Start),
+    handled("monitor.cloned", Step::Start),
+    handled("monitor.ready", Step::Start),
+    handled("start.cloned", Step::Start),
     row("start.cloned", Step::Start),
     row("record.written", Step::Start),
     row("start.recorded", Step::Start),
@@ -82,9 +105,11 @@ pub(crate) const ROWS: &[Row] = &[
     row("exit.written", Step::Stop),
     row("monitor.recorded", Step::Stop),
     row("stop.killed", Step::Kill),
+    handled("monitor.recorded", Step::Stop),
     hooked("stop.poststop-begun", Step::Stop),
     hooked("stop.poststop", Step::Stop),
     row("remove.cgroup", Step::Remove),
+    handled("remove.cgroup", Step::Remove),
     row("remove.container-folder", Step::Remove),
     row("remove.unpinned", Step::Remove),
     row("stop.containers", Step::StopPod),

@@ -13,7 +13,7 @@ use gantry_tests::{place, proc, stream_client};
 use crate::images::{Ready, facts, ready};
 
 /// Or another program of that kind, for work by hand.
-fn runc() -> Result<PathBuf> {
+pub(crate) fn runc() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("GANTRY_OCI_RUNTIME") {
         return Ok(path.into());
     }
@@ -36,11 +36,16 @@ fn with_runc() -> Result<Ready> {
     Ok(ready)
 }
 
-fn pod<'a>(ready: &'a Ready, name: &str) -> Result<Pod<'a>> {
+pub(crate) fn pod<'a>(ready: &'a Ready, name: &str) -> Result<Pod<'a>> {
     Pod::run_handler(&ready.node, pod::sandbox_config(&ready.node, name), "runc")
 }
 
-fn exec(ready: &Ready, id: &str, cmd: &[&str], timeout: i64) -> Result<cri::ExecSyncResponse, tonic::Status> {
+pub(crate) fn exec(
+    ready: &Ready,
+    id: &str,
+    cmd: &[&str],
+    timeout: i64,
+) -> Result<cri::ExecSyncResponse, tonic::Status> {
     let cmd = cmd.iter().map(|&word| word.to_owned()).collect();
     ready.node.cri().exec_sync(cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout })
 }
@@ -49,7 +54,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn pid_of(ready: &Ready, id: &str) -> Result<i32> {
+pub(crate) fn pid_of(ready: &Ready, id: &str) -> Result<i32> {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let info = ready.node.cri().container_status(request)?.info;
     let info: serde_json::Value = serde_json::from_str(info.get("info").context("no info")?)?;

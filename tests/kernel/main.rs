@@ -14,6 +14,7 @@ mod events;
 mod exec;
 mod exec_stream;
 mod handler;
+mod handler_faults;
 mod harness;
 mod image_mounts;
 mod images;

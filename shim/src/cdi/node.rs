@@ -79,6 +79,7 @@ pub(super) fn whole(node: &Node, (uid, gid): (u32, u32)) -> Result<Device, Error
             uid: node.uid.unwrap_or(uid),
             gid: node.gid.unwrap_or(gid),
         }),
+        ..Device::default()
     })
 }
 

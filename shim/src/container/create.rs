@@ -51,7 +51,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     target::resolve(&node.store, &mut config, &sandbox.id)?;
-    let unset_seccomp = node.config.unset_seccomp(&sandbox.record().runtime_handler);
+    let unset_seccomp = unset_seccomp(&node, &sandbox.record());
     spec::container::check(&config, &node.config.handlers, &unset_seccomp)?;
     // A source that never answers must not keep the pod from being stopped.
     let labels = labels::of(&node, &config, &sandbox.record())?;
@@ -104,6 +104,13 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     Ok(id)
 }
 
+/// Of the handler as the sandbox was made with it; of its name where an older runtime has made the sandbox.
+fn unset_seccomp(node: &Node, sandbox: &SandboxRecord) -> seccomp::Wanted {
+    let own = sandbox.unset_seccomp_profile.clone();
+    let own = own.or_else(|| node.config.unset_seccomp_of(&sandbox.runtime_handler));
+    node.config.unset_seccomp(own.as_deref())
+}
+
 fn is_created(node: &Node, id: &str) -> bool {
     node.store.container(id).is_ok_and(|container| matches!(container.state(), ContainerState::Created))
 }
@@ -137,7 +144,7 @@ fn make(
     folder: &Path,
 ) -> Result<ContainerRecord, Error> {
     let image = &pinned.image;
-    let unset_seccomp = node.config.unset_seccomp(&sandbox.runtime_handler);
+    let unset_seccomp = unset_seccomp(node, sandbox);
     let checked = spec::container::check(config, &node.config.handlers, &unset_seccomp)?;
     let names = cdi::wanted(config, node.config.cdi.enabled)?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;

@@ -21,7 +21,9 @@ pub(super) fn add_all_of_node(devices: &mut Vec<Device>) -> Result<(), Error> {
     let mut all = Vec::new();
     collect(Path::new("/dev"), &mut all)?;
     let asked: HashSet<String> = devices.iter().map(|device| device.container_path.clone()).collect();
-    devices.extend(all.into_iter().filter(|device| !asked.contains(&device.container_path)));
+    let others = all.into_iter().filter(|device| !asked.contains(&device.container_path));
+    // Loop devices and what is plugged come and go before the start.
+    devices.extend(others.map(|device| Device { optional: true, ..device }));
     Ok(())
 }
 
@@ -75,7 +77,7 @@ mod tests {
             host_path: path.into(),
             container_path: path.replace("/dev", "/dev/own"),
             permissions: "r".into(),
-            node: None,
+            ..Device::default()
         };
         let mut devices = vec![own("/dev/null"), own("/dev")];
         expand_folders(&mut devices).unwrap();
@@ -91,12 +93,13 @@ mod tests {
             host_path: "/dev/zero".into(),
             container_path: container.into(),
             permissions: "r".into(),
-            node: None,
+            ..Device::default()
         };
         let asked = [own("/dev/null"), own("/dev/asked")];
         let mut devices = asked.to_vec();
         add_all_of_node(&mut devices).unwrap();
         assert_eq!(devices[..2], asked);
+        assert!(devices[2..].iter().all(|device| device.optional));
         let count = |path: &str| devices.iter().filter(|device| device.container_path == path).count();
         assert_eq!((count("/dev/null"), count("/dev/zero"), count("/dev/console")), (1, 1, 0));
     }

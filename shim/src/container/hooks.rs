@@ -1,5 +1,6 @@
 //! Hooks that run in the runtime itself: poststart once the container's program runs, poststop once for each
-//! container that was started, when it has ended. Owns when each is due; how one is run is `init::hooks`'.
+//! container that was started, when it has ended. Owns when each is due; how one is run is `init::hooks`'. Those of
+//! an OCI runtime's container are run by that program when it forgets the container (`container::stop`).
 //! Called by `container::start`, `container::stop`, recovery and the event task.
 
 use std::fs;
@@ -52,8 +53,10 @@ pub(super) async fn poststart(
     tokio::task::spawn_blocking(job).await?
 }
 
-/// Runs the poststop hooks, once. What they say changes nothing any more: it is logged. Blocks.
+/// Runs the poststop hooks, once; whoever comes while they run waits for them. What they say changes nothing any
+/// more: it is logged. Blocks.
 pub(crate) fn poststop(container: &Arc<Container>) {
+    let _running = container.after.blocking_lock();
     let folder = container.folder.join(bundle::FOLDER);
     let begun = || {
         let record = container.record();
@@ -94,5 +97,59 @@ fn first(folder: &Path, name: &str) -> io::Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gantry_proto::monitor::{Hook, StartContainer};
+    use prost::Message;
+
+    use super::*;
+    use crate::container::START_FILE;
+    use crate::store::ContainerState;
+    use crate::store::record::{ContainerRecord, VERSION};
+
+    /// One that has run, with this poststop hook.
+    fn ended(folder: &Path, script: &str) -> Arc<Container> {
+        let hook = Hook {
+            stage: HookStage::HookPoststop.into(),
+            path: "/bin/sh".into(),
+            args: vec!["sh".into(), "-c".into(), script.into()],
+            ..Hook::default()
+        };
+        let bundle = folder.join(bundle::FOLDER);
+        let hooks = Hooks { bundle: bundle.display().to_string(), hooks: vec![hook], ..Hooks::default() };
+        let start = StartContainer { hooks: Some(hooks), ..StartContainer::default() };
+        fs::write(folder.join(START_FILE), start.encode_to_vec()).unwrap();
+        fs::create_dir(&bundle).unwrap();
+        let record: ContainerRecord = serde_json::from_value(serde_json::json!({
+            "version": VERSION, "id": "c", "sandbox_id": "s", "boot_id": "b", "name": "web", "attempt": 0,
+            "image": "i", "image_id": "sha256:1", "image_ref": "r", "labels": {}, "annotations": {}, "mounts": [],
+            "log_path": "", "cgroup": "/c", "stop_signal": 15, "created_at": 1, "uid": 0, "gid": 0, "groups": [],
+            "resources": "", "started": {"process": {"pid": 1, "start_time_ticks": 1}, "at": 1},
+            "start_failure": null,
+        }))
+        .unwrap();
+        Arc::new(Container::new(record, folder.to_owned(), ContainerState::Created))
+    }
+
+    #[test]
+    fn who_comes_while_poststop_hooks_run_waits_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let script =
+            format!("echo > {}; sleep 0.3; echo x >> {}", at("begun").display(), at("ran").display());
+        let container = ended(folder.path(), &script);
+        let first = container.clone();
+        let runs = std::thread::spawn(move || poststop(&first));
+        while !at("begun").exists() {
+            assert!(!runs.is_finished(), "it did not run");
+            std::thread::yield_now();
+        }
+        poststop(&container);
+        assert_eq!(fs::read_to_string(at("ran")).unwrap_or_default(), "x\n");
+        runs.join().unwrap();
+        assert_eq!(fs::read_to_string(at("ran")).unwrap(), "x\n");
     }
 }

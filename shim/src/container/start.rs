@@ -14,6 +14,7 @@ use crate::error::{Error, chain};
 use crate::events;
 use crate::feed;
 use crate::handler::plan;
+use crate::monitor_client::MonitorClient;
 use crate::node::Node;
 use crate::ooms;
 use crate::recover;
@@ -60,17 +61,53 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
         let start = told(&node, &sandbox, &container, start).await?;
         let _stage = container.spans.stage("clone");
         let hooks = own_hooks(&start);
-        let start = client.start(request::Op::StartContainer(start));
-        let Ok(started) = tokio::time::timeout(SET_UP, start).await else {
-            return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
-        };
-        let started = started?;
-        hooks::poststart(&container, hooks, started.pid).await?;
-        Ok(started)
+        answered(&client, &container, start, hooks).await
     };
     match attempt.await {
         Ok(started) => begun(&node, &sandbox, &container, &started).await,
         Err(error) => Err(fail(&node, &container, &error).await),
+    }
+}
+
+/// Has the monitor start the container, and runs the hooks that are due once its program runs.
+async fn answered(
+    client: &MonitorClient,
+    container: &Arc<Container>,
+    start: StartContainer,
+    hooks: Option<Hooks>,
+) -> Result<gantry_proto::monitor::Started, Error> {
+    let start = client.start(request::Op::StartContainer(start));
+    let Ok(started) = tokio::time::timeout(SET_UP, start).await else {
+        return Err(Error::StartStuck { id: container.id.clone(), seconds: SET_UP.as_secs() });
+    };
+    let started = started?;
+    hooks::poststart(container, hooks, started.pid).await?;
+    Ok(started)
+}
+
+/// Goes on with a start that another life of the runtime has asked for: nobody has taken note of its answer. It may
+/// be under way, and the process that its monitor names may not be the one that goes on; or its poststart hooks have
+/// not run. In the background: nothing says how long that takes.
+pub(crate) async fn resume(node: Arc<Node>, sandbox: Arc<Sandbox>, container: Arc<Container>) {
+    let _operation = container.operation.lock().await;
+    let (ContainerState::Created, Some(client)) = (container.state(), sandbox.monitor()) else { return };
+    let owned = container.clone();
+    let attempt = async {
+        let planned = tokio::task::spawn_blocking(move || planned(&owned)).await??;
+        // For the answer alone: nothing can be made of it where the start is over by now.
+        let asked = StartContainer { id: container.id.clone(), ..StartContainer::default() };
+        answered(&client, &container, asked, own_hooks(&planned)).await
+    };
+    let resumed = match attempt.await {
+        Ok(started) => begun(&node, &sandbox, &container, &started).await,
+        // A start that was over has ended, which its monitor tells, or has told.
+        Err(Error::Monitor(_)) if tokio::time::timeout(events::REPORT, container.ended()).await.is_ok() => {
+            Ok(())
+        }
+        Err(error) => Err(fail(&node, &container, &error).await),
+    };
+    if let Err(error) = resumed {
+        tracing::error!(container = container.id, "{}", chain(&error));
     }
 }
 
@@ -113,7 +150,8 @@ async fn begun(
         return Err(error.into());
     }
     failpoint!("start.recorded");
-    if sandbox.state() != SandboxState::Ready {
+    // One that recovery has just found is on its way to ready, or will be told as lost.
+    if sandbox.state() == SandboxState::NotReady {
         // Stopped meanwhile: the teardown may have passed this container by.
         super::stop::kill(container).await?;
         if sandbox.monitor().is_none() {
@@ -130,24 +168,6 @@ async fn begun(
 /// The hooks that are ours to run: an OCI runtime runs those of its containers itself.
 fn own_hooks(start: &StartContainer) -> Option<Hooks> {
     start.hooks.clone().filter(|_| start.external.is_none())
-}
-
-/// What an end of the runtime has left of a start: poststart hooks that have not run. In the background: nothing
-/// says how long they take.
-pub(crate) async fn finish(node: Arc<Node>, container: Arc<Container>, pid: i32) {
-    let _operation = container.operation.lock().await;
-    if !matches!(container.state(), ContainerState::Running(_)) {
-        return;
-    }
-    let owned = container.clone();
-    let finished = async {
-        let start = tokio::task::spawn_blocking(move || planned(&owned)).await??;
-        hooks::poststart(&container, own_hooks(&start), pid).await
-    };
-    if let Err(error) = finished.await {
-        let error = fail(&node, &container, &error).await;
-        tracing::error!(container = container.id, "{}", chain(&error));
-    }
 }
 
 /// Makes the cgroup with its limits and device filter, and reads back what create wrote.

@@ -97,9 +97,11 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
     }
 }
 
-/// Has the OCI runtime that has made the container, where one has, forget it. What it says changes nothing any
-/// more: it is logged, and what is left of it goes with the cgroup and the folder.
-pub(super) async fn forget(container: &Arc<Container>) {
+/// Has the OCI runtime that has made the container, where one has, forget it, once it has ended: then its poststop
+/// hooks run. What it says changes nothing any more: it is logged, and what is left of it goes with the cgroup and
+/// the folder.
+pub(crate) async fn forget(container: &Arc<Container>) {
+    let _running = container.after.lock().await;
     let owned = container.clone();
     let planned = tokio::task::spawn_blocking(move || super::planned(&owned)).await;
     let Ok(Ok(StartContainer { external: Some(external), .. })) = planned else { return };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use gantry_proto::cri;
 
 use super::inspect;
+use crate::handler::Handler;
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::container::Ended;
@@ -80,13 +81,11 @@ fn handlers(node: &Node) -> Vec<cri::RuntimeHandler> {
         recursive_read_only_mounts: true,
         user_namespaces: node.user_namespaces.is_ok(),
     };
-    let named = node.config.handlers.keys().map(|name| {
-        let features = match node.features.get(name) {
-            Some(told) => cri::RuntimeHandlerFeatures {
-                recursive_read_only_mounts: told.recursive_read_only_mounts,
-                user_namespaces: false,
-            },
-            None => own,
+    let named = node.config.handlers.iter().map(|(name, handler)| {
+        let features = match handler {
+            // Mounts are made read-only before the program sees them, whatever it can do itself.
+            Handler::Oci { .. } => cri::RuntimeHandlerFeatures { user_namespaces: false, ..own },
+            Handler::Gantry { .. } => own,
         };
         cri::RuntimeHandler { name: name.clone(), features: Some(features) }
     });

@@ -68,9 +68,7 @@ pub(crate) fn started(
     };
     let pause = sandbox.pause.ok_or_else(|| Error::SandboxNotReady(sandbox.id.clone()))?;
     start.devices.retain(|device| device.container_path != PTMX);
-    for device in start.devices.iter_mut().filter(|device| device.node.is_none()) {
-        device.node = Some(of_the_node(device)?);
-    }
+    find_nodes(&mut start.devices)?;
     if start.pid() == NamespaceMode::Target && target.is_none() {
         return Err(Error::NotRunning("CONTAINER_EXITED"));
     }
@@ -104,6 +102,25 @@ pub(crate) fn executed(process: &mut StartContainer, terminal: bool) -> Result<(
         external.seccomp = Vec::new();
     }
     Ok(())
+}
+
+/// Those whose numbers nobody has said, by the node's.
+fn find_nodes(devices: &mut Vec<Device>) -> Result<(), Error> {
+    let mut failed = None;
+    devices.retain_mut(|device| {
+        if device.node.is_none() {
+            match of_the_node(device) {
+                Ok(node) => device.node = Some(node),
+                Err(error) if device.optional => {
+                    tracing::info!("left out, it has gone: {}", crate::error::chain(&error));
+                    return false;
+                }
+                Err(error) => failed = failed.take().or(Some(error)),
+            }
+        }
+        true
+    });
+    failed.map_or(Ok(()), Err)
 }
 
 /// With the node's own number, mode and owner.
@@ -162,4 +179,21 @@ fn limits() -> Result<Limits, Error> {
     };
     let hard = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(524_288);
     Ok(Limits { held, oom_score, open_files: (hard.min(1024), hard) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_has_gone_is_left_out_unless_it_was_asked_for() {
+        let of = |path: &str, optional| Device { host_path: path.into(), optional, ..Device::default() };
+        let mut devices = vec![of("/dev/null", false), of("/dev/gone", true), of("/dev/zero", true)];
+        find_nodes(&mut devices).unwrap();
+        let minors: Vec<_> =
+            devices.iter().filter_map(|device| device.node.as_ref()).map(|node| node.minor).collect();
+        assert_eq!((devices.len(), minors), (2, vec![3, 5]));
+        let error = find_nodes(&mut vec![of("/dev/gone", false)]).unwrap_err();
+        assert!(crate::error::chain(&error).contains("/dev/gone"), "{error:?}");
+    }
 }

@@ -1,5 +1,5 @@
-//! An OCI runtime's program as the runtime itself runs it: asked what it can do, and told to forget a container.
-//! Owns how long it may take. Called by `runtime`, `sandbox::run` and the container operations; what makes
+//! An OCI runtime's program as the runtime itself runs it: looked at before anything is made for it, and told to
+//! forget a container. Owns how long it may take. Called by `sandbox::run` and the container operations; what makes
 //! containers is the monitor's child (`init::external`).
 
 use std::os::unix::fs::PermissionsExt;
@@ -8,50 +8,12 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use gantry_proto::monitor::External;
-use serde::Deserialize;
 use tokio::process::Command;
 
 use crate::error::Error;
 
-/// How long a program may take to say what it can do.
-const ANSWER: Duration = Duration::from_secs(10);
-
 /// How long it may take to end what is left of a container, and to forget it.
 const DELETE: Duration = Duration::from_secs(60);
-
-/// What a program says of itself, as Status tells it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Features {
-    pub recursive_read_only_mounts: bool,
-}
-
-/// The part of `features` that matters (features.md of the OCI runtime specification).
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Told {
-    #[serde(default)]
-    mount_options: Vec<String>,
-}
-
-/// Asks the program. One that is not there, or has no such command, has no features.
-pub(crate) async fn features(name: &str, path: &Path) -> Features {
-    match run(Command::new(path).arg("features"), ANSWER).await {
-        Ok(output) if output.status.success() => parse(&output.stdout),
-        Ok(output) => {
-            tracing::info!(handler = name, path = %path.display(), "no features: {}", said(&output));
-            Features::default()
-        }
-        Err(error) => {
-            tracing::warn!(handler = name, path = %path.display(), "no features: {error}");
-            Features::default()
-        }
-    }
-}
-
-fn parse(bytes: &[u8]) -> Features {
-    let Ok(told) = serde_json::from_slice::<Told>(bytes) else { return Features::default() };
-    Features { recursive_read_only_mounts: told.mount_options.iter().any(|option| option == "rro") }
-}
 
 /// Whether the program of a handler is there, before anything is made for it. Blocks.
 ///
@@ -114,19 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_can_do_is_read_from_its_own_words() {
-        assert!(
-            parse(br#"{"ociVersionMin":"1.0.0","mountOptions":["ro","rro"],"linux":{}}"#)
-                .recursive_read_only_mounts
-        );
-        assert_eq!(parse(br#"{"mountOptions":["ro"]}"#), Features::default());
-        assert_eq!(parse(b"runc: unknown command"), Features::default());
-    }
-
-    #[tokio::test]
-    async fn a_program_that_is_not_there_has_no_features_and_is_named() {
+    fn a_program_that_is_not_there_is_named() {
         let path = Path::new("/nonexistent/runc");
-        assert_eq!(features("x", path).await, Features::default());
         let error = crate::error::chain(&check("x", path).unwrap_err());
         assert!(error.contains("\"x\"") && error.contains("/nonexistent/runc"), "{error}");
         // Made for its owner to read.

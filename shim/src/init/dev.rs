@@ -67,7 +67,7 @@ pub(super) fn carry<'a>(
         rustix::fs::chownat(&tmpfs, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             .step(|| format!("set the owner of /dev/{name}"))?;
     }
-    let own = devices.iter().filter(|device| device.container_path != PTMX);
+    let own = devices.iter().filter(|device| device.container_path != PTMX && !has_gone(device));
     let copy = |device: &'a Device| {
         of_the_node(device)?;
         Ok((device, copy_tree(&device.host_path, false)?))
@@ -106,7 +106,10 @@ pub(super) fn build(
     attach(queues.as_fd(), target(root, "/dev/mqueue", true, plain)?.as_fd(), "/dev/mqueue")?;
     attach(shm.as_fd(), target(root, "/dev/shm", true, plain)?.as_fd(), "/dev/shm")?;
     match carried {
-        None => start.devices.iter().try_for_each(|device| passed_through(root, device)),
+        None => {
+            let mut own = start.devices.iter().filter(|device| !has_gone(device));
+            own.try_for_each(|device| passed_through(root, device))
+        }
         Some(carried) => carried.devices.iter().try_for_each(|(device, copy)| bound(root, device, copy)),
     }
 }
@@ -133,6 +136,12 @@ fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Re
     rustix::fs::mknodat(dev, name, kind, mode, number).step(|| format!("make the device /dev/{name}"))?;
     // mknod subtracts the umask.
     rustix::fs::chmodat(dev, name, mode, AtFlags::empty()).step(|| format!("set the mode of /dev/{name}"))
+}
+
+/// Whether it is one of all the node's, and the node does not have it any more.
+fn has_gone(device: &Device) -> bool {
+    let gone = [Some(libc::ENOENT), Some(libc::ENODEV)];
+    device.optional && of_the_node(device).is_err_and(|error| gone.contains(&error.source.raw_os_error()))
 }
 
 /// What the node has as this device.
@@ -212,4 +221,19 @@ fn wanted(device: &Device) -> Result<Made, StepError> {
         uid: found.st_uid,
         gid: found.st_gid,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_all_devices_may_go_and_one_that_was_asked_for_may_not() {
+        let of = |path: &str, optional| Device { host_path: path.into(), optional, ..Device::default() };
+        // Another file in its place is not it either.
+        let gone =
+            [("/dev/gone", true), ("/dev/gone", false), ("/dev/null", true), ("/proc/self/stat", true)];
+        let gone = gone.map(|(path, optional)| has_gone(&of(path, optional)));
+        assert_eq!(gone, [true, false, false, true]);
+    }
 }

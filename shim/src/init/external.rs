@@ -158,6 +158,7 @@ impl Run<'_> {
         }
         made?;
         let pid = self.made()?;
+        failpoint!("child.program-moves");
         note(Progress::Moved(pid))?;
         let (Some(listener), Streams::Terminal(terminal)) = (listener, self.streams) else { return Ok(()) };
         let (sent, _) = listener.accept().step(|| format!("{} sent no terminal", self.program()))?;

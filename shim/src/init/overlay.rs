@@ -2,6 +2,7 @@
 //! where. Called by `init` for containers and their image mounts, and by `container::merged` to look into an image.
 
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags};
@@ -14,6 +15,9 @@ pub(crate) const OPTIONS: [(&str, &str); 4] =
 
 /// Data of mount(2) is one page with a NUL at its end.
 const PAGE: usize = 4095;
+
+/// As many lower layers as overlayfs stacks (`OVL_MAX_STACK`).
+const MOST: usize = 500;
 
 /// Mounts `lower`, the uppermost first and best named relative to the working folder, on `target`. An option without a
 /// value is a flag.
@@ -28,15 +32,19 @@ pub(crate) fn mount(
 ) -> Result<(), StepError> {
     let count = lower.len();
     let what = || format!("mount {count} layers on {target}");
+    if count > MOST {
+        return refuse(libc::E2BIG, format!("{}: overlayfs stacks {MOST} at most", what()));
+    }
     let data = data(lower, options);
     if data.len() > PAGE {
-        return match piece_by_piece(lower, options, flags, target) {
+        let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step(what)?;
+        return match add_layers(&context, lower) {
             // What a kernel says that does not know `lowerdir+`.
             Err(Errno::INVAL) => {
                 let most = "more than fit into a page of mount options, and longer lists need Linux 6.8";
                 refuse(libc::E2BIG, format!("{}: {most}", what()))
             }
-            other => other.step(what),
+            added => added.and_then(|()| finish(&context, options, flags, target)).step(what),
         };
     }
     let data = CString::new(data).step(|| "a mount option holds a NUL".into())?;
@@ -56,26 +64,23 @@ fn data(lower: &[String], options: &[(&str, &str)]) -> String {
     data
 }
 
-/// A call for each layer (Linux 6.8): up to the 500 that overlayfs stacks.
-fn piece_by_piece(
-    lower: &[String],
-    options: &[(&str, &str)],
-    flags: MountFlags,
-    target: &str,
-) -> Result<(), Errno> {
-    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for layer in lower {
-        rustix::mount::fsconfig_set_string(&context, "lowerdir+", layer.as_str())?;
-    }
+/// A call for each layer (Linux 6.8).
+fn add_layers(context: &OwnedFd, lower: &[String]) -> Result<(), Errno> {
+    lower
+        .iter()
+        .try_for_each(|layer| rustix::mount::fsconfig_set_string(context, "lowerdir+", layer.as_str()))
+}
+
+fn finish(context: &OwnedFd, options: &[(&str, &str)], flags: MountFlags, target: &str) -> Result<(), Errno> {
     for (key, value) in options {
         if value.is_empty() {
-            rustix::mount::fsconfig_set_flag(&context, *key)?;
+            rustix::mount::fsconfig_set_flag(context, *key)?;
         } else {
-            rustix::mount::fsconfig_set_string(&context, *key, *value)?;
+            rustix::mount::fsconfig_set_string(context, *key, *value)?;
         }
     }
-    rustix::mount::fsconfig_create(&context)?;
-    let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(flags))?;
+    rustix::mount::fsconfig_create(context)?;
+    let mount = rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(flags))?;
     let place = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(&mount, "", rustix::fs::CWD, target, place)
 }
@@ -104,5 +109,12 @@ mod tests {
             "lowerdir=b:a,upperdir=/c/upper,workdir=/c/work,\
              index=off,redirect_dir=nofollow,metacopy=off,xino=off,volatile,context=\"u:r:t:s0:c1,c2\""
         );
+    }
+
+    #[test]
+    fn more_layers_than_the_kernel_stacks_are_no_question_of_its_version() {
+        let layers: Vec<String> = (0..=MOST).map(|index| format!("{index:064}")).collect();
+        let error = mount(&layers, &[], MountFlags::empty(), "/nonexistent").unwrap_err();
+        assert_eq!(error.what, "mount 501 layers on /nonexistent: overlayfs stacks 500 at most");
     }
 }

@@ -132,6 +132,7 @@ pub(super) fn cross(
     let args = CloneArgs { namespaces: crossing.namespaces, cgroup: None, sibling: true };
     match pid::clone(&args, "the process in the pod's user namespace")? {
         Cloned::Parent { pid, .. } => {
+            failpoint!("child.users-move");
             // Before the other goes on, so that the monitor has read it when the other ends.
             note(Progress::Moved(pid))?;
             let _ = rustix::io::write(&open, &[1]);

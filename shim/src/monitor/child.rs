@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use gantry_proto::monitor::{CgroupTarget, Exited};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use super::log::{Lines, LogFile, Source};
 use super::report::Report;
@@ -61,6 +61,8 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) start_time_ticks: u64,
+    /// Who waits for the OCI runtime that makes it: leads the group of that one and its hooks.
+    pub(super) helper: Option<i32>,
     /// When its program ran, unix nanoseconds; 0 before.
     pub(super) started_at: i64,
     pub(super) input: Input,
@@ -97,6 +99,12 @@ pub(super) fn reap_one() -> Option<Ended> {
     Some(Ended { pid: pid.as_raw_nonzero().get(), code })
 }
 
+/// Whether the process is a child that has not been reaped: its number is still its own.
+pub(super) fn is_ours(pid: i32) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Pid::from_raw(pid).is_some_and(|pid| rustix::process::waitid(WaitId::Pid(pid), options).is_ok())
+}
+
 pub(super) fn unix_nanos() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
@@ -110,6 +118,7 @@ impl Child {
             pid: 0,
             pidfd: None,
             start_time_ticks: 0,
+            helper: None,
             started_at: 0,
             input: Input::None,
             outputs: Vec::new(),
@@ -128,10 +137,17 @@ impl Child {
         let moved = report.moved_to().filter(|pid| *pid != self.pid).and_then(Pid::from_raw);
         let Some(pid) = moved else { return };
         self.pid = pid.as_raw_nonzero().get();
-        *ended = ended.or_else(|| strays.claim(self.pid));
-        // One that has been reaped by now has neither; its end is about to be told.
-        self.pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        self.start_time_ticks = super::spawn::start_time_ticks(self.pid).unwrap_or(0);
+        let lives = is_ours(self.pid);
+        let told = strays.claim(self.pid, lives);
+        if lives {
+            self.pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+            self.start_time_ticks = super::spawn::start_time_ticks(self.pid).unwrap_or(0);
+        } else {
+            // Its number may be anybody's by now. An end that is being told at this moment is believed before this
+            // one, which is of a process forgotten among too many.
+            *ended = ended.or(told).or_else(|| Some((UNKNOWN, unix_nanos())));
+            (self.pidfd, self.start_time_ticks) = (None, 0);
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -203,10 +219,15 @@ impl Child {
         }
     }
 
-    /// Kills the first process, which is not reaped yet.
+    /// Kills the first process, and whatever an OCI runtime has begun for it. Those that have been reaped have
+    /// ended: their numbers may be others' by now.
     pub(super) fn kill(&self) {
-        if let Some(pid) = Pid::from_raw(self.pid) {
-            // It has ended: what was wanted.
+        let own = |pid: i32| Pid::from_raw(pid).filter(|_| is_ours(pid));
+        // A failure is that it has just ended: what was wanted.
+        if let Some(helper) = self.helper.and_then(own) {
+            let _ = rustix::process::kill_process_group(helper, Signal::KILL);
+        }
+        if let Some(pid) = own(self.pid) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
@@ -267,4 +288,47 @@ fn oom_counter(cgroup: &CgroupTarget) -> u64 {
         .ok()
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()))
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child whose set-up has told that `pid` goes on with it.
+    fn moved_to(pid: i32) -> Child {
+        let (pipe, told) = super::super::spawn::pipe().unwrap();
+        super::super::report::noting(&told)(crate::init::Progress::Moved(pid)).unwrap();
+        let mut report = Report::new(pipe, 0);
+        assert!(report.read());
+        let mut child = Child::new("c", "", None, LogFile::open("").unwrap());
+        let deadline = Instant::now();
+        child.phase = Phase::Starting { report, terminal: None, reply_to: (0, 0), ended: None, deadline };
+        child
+    }
+
+    fn end_of(child: &Child) -> Option<i32> {
+        let Phase::Starting { ended, .. } = child.phase else { return None };
+        ended.map(|(code, _)| code)
+    }
+
+    #[test]
+    fn an_end_of_the_past_is_not_that_of_a_process_that_lives_under_its_number() {
+        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = i32::try_from(process.id()).unwrap();
+        let mut strays = Strays::default();
+        strays.keep(Ended { pid, code: 3 }, 1);
+        let mut child = moved_to(pid);
+        child.follow_move(&mut strays);
+        assert_eq!((child.pid, end_of(&child), child.pidfd.is_some()), (pid, None, true));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        // Reaped, and noted; or forgotten.
+        let mut child = moved_to(pid);
+        strays.keep(Ended { pid, code: 137 }, 2);
+        child.follow_move(&mut strays);
+        assert_eq!((end_of(&child), child.pidfd.is_some()), (Some(137), false));
+        let mut child = moved_to(pid);
+        child.follow_move(&mut strays);
+        assert_eq!(end_of(&child), Some(UNKNOWN));
+    }
 }

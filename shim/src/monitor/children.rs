@@ -61,10 +61,11 @@ impl Monitor {
             return refuse(libc::ESRCH, "the sandbox is not running");
         };
         let log = LogFile::open(&start.log_path).step(|| format!("open the log {}", start.log_path))?;
-        let child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
+        let mut child = Child::new(&start.id, &start.record_dir, start.cgroup.clone(), log);
         let target = self.target_of(start)?;
         let spawned = spawn::container(start, namespaces, target, &self.null)?;
         failpoint!("monitor.cloned");
+        child.helper = start.external.is_some().then_some(spawned.pid);
         self.follow(child, spawned, start.stdin_once, reply_to)
     }
 

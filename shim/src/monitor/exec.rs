@@ -2,8 +2,10 @@
 //! their end, which is told to the runtime that asked and to nobody else. Called by
 //! `monitor::event_loop`.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use gantry_proto::monitor::{Exec as Request, ExecEnded, Failure, SignalExec, Started, frame, reply};
 use rustix::process::{Pid, Signal};
@@ -11,10 +13,14 @@ use rustix::process::{Pid, Signal};
 use super::child::{self, Ended, Phase};
 use super::children::SET_UP;
 use super::event_loop::{Monitor, Watched};
+use super::external;
 use super::report::Report;
 use super::spawn;
 use super::strays::Strays;
 use crate::init::{Step, StepError, refuse};
+
+/// How long an OCI runtime may still take to say which process is the exec's, once that is to be signalled.
+const MOVE: Duration = Duration::from_secs(5);
 
 /// ```text
 /// Starting ──report says ready──▶ Running ──process ended──▶ (told, gone)
@@ -39,8 +45,37 @@ pub(super) struct Exec {
     /// Who asked.
     connection: u64,
     /// Begun by an OCI runtime: another process goes on in its place, and the report is the monitor's own kind's.
-    external: bool,
+    external: Option<External>,
     state: State,
+}
+
+/// What is known of an exec that an OCI runtime begins.
+#[derive(Debug)]
+struct External {
+    /// Its files, without what kind each is.
+    files: PathBuf,
+    /// `pid` is the exec's own process, not who waits for the program any more.
+    moved: bool,
+    /// A signal that came before anybody knew whom it is for.
+    due: Option<Signal>,
+}
+
+impl External {
+    /// The process that the program has left behind, where it came to write that down: a child of the
+    /// monitor's by now, or still the program's, whom `helper` waits for.
+    fn begun(&self, helper: i32) -> Option<i32> {
+        let pid = fs::read_to_string(self.files.with_extension("pid")).ok()?.trim().parse().ok()?;
+        let mut parents = std::iter::successors(spawn::parent(pid), |pid| spawn::parent(*pid)).take(3);
+        (!self.moved && (child::is_ours(pid) || parents.any(|parent| parent == helper))).then_some(pid)
+    }
+
+    /// Variables are in them, and they are in the way of nobody else's.
+    fn remove_files(&self) {
+        for kind in ["json", "pid", "log", "sock"] {
+            // What is not there is as good.
+            let _ = fs::remove_file(self.files.with_extension(kind));
+        }
+    }
 }
 
 impl Exec {
@@ -51,14 +86,21 @@ impl Exec {
     /// Takes the process that an OCI runtime has left for the exec.
     fn follow_move(&mut self, strays: &mut Strays) {
         let State::Starting { report, ended, .. } = &mut self.state else { return };
-        let moved = report.moved_to().filter(|pid| self.external && *pid != self.pid);
-        let Some(pid) = moved else { return };
-        self.pid = pid;
-        *ended = ended.or_else(|| strays.claim(pid).map(|(code, _)| code));
-        self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
-        if self.start_time_ticks == 0 && ended.is_none() {
-            // Reaped, and forgotten among too many.
-            *ended = Some(child::UNKNOWN);
+        let Some(external) = self.external.as_mut().filter(|external| !external.moved) else { return };
+        let Some(pid) = report.moved_to() else { return };
+        (self.pid, external.moved) = (pid, true);
+        let due = external.due.take();
+        let lives = child::is_ours(pid);
+        let told = strays.claim(pid, lives);
+        if lives {
+            self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
+        } else {
+            // Of one forgotten among too many nobody knows more; one that is being told of is told right after.
+            *ended = ended.or(told.map(|(code, _)| code)).or(Some(child::UNKNOWN));
+            self.start_time_ticks = 0;
+        }
+        if let Some(signal) = due {
+            self.signal(signal);
         }
     }
 
@@ -69,13 +111,44 @@ impl Exec {
         }
     }
 
-    /// To the process and its group: it is not reaped yet, so the number is still its own.
-    fn signal(&self, signal: Signal) {
-        let Some(pid) = Pid::from_raw(self.pid) else { return };
-        // Until it has its own session there is no such group; when it has ended, no such process.
-        let _ = rustix::process::kill_process_group(pid, signal);
-        let _ = rustix::process::kill_process(pid, signal);
+    /// To the process and its group. An OCI runtime that is just beginning it may have let go of it already: who
+    /// ended that one would leave the process to itself, so it is told as soon as it is known.
+    fn signal(&mut self, signal: Signal) {
+        if let State::Starting { ended, deadline, .. } = &mut self.state {
+            if ended.is_some() {
+                return;
+            }
+            if let Some(external) = self.external.as_mut().filter(|external| !external.moved) {
+                external.due = external.due.filter(|due| *due == Signal::KILL).or(Some(signal));
+                *deadline = (*deadline).min(Instant::now() + MOVE);
+                return;
+            }
+        }
+        send(self.pid, signal);
     }
+
+    /// Ends it, with the program that begins it and what that has left behind.
+    fn give_up(&self) {
+        let begun = self.external.as_ref().and_then(|external| external.begun(self.pid));
+        // One that has been reaped has ended, and its number may be another's.
+        if child::is_ours(self.pid) {
+            send(self.pid, Signal::KILL);
+        }
+        if let Some(pid) = begun {
+            send(pid, Signal::KILL);
+        }
+        if let Some(external) = &self.external {
+            external.remove_files();
+        }
+    }
+}
+
+/// To a process that is not reaped yet, and its group.
+fn send(pid: i32, signal: Signal) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    // Until it has its own session there is no such group; when it has ended, no such process.
+    let _ = rustix::process::kill_process_group(pid, signal);
+    let _ = rustix::process::kill_process(pid, signal);
 }
 
 impl Monitor {
@@ -100,11 +173,16 @@ impl Monitor {
         let token = self.watch(spawned.report.as_fd(), Watched::ExecReport(request.id.clone()))?;
         let report = Report::new(spawned.report, token);
         let deadline = Instant::now() + SET_UP;
+        let external = process.external.as_ref().map(|external| External {
+            files: PathBuf::from(&external.bundle).join(external::file_name(request)),
+            moved: false,
+            due: None,
+        });
         let exec = Exec {
             pid: spawned.pid,
             start_time_ticks: spawned.start_time_ticks,
             connection: reply_to.0,
-            external: process.external.is_some(),
+            external,
             state: State::Starting { report, request: reply_to.1, ended: None, deadline },
         };
         self.execs.insert(request.id.clone(), exec);
@@ -144,13 +222,15 @@ impl Monitor {
     }
 
     fn exec_failed(&mut self, id: &str, connection: u64, request: u64, why: Failure) {
-        self.execs.remove(id);
+        if let Some(exec) = self.execs.remove(id) {
+            exec.give_up();
+        }
         self.reply(connection, request, reply::Result::Failure(why));
     }
 
     /// Whether a process that was reaped, and is no container's, was an exec's: it may be a stray.
     pub(super) fn exec_ended(&mut self, process: &Ended) -> bool {
-        for exec in self.execs.values_mut().filter(|exec| exec.external) {
+        for exec in self.execs.values_mut().filter(|exec| exec.external.is_some()) {
             if let State::Starting { report, .. } = &mut exec.state {
                 report.read_pending();
             }
@@ -181,7 +261,7 @@ impl Monitor {
             self.execs.iter().filter(|(_, exec)| stuck(exec)).map(|(id, _)| id.clone()).collect();
         for id in ids {
             let Some(exec) = self.execs.remove(&id) else { continue };
-            exec.signal(Signal::KILL);
+            exec.give_up();
             if let State::Starting { report, request, .. } = exec.state {
                 self.unwatch(report.token, report.pipe.as_fd());
                 self.reply(exec.connection, request, reply::Result::Failure(report.hangs_at()));
@@ -193,7 +273,7 @@ impl Monitor {
         let signal = Signal::from_named_raw(request.signal)
             .ok_or(rustix::io::Errno::INVAL)
             .step(|| format!("send signal {}", request.signal))?;
-        if let Some(exec) = self.execs.get(&request.id) {
+        if let Some(exec) = self.execs.get_mut(&request.id) {
             exec.signal(signal);
         }
         Ok(())

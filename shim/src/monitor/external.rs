@@ -44,6 +44,11 @@ pub(super) fn container(
     }
 }
 
+/// Of an exec's files in the bundle, without what kind each is.
+pub(super) fn file_name(request: &Exec) -> String {
+    format!("exec-{}", request.id.get(..16).unwrap_or(&request.id))
+}
+
 /// Clones the child that has the program begin an exec.
 pub(super) fn exec(
     request: &Exec,
@@ -63,7 +68,7 @@ pub(super) fn exec(
             let mut kept = streams.descriptors();
             kept.extend([&child_end, null]);
             keep_only(&kept)?;
-            let name = format!("exec-{}", request.id.get(..16).unwrap_or(&request.id));
+            let name = file_name(request);
             let who = (name.as_str(), request.container_id.as_str());
             init::external::exec(process, who, (&streams, null), &mut noting(&child_end))
         }),

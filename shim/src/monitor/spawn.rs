@@ -393,6 +393,12 @@ pub fn start_time_ticks(pid: i32) -> Result<u64, StepError> {
         .step(|| format!("read the start time of process {pid}"))
 }
 
+/// Field 4 of /proc/PID/stat.
+pub(super) fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -415,5 +421,9 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(start_time_ticks(own).unwrap() > 0);
         assert!(start_time_ticks(i32::MAX).is_err());
+        assert_eq!(
+            (parent(own), parent(i32::MAX)),
+            (Some(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())), None)
+        );
     }
 }

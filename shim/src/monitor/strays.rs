@@ -22,11 +22,14 @@ impl Strays {
         self.ended.push((ended, at));
     }
 
-    /// How the process has ended, and when, if it was one of them.
-    pub(super) fn claim(&mut self, pid: i32) -> Option<(i32, i64)> {
-        let index = self.ended.iter().position(|(ended, _)| ended.pid == pid)?;
-        let (ended, at) = self.ended.remove(index);
-        Some((ended.code, at))
+    /// How the process with this number has ended, and when, if one of them had it: the last one. Those before
+    /// were others, whose number was given anew; so were all of them while it `lives`.
+    pub(super) fn claim(&mut self, pid: i32, lives: bool) -> Option<(i32, i64)> {
+        let (own, rest) =
+            std::mem::take(&mut self.ended).into_iter().partition(|(ended, _)| ended.pid == pid);
+        self.ended = rest;
+        let own: Vec<(Ended, i64)> = own;
+        own.last().filter(|_| !lives).map(|(ended, at)| (ended.code, *at))
     }
 
     /// Nothing is being started: nobody will ask.
@@ -44,10 +47,20 @@ mod tests {
         let mut strays = Strays::default();
         strays.keep(Ended { pid: 7, code: 3 }, 40);
         strays.keep(Ended { pid: 8, code: 0 }, 41);
-        assert_eq!(strays.claim(7), Some((3, 40)));
-        assert_eq!((strays.claim(7), strays.claim(9)), (None, None));
+        assert_eq!(strays.claim(7, false), Some((3, 40)));
+        assert_eq!((strays.claim(7, false), strays.claim(9, false)), (None, None));
         strays.forget();
-        assert_eq!(strays.claim(8), None);
+        assert_eq!(strays.claim(8, false), None);
+    }
+
+    #[test]
+    fn an_end_is_not_that_of_the_next_one_with_its_number() {
+        let mut strays = Strays::default();
+        strays.keep(Ended { pid: 7, code: 3 }, 40);
+        assert_eq!((strays.claim(7, true), strays.claim(7, false)), (None, None));
+        strays.keep(Ended { pid: 7, code: 3 }, 40);
+        strays.keep(Ended { pid: 7, code: 0 }, 50);
+        assert_eq!((strays.claim(7, false), strays.claim(7, false)), (Some((0, 50)), None));
     }
 
     #[test]
@@ -56,7 +69,7 @@ mod tests {
         for pid in 0..10_000 {
             strays.keep(Ended { pid, code: 0 }, 1);
         }
-        assert_eq!((strays.ended.len(), strays.claim(0)), (MOST, None));
-        assert_eq!(strays.claim(9_999), Some((0, 1)));
+        assert_eq!((strays.ended.len(), strays.claim(0, false)), (MOST, None));
+        assert_eq!(strays.claim(9_999, false), Some((0, 1)));
     }
 }

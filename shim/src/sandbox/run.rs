@@ -43,7 +43,9 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let config = request.config.unwrap_or_default();
     let named = request.runtime_handler;
     handler::of(&node.config.handlers, "runtime_handler", &named)?;
-    let spec = SandboxSpec::new(config, &node.config.unset_seccomp(&named))?;
+    let unset_seccomp_profile = node.config.unset_seccomp_of(&named);
+    let unset_seccomp = node.config.unset_seccomp(unset_seccomp_profile.as_deref());
+    let spec = SandboxSpec::new(config, &unset_seccomp)?;
     let oci = oci_runtime(&node, &named, &spec).await?;
     if let (Some(_), Err(why)) = (&spec.users, &node.user_namespaces) {
         return Err(Error::NoUserNamespaces(why.clone()));
@@ -57,7 +59,12 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
         Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
     };
     let folder = node.sandbox_folder(&id);
-    let record = SandboxRecord { runtime_handler: named, oci, ..new_record(&node, &id, &spec, asked)? };
+    let record = SandboxRecord {
+        runtime_handler: named,
+        oci,
+        unset_seccomp_profile,
+        ..new_record(&node, &id, &spec, asked)?
+    };
     let sandbox = Arc::new(Sandbox::new(record, folder, SandboxState::Starting));
     node.store.add_sandbox(sandbox.clone());
     failpoint!("run.named");
@@ -111,6 +118,7 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> Res
         hostname: hostname(spec),
         runtime_handler: String::new(),
         oci: None,
+        unset_seccomp_profile: None,
         request,
         namespaces: spec.modes,
         users: spec.users.as_ref().and_then(record::Users::new),

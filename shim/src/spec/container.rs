@@ -233,7 +233,7 @@ impl Checked {
                     host_path: device.host_path.clone(),
                     container_path: device.container_path.clone(),
                     permissions: device.permissions.clone(),
-                    node: None,
+                    ..Device::default()
                 })
                 .collect(),
             mounts: config.mounts.iter().map(|from| mount(from, users.as_ref())).collect::<Result<_, _>>()?,

@@ -160,6 +160,7 @@ fn record() -> SandboxRecord {
         hostname: String::new(),
         runtime_handler: String::new(),
         oci: None,
+        unset_seccomp_profile: None,
         request: String::new(),
         namespaces: NamespaceModes { network: 0, pid: 0, ipc: 0 },
         users: None,

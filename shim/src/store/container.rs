@@ -54,6 +54,8 @@ pub(crate) struct Container {
     pub folder: PathBuf,
     /// Held by whoever changes the container: start, stop, remove.
     pub operation: tokio::sync::Mutex<()>,
+    /// Held by whoever does what is due after its end: its poststop hooks, and the word to its OCI runtime.
+    pub after: tokio::sync::Mutex<()>,
     /// Spans of its making.
     pub spans: Recorder,
     /// CPU use per second.
@@ -77,6 +79,7 @@ impl Container {
             sandbox_id: record.sandbox_id.clone(),
             folder,
             operation: tokio::sync::Mutex::new(()),
+            after: tokio::sync::Mutex::new(()),
             spans: Recorder::default(),
             rate: Rate::default(),
             writable: Arc::default(),

@@ -190,6 +190,9 @@ pub(crate) struct SandboxRecord {
     /// Who makes its containers; None for the monitor.
     #[serde(default)]
     pub oci: Option<OciProgram>,
+    /// What its handler had in the place of `unset_seccomp_profile`.
+    #[serde(default)]
+    pub unset_seccomp_profile: Option<String>,
     /// Fingerprint of the request: the same asked for again gets this sandbox.
     #[serde(default)]
     pub request: String,

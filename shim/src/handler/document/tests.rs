@@ -158,6 +158,7 @@ fn only_named_devices_are_allowed_and_all_of_them_to_the_privileged() {
         container_path: "/dev/z".into(),
         permissions: "r".into(),
         node: Some(node),
+        ..Device::default()
     };
     let pipe = Device {
         node: Some(DeviceNode { kind: "p".into(), ..DeviceNode::default() }),
