@@ -105,7 +105,7 @@ pub(crate) const ROWS: &[Row] = &[
     row("exit.written", Step::Stop),
     row("monitor.recorded", Step::Stop),
     row("stop.killed", Step::Kill),
-    handled("monitor.recorded", Step::Stop),
+    handled("monitor.recorded", Step::Kill),
     hooked("stop.poststop-begun", Step::Stop),
     hooked("stop.poststop", Step::Stop),
     row("remove.cgroup", Step::Remove),
