@@ -187,6 +187,16 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
     let (_, message) = refused(&ready, &id, &location, 0)?;
     assert!(message.contains("requires at least CRIU 31600, current version is 31500"), "{message}");
     fake.set("3.17.1", Play::Succeed)?;
+    let terminal = cri::ContainerConfig { tty: true, ..config(&ready.image) };
+    let terminal = cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: "terminal".into(), attempt: 0 }),
+        log_path: "terminal.log".into(),
+        ..terminal
+    };
+    let terminal = pod.start(&terminal)?;
+    let (code, message) = refused(&ready, &terminal, &location, 0)?;
+    assert!(code == Code::FailedPrecondition && message.contains("has a terminal"), "{code:?} {message}");
+    goes_on(&ready, &terminal)?;
     let stop = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
     ready.node.cri().stop_container(stop)?;
     let (code, message) = refused(&ready, &id, &location, 0)?;
@@ -229,7 +239,7 @@ fn criu_itself_dumps_containers_of_ours_and_of_runc() -> Result<()> {
         let pod = Pod::run_handler(&ready.node, pod::sandbox_config(&ready.node, "real"), handler)?;
         for (tty, pid) in [(false, cri::NamespaceMode::Container), (true, cri::NamespaceMode::Pod)] {
             let mut config = config(&ready.image);
-            config.tty = tty;
+            config.tty = tty && handler == "runc";
             config.mounts.push(cri::Mount {
                 container_path: "/data".into(),
                 host_path: volume.to_string_lossy().into_owned(),

@@ -19,6 +19,12 @@ pub enum Error {
     /// As containerd words it.
     #[error("container {id:?} is in {state} state. only CONTAINER_RUNNING containers can be checkpointed")]
     NotRunning { id: String, state: &'static str },
+    /// criu takes a terminal whose other end is elsewhere by its RPC alone.
+    #[error(
+        "container {0:?} has a terminal, which criu's command line can't checkpoint: have its pod's containers made by \
+         runc, by a runtime handler of type oci"
+    )]
+    Terminal(String),
     #[error("location {0:?} must be an absolute path of a file")]
     Location(String),
     #[error("timeout {0} must not be negative")]
@@ -66,6 +72,7 @@ impl Error {
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Location(_) | Self::Timeout(_) => Code::InvalidArgument,
+            Self::Terminal(_) => Code::FailedPrecondition,
             Self::Slow { .. } => Code::DeadlineExceeded,
             _ => Code::Unknown,
         }

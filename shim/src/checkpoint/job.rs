@@ -90,6 +90,9 @@ impl Job {
             let words = program::checkpoint(external, id, &images, &self.work);
             return Ok(Ready { program: external.program.clone().into(), start, words });
         }
+        if start.tty {
+            return Err(Error::Terminal(id.clone()).into());
+        }
         let record = self.container.record();
         let process = process::look(record.started.map_or(0, |started| started.process.pid))?;
         let streams = images.join("descriptors.json");

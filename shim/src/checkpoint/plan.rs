@@ -92,8 +92,7 @@ pub(super) fn dump(start: &StartContainer, process: &Process, places: &Places<'_
     let mut words: Vec<OsString> = vec!["dump".into(), "--tree".into(), process.pid.to_string().into()];
     words.extend(["--images-dir".into(), places.work.join(IMAGES).into()]);
     words.extend(["--work-dir".into(), places.work.into(), "--log-file".into(), LOG.into(), "-v4".into()]);
-    // The terminal's other end is the monitor's.
-    words.extend(["--leave-running", "--orphan-pts-master", "--manage-cgroups=soft"].map(OsString::from));
+    words.extend(["--leave-running", "--manage-cgroups=soft"].map(OsString::from));
     if let Some(root) = &start.rootfs {
         words.extend(["--root".into(), root.target.clone().into()]);
     }

@@ -106,7 +106,7 @@ fn the_command_line_leaves_the_container_running() {
     let process = Process { mounts: Vec::new(), network: None, files: Vec::new(), ..process() };
     let words = dump(&start(), &process, &places);
     let expected = "dump --tree 42 --images-dir /work/checkpoint --work-dir /work --log-file dump.log -v4 \
-        --leave-running --orphan-pts-master --manage-cgroups=soft --root /var/lib/gantry/containers/c/rootfs \
+        --leave-running --manage-cgroups=soft --root /var/lib/gantry/containers/c/rootfs \
         --freeze-cgroup /sys/fs/cgroup/gantry/c";
     assert_eq!(words, expected.split_whitespace().map(OsString::from).collect::<Vec<_>>());
     let without = dump(&start(), &process, &Places { freezer: None, ..places });

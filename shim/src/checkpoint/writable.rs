@@ -197,6 +197,10 @@ impl Walk {
     fn mark(&mut self, path: &Path, name: &[u8]) -> Result<(), Error> {
         let mut header = Header::new_gnu();
         header.set_mode(0o600);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(0);
         header.set_entry_type(EntryType::Regular);
         self.append(&mut header, &path.with_file_name(OsStr::from_bytes(name)), io::empty())
     }
