@@ -212,7 +212,7 @@ fn a_checkpoint_that_cannot_be_is_refused_and_the_container_goes_on() -> Result<
 #[test]
 fn a_criu_that_hangs_is_ended_and_leaves_no_container_frozen() -> Result<()> {
     let fake = Fake::new(Play::Hang)?;
-    let mut ready = node_with(fake.variable(), &[])?;
+    let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "hangs")?;
     let id = pod.start(&config(&ready.image))?;
     let place = tempfile::tempdir()?;

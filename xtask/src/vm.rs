@@ -301,7 +301,6 @@ fn add_criu(cpio: &mut Cpio) -> Result<()> {
     cpio.file(&format!("{}/criu", criu::REAL), 0o755, script.as_bytes())?;
     // There is no iptables in there.
     cpio.file("/etc/criu/default.conf", 0o644, b"network-lock nftables\n")?;
-    cpio.file("/etc/criu/runc.conf", 0o644, b"network-lock nftables\n")?;
     // By which criu packs a tmpfs; busybox's has not all the options.
     add_program(cpio, Path::new("/usr/bin/tar"), &format!("{}/tar", criu::REAL), scratch.path())
 }
