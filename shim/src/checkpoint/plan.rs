@@ -170,5 +170,4 @@ pub(super) fn version(said: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

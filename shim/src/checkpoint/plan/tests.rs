@@ -1,3 +1,5 @@
+//! What criu is asked, held against a mount table as the kernel shows one. Run by `cargo test`.
+
 use gantry_proto::monitor::{CgroupTarget, Device, Mount, Rootfs};
 
 use super::*;
