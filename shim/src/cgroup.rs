@@ -266,6 +266,25 @@ impl Cgroup {
         CgroupTarget { folders, unified: self.layout.is_unified(), oom_counter, hierarchies, mount }
     }
 
+    /// The folder by which all members are frozen at once; None on a v1 host without that controller.
+    #[must_use]
+    pub(crate) fn freezer(&self) -> Option<PathBuf> {
+        self.layout.folder_of("freezer", &self.path)
+    }
+
+    /// Lets the members go on, whoever froze them.
+    ///
+    /// # Errors
+    /// When the file can't be written.
+    pub(crate) fn thaw(&self) -> Result<(), Error> {
+        let Some(folder) = self.freezer() else { return Ok(()) };
+        if self.layout.is_unified() {
+            write(folder.join("cgroup.freeze"), "0")
+        } else {
+            write(folder.join("freezer.state"), "THAWED")
+        }
+    }
+
     /// Whether any folder is there.
     #[must_use]
     pub fn exists(&self) -> bool {

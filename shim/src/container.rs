@@ -23,8 +23,9 @@ use gantry_proto::monitor::StartContainer;
 use prost::Message;
 
 use crate::error::Error;
+use crate::handler::plan;
 use crate::store::container::Ended;
-use crate::store::record::StartFailure;
+use crate::store::record::{ContainerRecord, SandboxRecord, StartFailure};
 use crate::store::{Container, ContainerState};
 
 /// File with the monitor's request, written at create: a start must not depend on anything that
@@ -40,6 +41,19 @@ pub(crate) fn planned(container: &Container) -> Result<StartContainer, Error> {
     let wrap = |source| Error::Files { what: "read", path: path.clone(), source };
     let bytes = fs::read(&path).map_err(wrap)?;
     StartContainer::decode(bytes.as_slice()).map_err(|error| wrap(io::Error::other(error)))
+}
+
+/// What the container is, in the words of the OCI runtime specification; for those who read, as
+/// `bundle/config.json` of one with hooks.
+#[must_use]
+pub(crate) fn specification(
+    start: &StartContainer,
+    sandbox: &SandboxRecord,
+    container: &ContainerRecord,
+) -> serde_json::Value {
+    let mut all = bundle::contents(start, sandbox);
+    all["annotations"] = serde_json::json!(plan::annotations(sandbox, container));
+    all
 }
 
 /// The name that may exist once.

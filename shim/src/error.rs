@@ -13,7 +13,7 @@ use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
 use crate::streaming::token;
-use crate::{cdi, cgroup, exit, image, monitor_client, seccomp, spec};
+use crate::{cdi, cgroup, checkpoint, exit, image, monitor_client, seccomp, spec};
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,8 @@ pub enum Error {
     Spec(#[from] spec::Error),
     #[error(transparent)]
     Image(#[from] image::Error),
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
     #[error(transparent)]
@@ -222,6 +224,7 @@ impl Error {
                 image::Class::Io => Code::Unknown,
             },
             Self::Token(token::Error::TooMany) => Code::ResourceExhausted,
+            Self::Checkpoint(error) => error.code(),
             Self::ExecTimeout(_) => Code::DeadlineExceeded,
             Self::CallerGone => Code::Cancelled,
             Self::Undo { failure, .. } | Self::Exec(failure) => failure.code(),

@@ -27,6 +27,8 @@ pub mod cdi;
 #[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
+mod checkpoint;
+#[cfg(feature = "runtime")]
 mod container;
 #[cfg(feature = "runtime")]
 mod cri;

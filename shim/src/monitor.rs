@@ -19,6 +19,8 @@ mod spawn;
 mod strays;
 
 pub use event_loop::run;
+#[cfg(feature = "runtime")]
+pub(crate) use log::timestamp;
 pub use spawn::start_time_ticks;
 
 /// Parsed command line of the program.

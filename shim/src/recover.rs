@@ -24,7 +24,7 @@ use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{container, events, exit, ooms, sys, trash};
+use crate::{checkpoint, container, events, exit, ooms, sys, trash};
 
 /// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
 /// again in the background.
@@ -68,6 +68,8 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     let mut leftovers = reboot::settle(node);
     let owned = Arc::clone(node);
     leftovers.spawn_blocking(move || end_stragglers(&owned));
+    let owned = Arc::clone(node);
+    leftovers.spawn_blocking(move || checkpoint::settle(&owned));
     for sandbox in node.store.sandboxes().into_iter().filter(|sandbox| !sandbox.record().complete) {
         leftovers.spawn(undo(node.clone(), sandbox));
     }

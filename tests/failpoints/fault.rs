@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gantry_proto::cri;
 use gantry_proto::cri::ContainerState;
+use gantry_tests::criu::{Fake, Play};
 use gantry_tests::leakcheck::Snapshot;
 use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::poll::{poll, poll_every};
@@ -41,7 +42,9 @@ impl Step {
             Step::Pull => &[Step::RemoveImage],
             Step::Create => &[Step::Run],
             Step::Start => &[Step::Run, Step::Create],
-            Step::Update | Step::Stop | Step::Kill | Step::StopPod => &[Step::Run, Step::Create, Step::Start],
+            Step::Update | Step::Checkpoint | Step::Stop | Step::Kill | Step::StopPod => {
+                &[Step::Run, Step::Create, Step::Start]
+            }
             Step::Remove => &[Step::Run, Step::Create, Step::Start, Step::Stop],
             Step::RemovePod => &[Step::Run, Step::Create, Step::Start, Step::StopPod],
             Step::Restart | Step::Loss | Step::Reboot => &[Step::Run, Step::Create, Step::Start],
@@ -55,6 +58,7 @@ impl Step {
             Step::Pull => &Step::LIFE,
             Step::StopPod => &[Step::RemovePod],
             Step::RemovePod | Step::Loss | Step::Reboot => &[],
+            Step::Checkpoint => &[Step::Stop, Step::Remove, Step::StopPod, Step::RemovePod],
             Step::Stop | Step::Kill => &[Step::Remove, Step::StopPod, Step::RemovePod],
             Step::Restart => &[Step::Update, Step::Stop, Step::Remove, Step::StopPod, Step::RemovePod],
             step => Step::LIFE.iter().position(|own| *own == step).map_or(&[], |at| &Step::LIFE[at + 1..]),
@@ -68,6 +72,7 @@ pub(crate) struct Bed {
     image: String,
     before: Snapshot,
     places: TempDir,
+    _criu: Fake,
     boots: u32,
     _registry: Registry,
 }
@@ -79,7 +84,8 @@ impl Bed {
         let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
         let places = tempfile::tempdir()?;
         let folder = place::bin_dir()?.join(place::FAILPOINTS);
-        let variables = vec![(VARIABLE.to_owned(), places.path().to_owned())];
+        let criu = Fake::new(Play::Succeed)?;
+        let variables = vec![(VARIABLE.to_owned(), places.path().to_owned()), criu.variable()];
         let programs = Programs { gantry: folder.join("gantry"), folder, variables };
         let mut node = Node::start_with(Roots::new()?, programs)?;
         let runc = place::bin_dir()?.join("runc");
@@ -87,7 +93,7 @@ impl Bed {
         node.pull(&image).context("PullImage")?;
         offer(&node)?;
         let before = node.snapshot()?;
-        Ok(Bed { node, image, before, places, boots: 0, _registry: registry })
+        Ok(Bed { node, image, before, places, _criu: criu, boots: 0, _registry: registry })
     }
 
     /// One fault at one place, the call once more, and the end of the pod.
@@ -103,6 +109,7 @@ impl Bed {
             Step::Reboot => self.reboot(row)?,
             _ => self.call(row, fault, &mut life)?,
         }
+        self.archived(row, fault)?;
         let left: Vec<_> =
             std::fs::read_dir(self.places.path())?.flatten().map(|entry| entry.path()).collect();
         ensure!(left.is_empty(), "nothing came to {left:?}");
@@ -111,6 +118,27 @@ impl Bed {
         ensure!(pods.is_empty() && containers.is_empty(), "still listed: {pods:?} {containers:?}");
         self.hooks_ran(row, fault)?;
         self.node.assert_clean(&self.before)
+    }
+
+    /// A checkpoint that was asked for until it was made is there, and one that was not made is not half there.
+    fn archived(&self, row: &Row, fault: Fault) -> Result<()> {
+        if row.step != Step::Checkpoint {
+            return Ok(());
+        }
+        let archive = self.node.logs().join("matrix.tar");
+        match std::fs::read(&archive) {
+            Ok(bytes) => {
+                // The end of an archive.
+                ensure!(bytes.len() > 1024 && bytes.ends_with(&[0; 1024]), "half an archive");
+                std::fs::remove_file(&archive)?;
+            }
+            Err(error) => ensure!(fault == Fault::KillMonitor, "no archive: {error}"),
+        }
+        let left = std::fs::read_dir(self.node.logs())?
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(".gantry-checkpoint-"));
+        ensure!(left.count() == 0, "what an attempt wrote is left");
+        Ok(())
     }
 
     /// The hooks of a life that went on ran once, whoever was there to run them; of others never more.

@@ -16,7 +16,8 @@ use tonic::transport::Channel;
 
 use crate::fault::Fault;
 
-/// In the order of a life. `Stop` and `Kill` are two ways of one step; the last three are no calls.
+/// In the order of a life. `Stop` and `Kill` are two ways of one step; the last three are no calls. Few lives have a
+/// `Checkpoint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     RemoveImage,
@@ -25,6 +26,8 @@ pub(crate) enum Step {
     Create,
     Start,
     Update,
+    /// By a program that plays criu.
+    Checkpoint,
     Stop,
     Kill,
     Remove,
@@ -93,6 +96,7 @@ pub(crate) enum Call {
     Create(Box<cri::CreateContainerRequest>),
     Start(cri::StartContainerRequest),
     Update(cri::UpdateContainerResourcesRequest),
+    Checkpoint(cri::CheckpointContainerRequest),
     Stop(cri::StopContainerRequest),
     Remove(cri::RemoveContainerRequest),
     StopPod(cri::StopPodSandboxRequest),
@@ -118,6 +122,7 @@ impl Call {
             }
             Call::Start(asked) => runtime.start_container(asked).await.map(|_| none()),
             Call::Update(asked) => runtime.update_container_resources(asked).await.map(|_| none()),
+            Call::Checkpoint(asked) => runtime.checkpoint_container(asked).await.map(|_| none()),
             Call::Stop(asked) => runtime.stop_container(asked).await.map(|_| none()),
             Call::Remove(asked) => runtime.remove_container(asked).await.map(|_| none()),
             Call::StopPod(asked) => runtime.stop_pod_sandbox(asked).await.map(|_| none()),
@@ -254,6 +259,14 @@ impl Life {
                     container_id: container,
                     linux: Some(linux),
                     ..Default::default()
+                })
+            }
+            Step::Checkpoint => {
+                let location = self.logs.join("matrix.tar").to_string_lossy().into_owned();
+                Call::Checkpoint(cri::CheckpointContainerRequest {
+                    container_id: container,
+                    location,
+                    timeout: 20,
                 })
             }
             Step::Stop => Call::Stop(cri::StopContainerRequest { container_id: container, timeout: 20 }),

@@ -120,16 +120,6 @@ fn the_same_sandbox_twice_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_checkpoint_is_refused_in_words_that_upstreams_suite_knows() -> Result<()> {
-    let node = Node::start()?;
-    let request = cri::CheckpointContainerRequest::default();
-    let refused = node.cri().checkpoint_container(request).expect_err("answered");
-    assert_eq!(refused.code(), Code::Unimplemented);
-    assert_eq!(refused.message(), "method CheckpointContainer not implemented");
-    Ok(())
-}
-
-#[test]
 fn the_runtime_tells_what_it_is() -> Result<()> {
     let node = Node::start()?;
     let version = node.cri().version(cri::VersionRequest { version: "v1".into() })?;

@@ -5,6 +5,7 @@
 mod attach;
 mod cdi;
 mod cgroups;
+mod checkpoint;
 mod clients;
 mod dead_source;
 mod defaults;

@@ -143,6 +143,45 @@ pub fn systemd_tree(to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// criu and the libraries that it is linked with: what else the package wants is for its other programs.
+const CRIU: [&str; 19] = [
+    "criu",
+    "libbsd0",
+    "libffi8",
+    "libgmp10",
+    "libgnutls30",
+    "libhogweed6",
+    "libidn2-0",
+    "libjansson4",
+    "libmd0",
+    "libmnl0",
+    "libnet1",
+    "libnettle8",
+    "libnftables1",
+    "libnftnl11",
+    "libnl-3-200",
+    "libp11-kit0",
+    "libprotobuf-c1",
+    "libtasn1-6",
+    "libunistring2",
+];
+
+/// A folder with criu, and with its libraries, as the packages have them.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn criu_tree(to: &Path) -> Result<()> {
+    closure::fetch_alone("criu", &CRIU, &folder())?;
+    extract(&closure::cached("criu", &folder())?, to)?;
+    for name in ["usr/share", "usr/lib/python3"] {
+        match std::fs::remove_dir_all(to.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Downloads packages without what they depend on, unless they are there, as the list `name`.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ pub mod churn;
 pub mod cluster;
 pub mod containerd;
 pub mod cri;
+pub mod criu;
 pub mod debian;
 pub mod go;
 pub mod held;

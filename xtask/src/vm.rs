@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gantry_tests::peers::Programs;
-use gantry_tests::{debian, place};
+use gantry_tests::{criu, debian, place};
 
 use self::disk::Disk;
 use self::kernel_package::Kernel;
@@ -24,7 +24,7 @@ use crate::kernel;
 use crate::sh;
 use crate::summary::{self, Counts};
 
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 23] = [
     // The disk.
     "virtio_pci",
     "virtio_blk",
@@ -47,6 +47,12 @@ const MODULES: [&str; 18] = [
     "nft_nat",
     "nft_numgen",
     "nft_redir",
+    // By which criu looks at sockets.
+    "tcp_diag",
+    "udp_diag",
+    "unix_diag",
+    "netlink_diag",
+    "af_packet_diag",
 ];
 const MEMORY_MIB: &str = "3072";
 const DEADLINE_SECONDS: &str = "1200";
@@ -135,7 +141,8 @@ pub(crate) fn shell(command: &str) -> Result<()> {
 /// The kernel tier on cgroup v2. Tests run one after the other, so one machine keeps one core busy:
 /// there are two of them, each with a half of the modules.
 pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
-    let (cpio, binaries) = payload(&kernel::KERNEL, programs)?;
+    let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
+    add_criu(&mut cpio)?;
     let checked_boot = |cpio, script: &str| checked_boot(cpio, script, machine, None, End::Off);
     let Some(filter) = filter else {
         let [one, other] = halves(programs)?;
@@ -275,6 +282,27 @@ fn payload(targets: &[kernel::Target], programs: &Path) -> Result<(Cpio, Vec<Str
         add(Path::new(program), program)?;
     }
     Ok((cpio, names))
+}
+
+/// A criu that finds its libraries, out of the way of those who want a machine without.
+fn add_criu(cpio: &mut Cpio) -> Result<()> {
+    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
+    let tree = scratch.path().join("tree");
+    std::fs::create_dir(&tree)?;
+    debian::criu_tree(&tree)?;
+    cpio.tree(&tree, criu::REAL)?;
+    let library = |folder: &str| format!("{}/{folder}/x86_64-linux-gnu", criu::REAL);
+    let script = format!(
+        "#!/bin/sh\nLD_LIBRARY_PATH={}:{} exec {}/usr/sbin/criu \"$@\"\n",
+        library("usr/lib"),
+        library("lib"),
+        criu::REAL
+    );
+    cpio.file(&format!("{}/criu", criu::REAL), 0o755, script.as_bytes())?;
+    // There is no iptables in there.
+    cpio.file("/etc/criu/default.conf", 0o644, b"network-lock nftables\n")?;
+    // By which criu packs a tmpfs; busybox's has not all the options.
+    add_program(cpio, Path::new("/usr/bin/tar"), &format!("{}/tar", criu::REAL), scratch.path())
 }
 
 /// A command line for a shell, each word quoted.

@@ -1,6 +1,7 @@
 //! The OCI bundle of a container with hooks: a folder with the `config.json` that hooks read (nvidia-ctk takes
 //! root, mounts and process from it). Owns what is in it (docs/adr/0027 says what is not); nothing of ours ever
-//! reads it. Called by `container::create`, after everything else of the start is known.
+//! reads it. Called by `container::create`, after everything else of the start is known, and for the document alone by
+//! `container::specification`.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +56,7 @@ fn annotations(config: &cri::ContainerConfig, sandbox: &SandboxRecord) -> [(Stri
     .map(|(key, value)| (format!("io.kubernetes.cri.{key}"), value))
 }
 
-fn contents(start: &StartContainer, sandbox: &SandboxRecord) -> Value {
+pub(super) fn contents(start: &StartContainer, sandbox: &SandboxRecord) -> Value {
     let root = start.rootfs.clone().unwrap_or_default();
     json!({
         "ociVersion": "1.3.0",

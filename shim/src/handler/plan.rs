@@ -144,7 +144,7 @@ fn of_the_node(device: &Device) -> Result<DeviceNode, Error> {
 }
 
 /// Those of containerd.
-fn annotations(sandbox: &SandboxRecord, container: &ContainerRecord) -> BTreeMap<String, String> {
+pub(crate) fn annotations(sandbox: &SandboxRecord, container: &ContainerRecord) -> BTreeMap<String, String> {
     [
         ("container-type", "container"),
         ("sandbox-id", &sandbox.id),

@@ -2,6 +2,7 @@
 //! forget a container. Owns how long it may take. Called by `sandbox::run` and the container operations; what makes
 //! containers is the monitor's child (`init::external`).
 
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -51,6 +52,14 @@ pub(crate) async fn delete(external: &External, id: &str) -> Result<(), String> 
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.to_string()),
         _ => deleted,
     }
+}
+
+/// Has the program write a checkpoint of a container, which goes on running: its arguments, with containerd's flags.
+pub(crate) fn checkpoint(external: &External, id: &str, images: &Path, work: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        ["--root", &external.root, "checkpoint", "--image-path"].map(Into::into).into();
+    words.extend([images.into(), "--work-path".into(), work.into(), "--leave-running".into(), id.into()]);
+    words
 }
 
 async fn run(command: &mut Command, time: Duration) -> Result<Output, String> {

@@ -226,7 +226,7 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// RFC 3339 with nanoseconds, UTC. Days to civil date as in Howard Hinnant's "chrono-compatible
 /// low-level date algorithms".
-pub(super) fn timestamp(unix_nanos: i64) -> String {
+pub(crate) fn timestamp(unix_nanos: i64) -> String {
     let (seconds, nanos) = (unix_nanos.div_euclid(1_000_000_000), unix_nanos.rem_euclid(1_000_000_000));
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;
