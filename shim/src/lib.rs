@@ -17,6 +17,7 @@ pub mod sys;
 pub mod unpack;
 pub mod user_mapping;
 pub mod wire;
+mod within;
 
 #[cfg(feature = "runtime")]
 mod apparmor;

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, open};
+
+use super::sub_path;
 
 /// More than that is no list of variables.
 const MOST: u64 = 1 << 20;
@@ -17,8 +19,7 @@ const MOST: u64 = 1 << 20;
 pub(super) fn read(root: &Path, path: &str) -> std::io::Result<String> {
     let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let file = File::from(openat2(root, path, flags, Mode::empty(), within)?);
+    let file = File::from(sub_path::patiently(&root, path, flags, ResolveFlags::IN_ROOT)?);
     let kind = file.metadata()?;
     if !kind.is_file() || kind.len() > MOST {
         return Err(std::io::Error::other("no file, or larger than 1 MiB"));

@@ -46,9 +46,18 @@ pub(super) enum Failure {
 /// What `path` is below the folder that `root` is open on; links are followed within it only.
 fn open(root: &OwnedFd, path: &str) -> io::Result<OwnedFd> {
     let path = if path.is_empty() { "." } else { path };
-    let stay = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    patiently(root, path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::BENEATH)
+}
+
+/// openat2(2), which gives up where a rename or a mount anywhere on the node comes in between a `..`.
+pub(super) fn patiently(
+    root: &OwnedFd,
+    path: &str,
+    flags: OFlags,
+    stay: ResolveFlags,
+) -> io::Result<OwnedFd> {
     for _ in 0..TRIES {
-        match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), stay) {
+        match openat2(root, path, flags, Mode::empty(), stay | ResolveFlags::NO_MAGICLINKS) {
             Err(Errno::AGAIN) => {}
             result => return Ok(result?),
         }

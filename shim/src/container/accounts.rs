@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::merged;
 use crate::error::Error;
 use crate::spec::user::Accounts;
+use crate::within;
 
 /// More than any account file of an image; no more is read.
 const MAX_ACCOUNTS: u64 = 4 << 20;
@@ -79,9 +80,8 @@ fn plain(layers_dir: &Path, layers: &[String], name: &str) -> Result<Found, Errn
 fn merged(layers_dir: &Path, layers: &[String], mount_point: &Path) -> Result<Accounts, Error> {
     let job = |root: &OwnedFd| {
         let text = |name: &str| {
-            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
             let path = PathBuf::from("etc").join(name);
-            match rustix::fs::openat2(root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            match within::open(root, &path, OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::empty()) {
                 Ok(found) => file(&found).map(Option::unwrap_or_default),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(String::new()),
                 Err(errno) => Err(errno),

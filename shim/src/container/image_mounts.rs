@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use gantry_proto::cri;
 use gantry_proto::monitor::{ImageTree, StartContainer};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::merged;
 use crate::error;
 use crate::image::pins::Pin;
 use crate::image::{Image, Images};
+use crate::within;
 
 /// Why an image can't be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +67,7 @@ pub(super) fn resolve(
         if !sub_path.is_empty() {
             let place = merged::with(images.layers_dir(), &lower, &folder.join("root"), |root| {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                // Links stay within the image.
-                let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-                Ok(rustix::fs::openat2(root, sub_path, flags, Mode::empty(), resolve).map(drop))
+                Ok(within::open(root, sub_path.as_str(), flags, ResolveFlags::empty()).map(drop))
             })?;
             let named = asked.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
             place.map_err(|errno| error::Error::ImageMount(refusal(errno, sub_path.clone(), named)))?;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::merged;
 use crate::error::Error;
+use crate::within;
 
 /// Below the container's folder.
 const FOLDER: &str = "volumes";
@@ -67,9 +68,8 @@ fn fill(
     // Before the thread's own mount namespace: its working folder is another one.
     let into = rustix::fs::openat(CWD, source, OPEN_FOLDER, Mode::empty());
     let copied = merged::with(layers_dir, layers, mount_point, |root| {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let from = match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+        let from = match within::open(root, path, flags, ResolveFlags::empty()) {
             Ok(from) => from,
             // Nothing there to copy.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Ok(())),

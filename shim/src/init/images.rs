@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::{Progress, Step, StepError, mounts, overlay, refuse};
+use crate::within;
 
 /// Puts the tree of each image beside those of the host's mounts.
 pub(super) fn fill(
@@ -57,9 +58,8 @@ fn part(target: &str, sub_path: &str) -> Result<OwnedFd, StepError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(target, flags | OFlags::NOFOLLOW, Mode::empty())
         .step(|| format!("open the image on {target}"))?;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let path = if sub_path.is_empty() { "." } else { sub_path };
-    let folder = rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve)
+    let folder = within::open(&root, path, flags, ResolveFlags::empty())
         .step(|| format!("open the folder {sub_path:?} of the image"))?;
     let copy =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;

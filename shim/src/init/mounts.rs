@@ -17,6 +17,7 @@ use rustix::mount::{
 use super::cgroups::{self, View};
 use super::{Step, StepError, edits, refuse, users};
 use crate::sys;
+use crate::within;
 
 pub(super) const PROTECTED: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
@@ -111,9 +112,7 @@ fn make_target(
     resolve: ResolveFlags,
     links: u32,
 ) -> Result<OwnedFd, StepError> {
-    let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let open =
-        |name: &str| rustix::fs::openat2(root, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
+    let open = |name: &str| within::open(root, name, OFlags::PATH | OFlags::CLOEXEC, resolve);
     match open(path) {
         Ok(fd) => return Ok(fd),
         Err(Errno::NOENT) => {}

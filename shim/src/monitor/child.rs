@@ -99,6 +99,15 @@ pub(super) fn reap_one() -> Option<Ended> {
     Some(Ended { pid: pid.as_raw_nonzero().get(), code })
 }
 
+/// Kills who is left of the group of a process that was reaped just now: the number is the group's for as long as
+/// anybody is in it, and nobody else's within this moment.
+pub(super) fn end_group(leader: i32) {
+    if let Some(leader) = Pid::from_raw(leader) {
+        // Nobody is left: what was wanted.
+        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+    }
+}
+
 /// Whether the process is a child that has not been reaped: its number is still its own.
 pub(super) fn is_ours(pid: i32) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

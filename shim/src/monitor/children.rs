@@ -262,6 +262,10 @@ impl Monitor {
     pub(super) fn reap(&mut self) {
         self.clear_signals();
         while let Some(status) = child::reap_one() {
+            if status.code != 0 && self.children.values().any(|child| child.helper == Some(status.pid)) {
+                // It goes before its start is given up, and what its program has begun would stay.
+                child::end_group(status.pid);
+            }
             self.follow_moves();
             let id =
                 self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());

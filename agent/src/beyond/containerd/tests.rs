@@ -37,7 +37,7 @@ fn manifest(layers: &[(char, u64)]) -> Vec<u8> {
 async fn only_a_runtime_of_that_name_is_listened_to() {
     let fake = Fake::default();
     let serving = fake.serve().await;
-    let inert = Beyond::of("gantry", &serving.channel);
+    let inert = Beyond::of("cri-o", &serving.channel);
     assert!(inert.pulls.is_none() && inert.ooms.is_none());
     let beyond = Beyond::of("containerd", &serving.channel);
     assert!(beyond.pulls.is_some() && beyond.ooms.is_some());
