@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod containerd;
 pub mod cri;
 pub mod criu;
+pub mod crooked;
 pub mod debian;
 pub mod go;
 pub mod held;

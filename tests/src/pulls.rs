@@ -3,9 +3,11 @@
 //! nothing but images in the cache. Called by `cargo xtask bench pull`.
 
 mod corpus;
+mod disk;
 mod image;
 mod meter;
 mod pack;
+mod podman;
 mod shaper;
 mod side;
 
@@ -65,6 +67,7 @@ pub struct Table {
 /// When apt cannot be reached.
 pub fn fetch() -> Result<()> {
     image::fetch()?;
+    podman::fetch()?;
     debian::fetch_alone(IGZIP, &["isal", "libisal2"])
 }
 
@@ -79,6 +82,8 @@ pub fn run(wanted: &Wanted, mut tell: impl FnMut(&Table)) -> Result<()> {
         "igzip or unpigz is in PATH: remove it"
     );
     std::fs::create_dir_all(&wanted.cache)?;
+    // Where every node's folders will be.
+    disk::mount(&wanted.cache, &std::env::temp_dir())?;
     let registry = Registry::start_on(registry::free_port()?, &wanted.cache.join("registry"))?;
     let mut images = Vec::new();
     for shape in &wanted.shapes {
@@ -121,6 +126,7 @@ fn sides(wanted: &Wanted, registry: &Registry, host: &str, igzip: &Path) -> Resu
         for peer in [Peer::Default, Peer::Tuned, Peer::Synced] {
             sides.push(Side::containerd(peer, registry, igzip)?);
         }
+        sides.push(Side::podman()?);
     }
     for side in &sides {
         side.trust(host)?;

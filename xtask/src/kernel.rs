@@ -24,6 +24,7 @@ pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
 pub(crate) const ENDURE: [Target; 1] = [("gantry-tests", "endure")];
 pub(crate) const FAILPOINTS: [Target; 1] = [("gantry-tests", "failpoints")];
+pub(crate) const FAULTS: [Target; 1] = [("gantry-tests", "faults")];
 pub(crate) const OLDER: [Target; 1] = [("gantry-tests", "older")];
 pub(crate) const REBOOT: [Target; 1] = [("gantry-tests", "reboot")];
 

@@ -40,6 +40,8 @@ pub(crate) enum Tier {
     Endure,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
     Conformance,
+    /// Pulls over a way that is cut, stalls, lies and refuses; only with --full or by name
+    Faults,
     /// The CRI tier's suite on containerd; only with --full or by name
     Peer,
     /// Pods whose monitor speaks an earlier protocol; only with --full or by name
@@ -75,6 +77,7 @@ impl Tier {
             Tier::Vm => 720,
             Tier::Cri | Tier::Standalone => 300,
             Tier::Failpoints => 240,
+            Tier::Faults => 300,
             Tier::Older => 120,
             Tier::Churn => 420,
             Tier::Demo => 120,
@@ -113,6 +116,7 @@ impl Tier {
                 kernel::on_host(&kernel::CRI, &with_go()?, filter)
             }
             Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &build::with_failpoints()?, filter),
+            Tier::Faults => kernel::on_host(&kernel::FAULTS, &build::with_failpoints()?, filter),
             Tier::Older => kernel::on_host(&kernel::OLDER, &older::programs()?, filter),
             Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::Asked::short()))),
             Tier::Standalone => {
@@ -198,11 +202,12 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot --test failpoints --test older -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot --test failpoints --test faults --test older -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 9] = [
+const LONG: [Tier; 10] = [
+    Tier::Faults,
     Tier::Older,
     Tier::Peer,
     Tier::Cluster,

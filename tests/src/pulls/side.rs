@@ -10,8 +10,8 @@ use gantry_proto::cri;
 use serde::Serialize;
 
 use super::meter::Meter;
+use super::podman::Podman;
 use crate::containerd::{Containerd, Options, Tuning};
-use crate::cri::Cri;
 use crate::node::{Node, Programs, Roots};
 use crate::poll::poll;
 use crate::registry::Registry;
@@ -44,6 +44,7 @@ pub(super) struct Side {
 enum Runtime {
     Gantry(Box<Node>),
     Containerd(Box<Containerd>, Peer),
+    Podman(Podman),
 }
 
 /// One pull.
@@ -106,11 +107,19 @@ impl Side {
         Ok(Self { name: name.to_owned(), runtime, meter, _scratch: scratch })
     }
 
+    /// Debian's podman, a process for each pull.
+    pub(super) fn podman() -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("gantry-bench-").tempdir()?;
+        let meter = Meter::new(&cgroup_name(scratch.path()))?;
+        let runtime = Runtime::Podman(Podman::new(&meter)?);
+        Ok(Self { name: "podman".to_owned(), runtime, meter, _scratch: scratch })
+    }
+
     /// Pulls from this `host:port` speak plain HTTP, too.
     pub(super) fn trust(&self, host: &str) -> Result<()> {
         match &self.runtime {
-            // It takes loopback so.
-            Runtime::Gantry(_) => Ok(()),
+            // One takes loopback so, the other is told with each pull.
+            Runtime::Gantry(_) | Runtime::Podman(_) => Ok(()),
             Runtime::Containerd(containerd, _) => containerd.trust(host),
         }
     }
@@ -125,13 +134,10 @@ impl Side {
         rustix::fs::sync();
         let (processor, watch) = (self.meter.cpu()?, self.meter.watch());
         let begun = Instant::now();
-        let pulled = self.cri().until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
-            let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
-            images.pull_image(cri::PullImageRequest { image, ..Default::default() }).await
-        });
+        let pulled = self.fetch(image);
         let usable = begun.elapsed();
         let (processor, memory) = (self.meter.cpu()? - processor, watch.most()?);
-        pulled.context("no answer in five minutes").with_context(at)?.with_context(at)?;
+        pulled.with_context(at)?;
         let durable = self.durable(begun).with_context(at)?;
         rustix::fs::sync();
         let disk = self.disk()?.saturating_sub(before);
@@ -145,18 +151,39 @@ impl Side {
         })
     }
 
-    fn cri(&self) -> &Cri {
-        match &self.runtime {
+    fn fetch(&self, image: &str) -> Result<()> {
+        let cri = match &self.runtime {
+            Runtime::Podman(podman) => return podman.pull(image),
             Runtime::Gantry(node) => node.cri(),
             Runtime::Containerd(containerd, _) => containerd.cri(),
-        }
+        };
+        let pulled = cri.until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
+            let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
+            images.pull_image(cri::PullImageRequest { image, ..Default::default() }).await
+        });
+        pulled.context("no answer in five minutes")??;
+        Ok(())
+    }
+
+    fn drop_image(&self, image: &str) -> Result<()> {
+        let cri = match &self.runtime {
+            Runtime::Podman(podman) => return podman.remove(image),
+            Runtime::Gantry(node) => node.cri(),
+            Runtime::Containerd(containerd, _) => containerd.cri(),
+        };
+        let removed = cri.until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
+            let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
+            images.remove_image(cri::RemoveImageRequest { image }).await
+        });
+        removed.context("RemoveImage: no answer in five minutes")??;
+        Ok(())
     }
 
     /// When all of the last pull is on the disk.
     fn durable(&self, begun: Instant) -> Result<Option<Duration>> {
         match &self.runtime {
             Runtime::Containerd(_, Peer::Synced) => Ok(Some(begun.elapsed())),
-            Runtime::Containerd(..) => Ok(None),
+            Runtime::Containerd(..) | Runtime::Podman(_) => Ok(None),
             Runtime::Gantry(node) => {
                 let journal = node.state().join("images");
                 poll("the pull to be durable", LONG, || {
@@ -171,6 +198,7 @@ impl Side {
         match &self.runtime {
             Runtime::Gantry(node) => node.root(),
             Runtime::Containerd(containerd, _) => containerd.root(),
+            Runtime::Podman(podman) => podman.root(),
         }
     }
 
@@ -180,12 +208,7 @@ impl Side {
     }
 
     fn remove(&self, image: &str, before: u64, pulled: u64) -> Result<()> {
-        let removed =
-            self.cri().until(async { tokio::time::sleep(LONG).await }, |_, mut images| async move {
-                let image = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
-                images.remove_image(cri::RemoveImageRequest { image }).await
-            });
-        removed.context("RemoveImage: no answer in five minutes")??;
+        self.drop_image(image)?;
         // The database of one grows, but no layer may be left.
         poll("the image's files to be gone", LONG, || {
             let left = self.disk().map_err(|error| error.to_string())?.saturating_sub(before);
