@@ -9,6 +9,7 @@ mod answer;
 pub mod authn;
 pub mod authz;
 mod cache;
+mod checkpoints;
 pub mod ciphers;
 pub mod client_ca;
 mod container_logs;
@@ -126,6 +127,8 @@ pub struct Settings {
     pub node_logs: PathBuf,
     /// podLogsDir.
     pub pod_logs: PathBuf,
+    /// Where archives of containers go, `checkpoints` below the kubelet's root.
+    pub checkpoints: PathBuf,
     /// enableSystemLogQuery: queries of the journal are refused by name.
     pub system_log_query: bool,
 }

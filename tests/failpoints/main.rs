@@ -60,7 +60,7 @@ fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again(
     let sites = sites()?;
     let mut failed = Vec::new();
     let mut bed = Bed::new()?;
-    for row in ROWS {
+    for row in ROWS.iter().filter(|row| row.is_of_this_node()) {
         for fault in row.step.faults(sites.get(row.site).copied().unwrap_or(false)) {
             let began = Instant::now();
             let outcome = bed.case(row, fault);

@@ -137,6 +137,7 @@ impl Api {
             stream_idle: Duration::from_secs(60),
             node_logs: folder,
             pod_logs: node.logs(),
+            checkpoints: node.logs(),
             system_log_query: false,
         };
         let client_ca = ClientCa::new(ca.pem().as_bytes())?;

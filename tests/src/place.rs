@@ -20,6 +20,9 @@ pub const OWN_CGROUPS: &str = "GANTRY_OWN_CGROUPS";
 /// Below the folder of programs: the same programs with failpoints.
 pub const FAILPOINTS: &str = "failpoints";
 
+/// A copy of the repository's sources, for a machine that has not built them.
+pub const SOURCES: &str = "GANTRY_SOURCES";
+
 /// Below the folder of programs: a folder `vN` for each protocol, the same programs with the monitor of then.
 pub const OLDER: &str = "older";
 

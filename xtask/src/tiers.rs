@@ -50,6 +50,8 @@ pub(crate) enum Tier {
     Churn,
     /// The CRI tier in the small VM; only with --full or by name
     VmCri,
+    /// The failpoints in the small VM, and in one whose systemd makes the cgroups; only with --full or by name
+    VmFailpoints,
     /// The kernel and CRI tiers in a VM whose systemd makes the cgroups; only with --full or by name
     VmSystemd,
     /// Each fuzz target for a minute; only with --full or by name
@@ -87,6 +89,7 @@ impl Tier {
             Tier::Conformance => 600,
             Tier::Peer => 600,
             Tier::VmCri => 600,
+            Tier::VmFailpoints => 1800,
             Tier::VmSystemd => 1800,
             Tier::Fuzz => 1200,
         }
@@ -107,6 +110,7 @@ impl Tier {
             ])),
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
+            Tier::VmFailpoints => failpoints_in_vms(filter),
             Tier::VmCri => cri_in(Machine::Small, &with_go()?, filter),
             Tier::VmSystemd => with_systemd(filter),
             Tier::Cri => {
@@ -115,7 +119,7 @@ impl Tier {
                 gantry_tests::go::libcni()?;
                 kernel::on_host(&kernel::CRI, &with_go()?, filter)
             }
-            Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &build::with_failpoints()?, filter),
+            Tier::Failpoints => kernel::on_host(&kernel::FAILPOINTS, &failpoints_with_go()?, filter),
             Tier::Faults => kernel::on_host(&kernel::FAULTS, &build::with_failpoints()?, filter),
             Tier::Older => kernel::on_host(&kernel::OLDER, &older::programs()?, filter),
             Tier::Churn => Ok(Counts::check("churn", churn::outside(&churn::Asked::short()))),
@@ -192,6 +196,21 @@ fn cri_in(machine: Machine, programs: &Path, filter: Option<&str>) -> Result<Cou
     vm::cri(programs, filter, machine)
 }
 
+/// With cgroupfs and with systemd, one machine after the other: each case has time limits of its own.
+fn failpoints_in_vms(filter: Option<&str>) -> Result<Counts> {
+    let programs = failpoints_with_go()?;
+    let mut counts = vm::failpoints(&programs, filter, Machine::Small)?;
+    counts += vm::failpoints(&programs, filter, Machine::Systemd)?;
+    Ok(counts)
+}
+
+/// As `with_go`, and with failpoints beside it.
+fn failpoints_with_go() -> Result<std::path::PathBuf> {
+    let folder = build::with_failpoints()?;
+    build::in_go(&folder)?;
+    Ok(folder)
+}
+
 /// Everything built, the Go programs too.
 fn with_go() -> Result<std::path::PathBuf> {
     let folder = build::build(false)?;
@@ -206,7 +225,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 10] = [
+const LONG: [Tier; 11] = [
     Tier::Faults,
     Tier::Older,
     Tier::Peer,
@@ -216,6 +235,7 @@ const LONG: [Tier; 10] = [
     Tier::Fuzz,
     Tier::Churn,
     Tier::VmCri,
+    Tier::VmFailpoints,
     Tier::VmSystemd,
 ];
 

@@ -179,6 +179,20 @@ pub(crate) fn cri(programs: &Path, filter: Option<&str>, machine: Machine) -> Re
     checked_boot(cpio, &script, machine, None, End::Off)
 }
 
+/// The tier of failpoints, which looks for places in the source.
+pub(crate) fn failpoints(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
+    let (mut cpio, binaries) = payload(&kernel::FAILPOINTS, programs)?;
+    let scratch = tempfile::Builder::new().prefix("gantry-vm-").tempdir()?;
+    for program in ["gantry"].iter().chain(&BESIDE) {
+        let wired = format!("{}/{program}", place::FAILPOINTS);
+        add_program(&mut cpio, &programs.join(&wired), &format!("/gantry/{wired}"), scratch.path())?;
+    }
+    cpio.tree(&sh::root().join("shim/src"), "/gantry/sources/shim/src")?;
+    let filters: Vec<String> = filter.into_iter().map(str::to_owned).collect();
+    let script = format!("export {}=/gantry/sources\n{}", place::SOURCES, script(&binaries, &filters));
+    checked_boot(cpio, &script, machine, None, End::Off)
+}
+
 /// Runs these binaries with these filters, of which one must fit; the netlink tests have no modules of
 /// the kernel tests' names and run whole.
 fn script(binaries: &[String], filters: &[String]) -> String {

@@ -133,6 +133,19 @@ impl Cri {
         Ok(([answer.stdout, answer.stderr].concat(), answer.exit_code))
     }
 
+    /// Writes a container into the archive `location`, in `seconds` at most, or in the time that calls have where
+    /// that is longer, as upstream has it.
+    pub(super) async fn checkpoint(&self, id: String, location: &str, seconds: i64) -> Result<(), Status> {
+        let asked = Duration::from_secs(seconds.try_into().unwrap_or_default());
+        let limit = asked.max(self.timeout);
+        let ask = wire::CheckpointContainerRequest {
+            container_id: id,
+            location: location.to_owned(),
+            timeout: limit.as_secs().try_into().unwrap_or(i64::MAX),
+        };
+        self.runtime.clone().checkpoint_container(timed(ask, limit)).await.map(drop)
+    }
+
     /// Where a container's log is, and whether more will come.
     pub(super) async fn logged(&self, id: &str) -> Result<Logged, Status> {
         let ask = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };

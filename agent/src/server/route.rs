@@ -59,6 +59,7 @@ pub(super) enum Route {
     Attach(Target),
     PortForward(Target),
     Run(Target),
+    Checkpoint(Target),
     Configz,
     Flagz,
     Statusz,
@@ -97,7 +98,7 @@ pub(super) fn route(method: &Method, path: &str, on: Switches) -> Route {
         ("metrics", Some("resource")) => Route::MetricsResource,
         ("metrics", Some("probes")) => Route::MetricsProbes,
         ("metrics", Some("slis")) => Route::MetricsSlis,
-        ("configz" | "flagz" | "statusz" | "debug", _) if !on.enable_debugging_handlers => {
+        ("configz" | "flagz" | "statusz" | "debug" | "checkpoint", _) if !on.enable_debugging_handlers => {
             match (first, below) {
                 ("debug", Some(below)) if below.starts_with("pprof/") => Route::Disabled(OFF),
                 _ => Route::NotFound,
@@ -152,6 +153,9 @@ fn pod(method: &Method, what: &str, below: &str) -> Route {
         ("portForward", [ns, pod]) => (&streams[..], Route::PortForward(target(ns, pod, "", ""))),
         ("portForward", [ns, pod, uid]) => (&streams[..], Route::PortForward(target(ns, pod, uid, ""))),
         ("run", [ns, pod, name]) => (&[Method::POST][..], Route::Run(target(ns, pod, "", name))),
+        ("checkpoint", [ns, pod, name]) => {
+            (&[Method::POST][..], Route::Checkpoint(target(ns, pod, "", name)))
+        }
         ("run", [ns, pod, uid, name]) => (&[Method::POST][..], Route::Run(target(ns, pod, uid, name))),
         ("containerLogs", [ns, pod, name]) => {
             (&[Method::GET][..], Route::ContainerLogs(target(ns, pod, "", name)))
@@ -163,7 +167,8 @@ fn pod(method: &Method, what: &str, below: &str) -> Route {
 
 /// The label of a request's path in metrics.
 pub(super) fn bucket(path: &str) -> &'static str {
-    const KNOWN: [&str; 15] = [
+    const KNOWN: [&str; 16] = [
+        "checkpoint",
         "healthz",
         "pods",
         "stats",
@@ -227,6 +232,8 @@ mod tests {
         assert_eq!(get("/run/ns/web/c"), Route::MethodNotAllowed);
         assert!(matches!(route(&Method::POST, "/run/ns/web/c", Switches::ALL), Route::Run(_)));
         assert!(matches!(get("/containerLogs/ns/web/c"), Route::ContainerLogs(_)));
+        assert!(matches!(route(&Method::POST, "/checkpoint/ns/web/c", Switches::ALL), Route::Checkpoint(_)));
+        assert_eq!(get("/checkpoint/ns/web/c"), Route::MethodNotAllowed);
         for path in
             ["/exec/ns/web", "/exec/ns//c", "/exec/ns/../c", "/containerLogs/a/b/c/d", "/exec", "exec", ""]
         {
@@ -264,7 +271,7 @@ mod tests {
         ] {
             assert_eq!(off(path), Route::Disabled(OFF), "{path}");
         }
-        for path in ["/configz", "/flagz", "/statusz", "/debug/flags/v", "/exec"] {
+        for path in ["/configz", "/flagz", "/statusz", "/debug/flags/v", "/exec", "/checkpoint/a/b/c"] {
             assert_eq!(off(path), Route::NotFound, "{path}");
         }
         assert_eq!(off("/pods"), Route::Pods);

@@ -13,7 +13,9 @@ use rustls::pki_types::CertificateDer;
 use super::answer::{self, Answer};
 use super::lobby::Guest;
 use super::route::{Route, Switches, bucket, decode, route};
-use super::{Inner, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams};
+use super::{
+    Inner, checkpoints, container_logs, cri, health, node_logs, pages, query, scrape, stats, streams,
+};
 
 /// Through which door a request comes.
 #[derive(Debug, Clone)]
@@ -97,6 +99,7 @@ async fn handle(inner: &Inner, route: Route, request: Request<Body>) -> Answer {
         Route::Attach(target) => streams::attach(inner, &target, request).await,
         Route::PortForward(target) => streams::port_forward(inner, &target, request).await,
         Route::Run(target) => streams::run(inner, &target, &asked).await,
+        Route::Checkpoint(target) => checkpoints::checkpoint(inner, &target, &asked).await,
         Route::Configz => answer::json(&serde_json::json!({ "kubeletconfig": (sources.configz)() })),
         Route::Flagz => pages::flagz(sources, request.headers()),
         Route::Statusz => pages::statusz(sources, request.headers()),

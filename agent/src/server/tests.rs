@@ -123,6 +123,7 @@ fn settings(folder: &std::path::Path) -> Settings {
     Settings {
         switches: Switches::ALL,
         stream_idle: Duration::from_secs(60),
+        checkpoints: "/nonexistent".into(),
         node_logs: folder.to_owned(),
         pod_logs: folder.to_owned(),
         system_log_query: false,

@@ -263,7 +263,7 @@ impl Parts<'_> {
             verbosity: self.verbosity.clone(),
         };
         let server = Server::new(
-            wiring::server(self.config),
+            wiring::server(self.config, Path::new(&self.flags.root_dir)),
             sources,
             wiring::authentication(self.config, client_ca),
             wiring::authorization(self.config),

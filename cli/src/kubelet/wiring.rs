@@ -2,7 +2,7 @@
 //! owns the mapping; never a default of its own. Called by [`super::run`].
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -359,7 +359,7 @@ pub(super) fn images(config: &KubeletConfiguration) -> images::Settings {
 }
 
 /// The kubelet's own API.
-pub(super) fn server(config: &KubeletConfiguration) -> server::Settings {
+pub(super) fn server(config: &KubeletConfiguration, root_dir: &Path) -> server::Settings {
     server::Settings {
         switches: Switches {
             enable_debugging_handlers: on(config.enable_debugging_handlers),
@@ -370,6 +370,7 @@ pub(super) fn server(config: &KubeletConfiguration) -> server::Settings {
         stream_idle: config.streaming_connection_idle_timeout.duration(),
         node_logs: PathBuf::from("/var/log"),
         pod_logs: PathBuf::from(&config.pod_logs_dir),
+        checkpoints: root_dir.join("checkpoints"),
         system_log_query: on(config.enable_system_log_query),
     }
 }

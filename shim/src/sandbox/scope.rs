@@ -39,16 +39,20 @@ pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, 
     if record.owns_cgroup_parent {
         // Named as ours: `leave_slice` ends no other.
         systemd.start(&scope.slice, &own_slice(&node.config.state, node.layout.is_unified()))?;
+        failpoint!("scope.slice"?);
     }
     let seed =
         sow(&node.programs.pause_path()).map_err(|source| Error::Seed { id: record.id.clone(), source })?;
+    failpoint!("scope.seeded"?);
     let pid = seed.0.id();
     let made = systemd.start(&scope.unit, &properties(record, scope, pid, node.layout.is_unified()))?;
     if !made {
         // Ids are never used again: whoever made it did not mean this pod.
         return Err(Error::ScopeTaken(scope.unit.clone()));
     }
+    failpoint!("scope.made"?);
     Cgroup::new(&node.layout, &record.pause_cgroup())?.enter_first(&scope.path, pid)?;
+    failpoint!("scope.entered"?);
     Ok(Some(seed))
 }
 
@@ -95,7 +99,9 @@ pub(super) fn close(layout: &Layout, scope: &Scope) -> Result<(), Error> {
     let cgroup = Cgroup::new(layout, &scope.path)?;
     // systemd would ask politely first, and wait.
     cgroup.kill_tree();
+    failpoint!("scope.killed"?);
     let stopped = Systemd::default().stop(&scope.unit);
+    failpoint!("scope.stopped"?);
     // Of v1 it knows only its own hierarchies.
     cgroup.remove()?;
     Ok(stopped?)

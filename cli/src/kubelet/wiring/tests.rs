@@ -1,5 +1,7 @@
 //! Each part hears what flags and files say.
 
+use std::path::Path;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gantry_agent::config::{self, Host, Loaded, Order};
@@ -174,7 +176,8 @@ fn the_wiring_says_how_images_are_pulled() {
 #[test]
 fn the_wiring_gives_the_server_its_settings() {
     let Loaded { flags, config, .. } = loaded(CONFIG, "--root-dir=/r --runtime-cgroups=/rc");
-    let server = server(&config);
+    let server = server(&config, Path::new("/var/lib/kubelet"));
+    assert_eq!(server.checkpoints, Path::new("/var/lib/kubelet/checkpoints"));
     let Switches {
         enable_debugging_handlers,
         enable_system_log_handler,
@@ -201,7 +204,7 @@ fn the_wiring_gives_the_server_its_settings() {
 #[test]
 fn the_wiring_turns_off_what_is_off() {
     let Loaded { config, .. } = loaded("enableSystemLogQuery: true\n", "");
-    assert!(server(&config).system_log_query, "else it is off");
+    assert!(server(&config, Path::new("/var/lib/kubelet")).system_log_query, "else it is off");
     let Loaded { flags, config, .. } = loaded("enforceNodeAllocatable: [none]\n", "");
     assert!(!registration(&flags, &config, "n").unwrap().enforce);
     assert_eq!((client_ca(&config), folder(&config)), (None, None));
