@@ -14,6 +14,7 @@ pub mod keyring;
 mod node_config;
 mod plugin;
 pub mod policy;
+pub mod progress;
 pub mod queue;
 mod records;
 

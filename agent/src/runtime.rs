@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
+use crate::images::progress::Progress;
 use crate::pod::spec::env::EnvValue;
 use crate::pod::spec::{Container, Pod, PodUid};
 use crate::timeline::Span;
@@ -39,6 +40,8 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn image<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Image>>;
     /// Fetches the image; returns its ID.
     fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String>;
+    /// How far a pull of the image has come; None where there is none, and where the runtime does not say.
+    fn pulling<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Progress>>;
     /// Makes the pod's sandbox; returns its ID.
     fn run_sandbox<'a>(&'a self, new: NewSandbox<'a>) -> Effect<'a, String>;
     /// Ends whatever runs in the sandbox and gives its network back.

@@ -33,6 +33,7 @@ use super::{
 use crate::beyond::pulls::Pulls;
 use crate::cgroups::limits::Rules;
 use crate::dns::{Resolver, source};
+use crate::images::progress::Progress;
 use crate::metrics::Metrics;
 use crate::pod::spec::{Pod, PodUid};
 use crate::runtime::Users;
@@ -249,6 +250,19 @@ impl Runtime for CriRuntime {
                 .await
                 .map_err(|status| Error::Image { image: image.to_owned(), source: failure(&status) })?;
             Ok(answer.into_inner().image.map(observe::image))
+        })
+    }
+
+    fn pulling<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Progress>> {
+        Box::pin(async move {
+            if let Some(watched) = self.pulls.as_ref().and_then(|pulls| pulls.progress(image)) {
+                return Ok(serde_json::to_value(watched).and_then(serde_json::from_value).ok());
+            }
+            let info = self.info(Subject::Image(image)).await;
+            let info =
+                info.map_err(|status| Error::Image { image: image.to_owned(), source: failure(&status) })?;
+            // Another runtime may have words of its own under this name.
+            Ok(info.get("pull").and_then(|text| serde_json::from_str(text).ok()))
         })
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Effect, Error, ExecOutput, Failure, FailureKind, InstanceState};
+use crate::images::progress::Progress;
 use state::State;
 
 /// The trait's calls, to fail or count them.
@@ -135,9 +136,19 @@ impl FakeRuntime {
     }
 
     /// Every call takes this long before and after its effect; a caller may vanish in
+    /// What it says of every pull under way.
+    pub fn set_pulling(&self, progress: Progress) {
+        self.lock().pulling = Some(progress);
+    }
+
     /// either half, the effect happens all the same.
     pub fn set_latency(&self, latency: Duration) {
         self.lock().latency = latency;
+    }
+
+    /// How long calls of one kind take before they act, and again before they answer.
+    pub fn set_latency_of(&self, call: Call, latency: Duration) {
+        self.lock().latencies.insert(call, latency);
     }
 
     /// How long an answer about the runtime's own stages takes.
@@ -195,7 +206,10 @@ impl FakeRuntime {
     ) -> Effect<'a, T> {
         let fake = self.clone();
         Box::pin(async move {
-            let latency = fake.lock().latency;
+            let latency = {
+                let state = fake.lock();
+                state.latencies.get(&call).copied().unwrap_or(state.latency)
+            };
             let task = tokio::spawn(async move {
                 tokio::time::sleep(latency).await;
                 let result = {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Output, Task, Trouble, trouble};
 use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
-use crate::images::{Ask, Offers};
+use crate::images::{Ask, Offers, progress};
 use crate::manifest::names::parse_image;
 use crate::pod::spec::volume::{Volume, VolumeSource};
 use crate::pod::spec::{Container, Pod, PullPolicy};
@@ -135,7 +135,8 @@ impl Wanted<'_> {
         }
         self.tell(Normal, "Pulling", &format!("Pulling image {written:?}")).await;
         let begun = task.deps.clock.mono();
-        let pulled = match task.deps.images.pull(task.deps.runtime.as_ref(), ask, &offers).await {
+        let pulled = task.deps.images.pull(task.deps.runtime.as_ref(), ask, &offers);
+        let pulled = match self.accompanied(ask.full, pulled).await {
             Ok(pulled) => pulled,
             Err(error) => {
                 let message = format!("Failed to pull image {written:?}: {error}");
@@ -154,6 +155,29 @@ impl Wanted<'_> {
         );
         self.tell(Normal, "Pulled", &message).await;
         Ok(Image { id: pulled.id, ..image })
+    }
+
+    /// Waits for a pull and tells how far it has come, now and then.
+    async fn accompanied<T>(self, full: &str, pull: impl Future<Output = T>) -> T {
+        let mut pull = std::pin::pin!(pull);
+        let mut told = 0;
+        loop {
+            // Both arms are cancel-safe: the pull is polled by reference, the timer has no state.
+            tokio::select! {
+                pulled = &mut pull => return pulled,
+                () = tokio::time::sleep(progress::pause(told)) => {}
+            }
+            told += 1;
+            let said = tokio::select! {
+                pulled = &mut pull => return pulled,
+                said = self.task.deps.runtime.pulling(full) => said,
+            };
+            match said.map(|progress| progress.and_then(|progress| progress.words(self.written))) {
+                Ok(Some(words)) => self.tell(Normal, "Pulling", &words).await,
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "how far the pull has come is not known"),
+            }
+        }
     }
 
     /// What the image says of itself decides whether it may run (runAsNonRoot): without that, it may

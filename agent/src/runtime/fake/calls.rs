@@ -8,6 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
+use crate::images::progress::Progress;
 use crate::pod::spec::PodUid;
 use crate::runtime::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, Instance, InstanceState, KnownPod,
@@ -61,6 +62,11 @@ impl Runtime for FakeRuntime {
             }
         };
         Box::pin(async move { answer })
+    }
+
+    fn pulling<'a>(&'a self, _image: &'a str) -> Effect<'a, Option<Progress>> {
+        let progress = self.lock().pulling.clone();
+        Box::pin(async move { Ok(progress) })
     }
 
     fn pull_image<'a>(&'a self, ask: PullImage<'a>) -> Effect<'a, String> {

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Call, Exec, Script};
+use crate::images::progress::Progress;
 use crate::pod::spec::PodUid;
 use crate::runtime::{Exit, Failure, FailureKind, Instance, InstanceState, Sandbox};
 
@@ -31,7 +32,10 @@ pub(super) struct State {
     pub(super) lost_readers: Vec<mpsc::Sender<PodUid>>,
     pub(super) failures: BTreeMap<Call, Vec<Failure>>,
     pub(super) lost_answers: BTreeMap<Call, Failure>,
+    pub(super) pulling: Option<Progress>,
     pub(super) latency: Duration,
+    /// Of one kind of call, instead.
+    pub(super) latencies: BTreeMap<Call, Duration>,
     pub(super) timeline_latency: Duration,
     pub(super) log: Vec<String>,
 }
@@ -68,7 +72,9 @@ impl Default for State {
             lost_readers: Vec::new(),
             failures: BTreeMap::new(),
             lost_answers: BTreeMap::new(),
+            pulling: None,
             latency: Duration::ZERO,
+            latencies: BTreeMap::new(),
             timeline_latency: Duration::ZERO,
             log: Vec::new(),
         }

@@ -61,3 +61,24 @@ async fn an_image_that_is_never_pulled_is_no_back_off_of_a_pull() {
     assert!(messages.iter().all(|message| !message.contains("ImagePullBackOff")), "{messages:?}");
     assert_eq!(world.runtime.count("pull"), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_long_pull_tells_how_far_it_is() {
+    let mut world = World::new();
+    world.runtime = FakeRuntime::new(&[]);
+    world.runtime.publish(IMAGE);
+    world.runtime.set_latency_of(Call::Pull, Duration::from_secs(50));
+    let text = r#"{"layers":[{"total":5000000,"downloaded":2500000,"stage":"downloading"}]}"#;
+    world.runtime.set_pulling(serde_json::from_str(text).unwrap());
+    let handle = world.start(pod());
+    until_running(&handle).await;
+    let events = handle.events();
+    let told: Vec<(&str, u32)> = events
+        .iter()
+        .filter(|event| event.note.reason == "Pulling")
+        .map(|event| (event.note.message.as_str(), event.count))
+        .collect();
+    // Of 100 seconds: after 30 and after 90.
+    let words = r#"Pulling image "reg/img:v1": 2.5 of 5.0 MB, 0 of 1 layers"#;
+    assert_eq!(told, [(r#"Pulling image "reg/img:v1""#, 1), (words, 2)]);
+}
