@@ -18,7 +18,7 @@ pub const VM_MARK: &str = "/gantry-vm";
 pub const OWN_CGROUPS: &str = "GANTRY_OWN_CGROUPS";
 
 /// Below the folder of programs: the same programs with failpoints.
-pub const FAILPOINTS: &str = "failpoints";
+pub const FAILPOINTS: &str = "with-failpoints";
 
 /// A copy of the repository's sources, for a machine that has not built them.
 pub const SOURCES: &str = "GANTRY_SOURCES";
