@@ -8,6 +8,7 @@ mod image;
 mod meter;
 mod pack;
 mod podman;
+mod replay;
 mod shaper;
 mod side;
 
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 pub use image::{Made, SHAPES, Shape};
 pub use pack::Packing;
+pub use replay::{Step, replay};
 pub use shaper::Line;
 pub use side::Pull;
 use side::{Peer, Side};
@@ -71,52 +73,72 @@ pub fn fetch() -> Result<()> {
     debian::fetch_alone(IGZIP, &["isal", "libisal2"])
 }
 
+/// What all rounds share.
+struct Stage {
+    registry: Registry,
+    images: Vec<Made>,
+    sides: Vec<Side>,
+    /// Where the registry is found over the line, and by the node beside it.
+    far: String,
+    near: String,
+    _igzip: tempfile::TempDir,
+}
+
 /// Runs everything; tells each table when it is done.
 ///
 /// # Errors
 /// When a program is missing, or a runtime fails a call.
 pub fn run(wanted: &Wanted, mut tell: impl FnMut(&Table)) -> Result<()> {
-    place::require_own_namespaces()?;
-    ensure!(
-        in_path("igzip").is_none() && in_path("unpigz").is_none(),
-        "igzip or unpigz is in PATH: remove it"
-    );
-    std::fs::create_dir_all(&wanted.cache)?;
-    // Where every node's folders will be.
-    disk::mount(&wanted.cache, &std::env::temp_dir())?;
-    let registry = Registry::start_on(registry::free_port()?, &wanted.cache.join("registry"))?;
-    let mut images = Vec::new();
-    for shape in &wanted.shapes {
-        for packing in &wanted.packings {
-            images.push(image::made(*shape, *packing, &registry, &wanted.cache)?);
-        }
-    }
-    let host = match wanted.line {
-        None => registry.host(),
-        Some(line) => shaper::start(registry.addr(), line)?.to_string(),
-    };
-    let scratch = tempfile::Builder::new().prefix("gantry-igzip-").tempdir()?;
-    let sides = sides(wanted, &registry, &host, scratch.path())?;
+    let Stage { registry, images, sides, far, .. } = &Stage::new(wanted)?;
     for image in images {
         let mut table = Table {
-            image,
+            image: image.clone(),
             rows: sides.iter().map(|side| Row { side: side.name.clone(), pulls: Vec::new() }).collect(),
         };
-        for round in 0..wanted.rounds {
-            for turn in 0..sides.len() {
-                // Another one begins in each round.
-                let at = (round + turn) % sides.len();
-                prepare(&registry, &table.image.name, wanted.cold)?;
-                let pull = sides[at].pull(&format!("{host}/{}", table.image.name))?;
-                table.rows[at].pulls.push(pull);
-            }
+        for (at, _) in turns(wanted.rounds, sides.len()) {
+            prepare(registry, &image.name, wanted.cold)?;
+            let pull = sides[at].pull(&format!("{far}/{}", image.name))?;
+            table.rows[at].pulls.push(pull);
         }
         tell(&table);
     }
     Ok(())
 }
 
-fn sides(wanted: &Wanted, registry: &Registry, host: &str, igzip: &Path) -> Result<Vec<Side>> {
+/// Which side's turn it is, and in which round: another one begins in each.
+fn turns(rounds: usize, sides: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rounds).flat_map(move |round| (0..sides).map(move |turn| ((round + turn) % sides, round)))
+}
+
+impl Stage {
+    fn new(wanted: &Wanted) -> Result<Self> {
+        place::require_own_namespaces()?;
+        ensure!(
+            in_path("igzip").is_none() && in_path("unpigz").is_none(),
+            "igzip or unpigz is in PATH: remove it"
+        );
+        std::fs::create_dir_all(&wanted.cache)?;
+        // Where every node's folders will be.
+        disk::mount(&wanted.cache, &std::env::temp_dir())?;
+        let registry = Registry::start_on(registry::free_port()?, &wanted.cache.join("registry"))?;
+        let mut images = Vec::new();
+        for shape in &wanted.shapes {
+            for packing in &wanted.packings {
+                images.push(image::made(*shape, *packing, &registry, &wanted.cache)?);
+            }
+        }
+        let near = registry.host();
+        let far = match wanted.line {
+            None => near.clone(),
+            Some(line) => shaper::start(registry.addr(), line)?.to_string(),
+        };
+        let igzip = tempfile::Builder::new().prefix("gantry-igzip-").tempdir()?;
+        let sides = sides(wanted, &registry, &[&near, &far], igzip.path())?;
+        Ok(Self { registry, images, sides, far, near, _igzip: igzip })
+    }
+}
+
+fn sides(wanted: &Wanted, registry: &Registry, hosts: &[&str], igzip: &Path) -> Result<Vec<Side>> {
     let mut sides = vec![Side::gantry(&[])?];
     for name in &wanted.disable {
         sides.push(Side::gantry(std::slice::from_ref(name))?);
@@ -129,7 +151,7 @@ fn sides(wanted: &Wanted, registry: &Registry, host: &str, igzip: &Path) -> Resu
         sides.push(Side::podman()?);
     }
     for side in &sides {
-        side.trust(host)?;
+        hosts.iter().try_for_each(|host| side.trust(host))?;
     }
     Ok(sides)
 }

@@ -65,6 +65,12 @@ impl Podman {
     }
 
     /// # Errors
+    /// When it is not there.
+    pub(super) fn look(&self, image: &str) -> Result<()> {
+        self.run(&["image", "exists", image])
+    }
+
+    /// # Errors
     /// podman's own words.
     pub(super) fn remove(&self, image: &str) -> Result<()> {
         self.run(&["rmi", image])

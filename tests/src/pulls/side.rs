@@ -151,7 +151,8 @@ impl Side {
         })
     }
 
-    fn fetch(&self, image: &str) -> Result<()> {
+    /// Pulls without measuring: what is asked for is there afterwards.
+    pub(super) fn fetch(&self, image: &str) -> Result<()> {
         let cri = match &self.runtime {
             Runtime::Podman(podman) => return podman.pull(image),
             Runtime::Gantry(node) => node.cri(),
@@ -165,7 +166,19 @@ impl Side {
         Ok(())
     }
 
-    fn drop_image(&self, image: &str) -> Result<()> {
+    /// Looks whether an image is there, as a kubelet does with IfNotPresent.
+    pub(super) fn look(&self, image: &str) -> Result<()> {
+        let cri = match &self.runtime {
+            Runtime::Podman(podman) => return podman.look(image),
+            Runtime::Gantry(node) => node.cri(),
+            Runtime::Containerd(containerd, _) => containerd.cri(),
+        };
+        let spec = Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
+        let found = cri.image_status(cri::ImageStatusRequest { image: spec, verbose: false })?.image;
+        found.map(drop).context("it is not there")
+    }
+
+    pub(super) fn drop_image(&self, image: &str) -> Result<()> {
         let cri = match &self.runtime {
             Runtime::Podman(podman) => return podman.remove(image),
             Runtime::Gantry(node) => node.cri(),
