@@ -87,7 +87,11 @@ pub fn inflate(data: &[u8]) {
         return;
     }
     let whole = inflated(packing, rest);
-    assert_eq!(whole, inflated(packing, Trickle(rest)));
+    let trickled = inflated(packing, Trickle(rest));
+    // One that is broken, and too long before that, fails by what is met first: who reads ahead meets the break.
+    let is_long = |result: &Result<Vec<u8>, io::ErrorKind>| *result == Err(io::ErrorKind::BrokenPipe);
+    let by_either = whole.is_err() && trickled.is_err() && (is_long(&whole) || is_long(&trickled));
+    assert!(by_either || whole == trickled, "{:?}, trickled {:?}", whole.is_ok(), trickled.is_ok());
     if packing == Packing::Plain {
         assert_eq!(whole.as_deref(), Ok(rest));
     }
