@@ -96,6 +96,13 @@ impl Bed {
         Ok(Bed { node, image, before, places, _criu: criu, boots: 0, _registry: registry })
     }
 
+    /// Whether the kernel can give a pod users of its own, as the runtime tells.
+    pub(crate) fn has_users(&self) -> Result<bool> {
+        let handlers = self.node.cri().status(cri::StatusRequest { verbose: false })?.runtime_handlers;
+        let features = handlers.iter().filter_map(|handler| handler.features.as_ref());
+        Ok(features.filter(|features| features.user_namespaces).count() > 0)
+    }
+
     /// One fault at one place, the call once more, and the end of the pod.
     pub(crate) fn case(&mut self, row: &Row, fault: Fault) -> Result<()> {
         let mut life = Life::new(&self.image, &self.node.logs(), row.kind);

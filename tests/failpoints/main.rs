@@ -15,6 +15,7 @@ use anyhow::{Result, ensure};
 use gantry_tests::place;
 
 use self::fault::Bed;
+use self::life::Kind;
 use self::rows::{ROWS, sites};
 
 #[test]
@@ -60,7 +61,12 @@ fn rt_4_every_fault_at_each_place_leaves_nothing_and_the_call_can_be_made_again(
     let sites = sites()?;
     let mut failed = Vec::new();
     let mut bed = Bed::new()?;
+    let has_users = bed.has_users()?;
     for row in ROWS.iter().filter(|row| row.is_of_this_node()) {
+        if row.kind == Kind::Users && !has_users {
+            show(&format!("{:<24}not here: this kernel has no user namespaces for pods", row.site));
+            continue;
+        }
         for fault in row.step.faults(sites.get(row.site).copied().unwrap_or(false)) {
             let began = Instant::now();
             let outcome = bed.case(row, fault);
