@@ -89,9 +89,12 @@ pub fn inflate(data: &[u8]) {
     let whole = inflated(packing, rest);
     let trickled = inflated(packing, Trickle(rest));
     // Of a stream with several faults (broken, cut off, too long) the one that is met first is told, and who reads
-    // ahead meets another one first.
+    // ahead meets another one first. libzstd looks harder at a frame that it has whole: an empty compressed block is
+    // refused there, and passed over in a stream. Digests are of what came out, either way.
+    let one_fails = whole.is_err() || trickled.is_err();
     let both_fail = whole.is_err() && trickled.is_err();
-    assert!(both_fail || whole == trickled, "{:?}, trickled {:?}", whole.err(), trickled.err());
+    let may_differ = both_fail || (one_fails && packing == Packing::Zstd);
+    assert!(may_differ || whole == trickled, "{:?}, trickled {:?}", whole.err(), trickled.err());
     if packing == Packing::Plain {
         assert_eq!(whole.as_deref(), Ok(rest));
     }
