@@ -2,7 +2,6 @@
 //! happened. Owns nothing of the churn itself (that is `gantry_tests::churn`). Called by `main` and, with
 //! `--full`, by `tiers`.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -37,8 +36,10 @@ impl Asked {
 pub(crate) fn outside(asked: &Asked) -> Result<()> {
     sh::require_root("churn")?;
     // A folder that was built before: nobody else's build changes it in the middle of half an hour.
-    let built = std::env::var_os(place::BIN_DIR).filter(|_| !asked.release).map(PathBuf::from);
-    let programs = built.map_or_else(|| build::build(asked.release), Ok)?;
+    let programs = match std::env::var_os(place::BIN_DIR) {
+        Some(_) if !asked.release => place::bin_dir()?,
+        _ => build::build(asked.release)?,
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = asked.seed.unwrap_or(u64::from(now.subsec_nanos()) ^ now.as_secs());
     let own = std::env::current_exe().context("find this program")?;

@@ -44,8 +44,9 @@ impl Progress {
         let here = self.layers.iter().filter(is_there).count();
         // One that was here before is no part of what is waited for.
         let wanted = || self.layers.iter().filter(|layer| layer.stage != "exists");
-        let total: u64 = wanted().map(|layer| layer.total).sum();
-        let come: u64 = wanted().map(|layer| layer.downloaded.min(layer.total)).sum();
+        // Sizes are a manifest's to say, and whoever wrote that may lie.
+        let total = wanted().map(|layer| layer.total).fold(0, u64::saturating_add);
+        let come = wanted().map(|layer| layer.downloaded.min(layer.total)).fold(0, u64::saturating_add);
         (!self.layers.is_empty()).then(|| {
             format!(
                 "Pulling image {image:?}: {} of {} MB, {here} of {} layers",
@@ -75,6 +76,9 @@ mod tests {
         let words = progress.words("web:v1").unwrap();
         assert_eq!(words, r#"Pulling image "web:v1": 13.3 of 65.4 MB, 2 of 3 layers"#);
         assert_eq!(Progress::default().words("web:v1"), None, "it is being resolved");
+        let lie = Layer { total: u64::MAX, downloaded: u64::MAX, stage: "downloading".to_owned() };
+        let words = Progress { layers: vec![lie.clone(), lie] }.words("web:v1").unwrap();
+        assert!(words.ends_with("MB, 0 of 2 layers"), "{words}");
     }
 
     #[test]
