@@ -14,7 +14,6 @@ pub mod keyring;
 mod node_config;
 mod plugin;
 pub mod policy;
-pub mod progress;
 pub mod queue;
 mod records;
 

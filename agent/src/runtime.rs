@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
-use crate::images::progress::Progress;
+use crate::beyond::pulls::progress::Progress;
 use crate::pod::spec::env::EnvValue;
 use crate::pod::spec::{Container, Pod, PodUid};
 use crate::timeline::Span;

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
+/// `12.3MB`, decimal as crictl and docker print sizes.
+pub(crate) use gantry_agent::beyond::pulls::progress::size as bytes;
 use serde::Serialize;
 
 /// Lines that stay below everything else on the terminal; one writer at a time while there are any.
@@ -90,22 +92,6 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
 /// YAML of one document.
 pub(crate) fn yaml<T: Serialize>(value: &T) -> Result<String> {
     Ok(serde_saphyr::to_string(value)?)
-}
-
-/// `12.3MB`, decimal as crictl and docker print sizes.
-pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
-    if bytes < 1000 {
-        return format!("{bytes}B");
-    }
-    let mut tenths = u128::from(bytes) * 10 / 1000;
-    for (index, unit) in UNITS.iter().enumerate() {
-        if tenths < 10_000 || index + 1 == UNITS.len() {
-            return format!("{}.{}{unit}", tenths / 10, tenths % 10);
-        }
-        tenths /= 1000;
-    }
-    format!("{bytes}B")
 }
 
 /// `5s`, `2m`, `3h12m`, `4d`: an age as kubectl prints it.

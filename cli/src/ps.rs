@@ -46,7 +46,7 @@ async fn with_pulls(mut pods: Vec<Pod>, args: &PsArgs) -> Vec<Pod> {
     for pod in pods.iter_mut().filter(|pod| silent(pod)) {
         for container in pod.init_containers.iter().chain(&pod.containers).filter(|c| waits(c)) {
             if let Some(progress) = pull::look(images.clone(), pull::spec(&container.image)).await {
-                pod.message = progress.message();
+                pod.message = pull::message(&progress);
                 break;
             }
         }

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use gantry_agent::beyond::pulls::progress::Progress;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::{ImageSpec, ImageStatusRequest, PullImageRequest};
-use serde::Deserialize;
 use tonic::transport::Channel;
 
 use crate::args::PullArgs;
@@ -19,26 +19,6 @@ use crate::{output, runtime_client};
 const LIVE: Duration = Duration::from_millis(100);
 const PLAIN: Duration = Duration::from_secs(5);
 const BAR: usize = 30;
-
-/// What a Gantry runtime says of a pull under way, in ImageStatus's verbose `info["pull"]`, and an agent
-/// with the feature `containerd` in its place. Others say nothing, and nothing is shown.
-#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Progress {
-    stage: String,
-    layers: Vec<Layer>,
-}
-
-#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", default)]
-struct Layer {
-    digest: String,
-    /// Bytes.
-    total: u64,
-    /// Bytes.
-    downloaded: u64,
-    stage: String,
-}
 
 /// Pulls one after the other; goes on past those that can't be pulled.
 pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
@@ -99,68 +79,46 @@ pub(crate) async fn look(mut client: ImageServiceClient<Channel>, spec: ImageSpe
 /// Draws over what was drawn before; returns how many lines there are now.
 fn show(progress: &Progress, image: &str, live: bool, drawn: usize) -> usize {
     if !live {
-        output::say(&progress.line(image));
+        output::say(&line(progress, image));
         return 0;
     }
-    let lines = output::fit(progress.draw(image));
+    let lines = output::fit(draw(progress, image));
     output::say_part(&format!("{}{}", output::erase(drawn), lines.join("")));
     lines.len()
 }
 
-impl Progress {
-    /// `reg/web: 3 of 5 layers, 12.3MB of 45.6MB`.
-    pub(crate) fn line(&self, image: &str) -> String {
-        format!("{}: {}", output::one_line(image), self.summary())
-    }
+/// `reg/web: 3 of 5 layers, 12.3MB of 45.6MB`.
+pub(crate) fn line(progress: &Progress, image: &str) -> String {
+    format!("{}: {}", output::one_line(image), output::one_line(&progress.words()))
+}
 
-    /// `pulling 12.3MB of 45.6MB`.
-    pub(crate) fn message(&self) -> String {
-        match self.bytes() {
-            (_, 0) => format!("pulling: {}", self.summary()),
-            (got, all) => format!("pulling {} of {}", output::bytes(got), output::bytes(all)),
-        }
+/// `pulling 12.3MB of 45.6MB`.
+pub(crate) fn message(progress: &Progress) -> String {
+    match progress.bytes() {
+        (_, 0) => format!("pulling: {}", output::one_line(&progress.words())),
+        (got, all) => format!("pulling {} of {}", output::bytes(got), output::bytes(all)),
     }
+}
 
-    /// So far, and in all.
-    fn bytes(&self) -> (u64, u64) {
-        self.layers.iter().fold((0_u64, 0_u64), |(got, all), layer| {
-            (got.saturating_add(layer.downloaded), all.saturating_add(layer.total))
-        })
+/// A line for the image and a bar for each layer.
+pub(crate) fn draw(progress: &Progress, image: &str) -> Vec<String> {
+    let mut lines = vec![format!("{}\n", line(progress, image))];
+    for layer in &progress.layers {
+        let short: String = layer.digest.trim_start_matches("sha256:").chars().take(12).collect();
+        let share = u128::from(layer.downloaded) * BAR as u128 / u128::from(layer.total.max(1));
+        let full = usize::try_from(share).unwrap_or(BAR).min(BAR);
+        let full = if layer.stage == "exists" { BAR } else { full };
+        lines.push(format!(
+            "  {} {:11} [{}{}] {} of {}\n",
+            output::one_line(&short),
+            output::one_line(&layer.stage),
+            "=".repeat(full),
+            " ".repeat(BAR - full),
+            output::bytes(layer.downloaded),
+            output::bytes(layer.total)
+        ));
     }
-
-    fn summary(&self) -> String {
-        if self.layers.is_empty() {
-            return output::one_line(&self.stage);
-        }
-        let done = self
-            .layers
-            .iter()
-            .filter(|l| matches!(l.stage.as_str(), "done" | "downloaded" | "exists"))
-            .count();
-        let (got, all) = self.bytes();
-        format!("{done} of {} layers, {} of {}", self.layers.len(), output::bytes(got), output::bytes(all))
-    }
-
-    /// A line for the image and a bar for each layer.
-    pub(crate) fn draw(&self, image: &str) -> Vec<String> {
-        let mut lines = vec![format!("{}\n", self.line(image))];
-        for layer in &self.layers {
-            let short: String = layer.digest.trim_start_matches("sha256:").chars().take(12).collect();
-            let share = u128::from(layer.downloaded) * BAR as u128 / u128::from(layer.total.max(1));
-            let full = usize::try_from(share).unwrap_or(BAR).min(BAR);
-            let full = if layer.stage == "exists" { BAR } else { full };
-            lines.push(format!(
-                "  {} {:11} [{}{}] {} of {}\n",
-                output::one_line(&short),
-                output::one_line(&layer.stage),
-                "=".repeat(full),
-                " ".repeat(BAR - full),
-                output::bytes(layer.downloaded),
-                output::bytes(layer.total)
-            ));
-        }
-        lines
-    }
+    lines
 }
 
 #[cfg(test)]
@@ -173,13 +131,16 @@ mod tests {
             {"digest":"sha256:0123456789abcdef","total":2000,"downloaded":1000,"stage":"downloading"},
             {"digest":"sha256:\u001b[2J","total":0,"downloaded":0,"stage":"exists"}]}"#;
         let progress: Progress = serde_json::from_str(text).unwrap();
-        let lines = progress.draw("reg/a\nb");
+        let lines = draw(&progress, "reg/a\nb");
         assert_eq!(lines.first().unwrap(), "reg/a b: 1 of 2 layers, 1.0kB of 2.0kB\n");
         let bar = format!("[{}{}]", "=".repeat(15), " ".repeat(15));
         assert_eq!(lines.get(1).unwrap(), &format!("  0123456789ab downloading {bar} 1.0kB of 2.0kB\n"));
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
-        assert_eq!(progress.message(), "pulling 1.0kB of 2.0kB");
-        let begun = Progress { stage: "resolving".into(), layers: vec![] };
-        assert_eq!((begun.summary(), begun.message()), ("resolving".into(), "pulling: resolving".into()));
+        assert_eq!(message(&progress), "pulling 1.0kB of 2.0kB");
+        let begun = Progress { stage: "resolving".into(), ..Progress::default() };
+        assert_eq!(
+            (line(&begun, "a"), message(&begun)),
+            ("a: resolving".into(), "pulling: resolving".into())
+        );
     }
 }

@@ -31,9 +31,9 @@ use super::{
     Observed, PullImage, RegistryAuth, Runtime, Subject,
 };
 use crate::beyond::pulls::Pulls;
+use crate::beyond::pulls::progress::Progress;
 use crate::cgroups::limits::Rules;
 use crate::dns::{Resolver, source};
-use crate::images::progress::Progress;
 use crate::metrics::Metrics;
 use crate::pod::spec::{Pod, PodUid};
 use crate::runtime::Users;
@@ -256,7 +256,7 @@ impl Runtime for CriRuntime {
     fn pulling<'a>(&'a self, image: &'a str) -> Effect<'a, Option<Progress>> {
         Box::pin(async move {
             if let Some(watched) = self.pulls.as_ref().and_then(|pulls| pulls.progress(image)) {
-                return Ok(serde_json::to_value(watched).and_then(serde_json::from_value).ok());
+                return Ok(Some(watched));
             }
             let info = self.info(Subject::Image(image)).await;
             let info =

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Effect, Error, ExecOutput, Failure, FailureKind, InstanceState};
-use crate::images::progress::Progress;
+use crate::beyond::pulls::progress::Progress;
 use state::State;
 
 /// The trait's calls, to fail or count them.

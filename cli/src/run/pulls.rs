@@ -29,9 +29,9 @@ pub(super) async fn show(pods: watch::Receiver<Arc<[PodHandle]>>, runtime: Chann
         for image in images {
             let Some(progress) = pull::look(client.clone(), pull::spec(&image)).await else { continue };
             if live {
-                lines.extend(progress.draw(&image));
+                lines.extend(pull::draw(&progress, &image));
             } else {
-                output::say(&progress.line(&image));
+                output::say(&pull::line(&progress, &image));
             }
         }
         output::footer(output::fit(lines));

@@ -1,7 +1,8 @@
 //! How far one pull has come, in the form in which Gantry's own runtime says it in ImageStatus's verbose
-//! `info["pull"]`, and as stages once it has ended. Pure: owns form and wording; never looks.
+//! `info["pull"]`, and as stages once it has ended. Pure: owns form and wording, for events, for the operator API
+//! and for the command line; never looks.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::timeline::Span;
 
@@ -64,23 +65,23 @@ impl Layer {
     }
 }
 
-/// A pull under way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// A pull under way. Read from a runtime, whatever it leaves out is empty.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Progress {
     /// By its full name.
     pub image: String,
     /// Unix nanoseconds.
     pub started_at: i64,
-    /// `resolving`, `layers` or `unpacking`.
-    pub stage: &'static str,
+    /// `resolving`, `layers`, then `unpacking` or, by our own runtime, `committing`.
+    pub stage: String,
     /// In the image's order, base first; empty while the image is resolved.
     pub layers: Vec<LayerProgress>,
 }
 
 /// A layer of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LayerProgress {
     /// Of the compressed blob.
     pub digest: String,
@@ -88,8 +89,9 @@ pub struct LayerProgress {
     pub total: u64,
     /// Of these, so far.
     pub downloaded: u64,
-    /// `waiting`, `downloading`, `downloaded` or `exists`.
-    pub stage: &'static str,
+    /// `waiting`, `downloading`, then `downloaded`, or by our own runtime `unpacking` and `done`; `exists` is one
+    /// that was here before.
+    pub stage: String,
 }
 
 impl Progress {
@@ -105,23 +107,50 @@ impl Progress {
             digest: layer.digest.clone(),
             total: layer.size,
             downloaded: layer.downloaded(),
-            stage: layer.word(),
+            stage: layer.word().to_owned(),
         };
-        Self { image: image.to_owned(), started_at, stage, layers: layers.iter().map(show).collect() }
+        let layers = layers.iter().map(show).collect();
+        Self { image: image.to_owned(), started_at, stage: stage.to_owned(), layers }
     }
 
-    /// `2 of 5 layers, 1200 of 3400 bytes`.
+    /// Bytes so far, and in all, of what is waited for: a layer that was here before is no part of it.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let wanted = || self.layers.iter().filter(|layer| layer.stage != "exists");
+        // Sizes are a manifest's to say, and whoever wrote that may lie.
+        let come = wanted().map(|layer| layer.downloaded.min(layer.total)).fold(0, u64::saturating_add);
+        (come, wanted().map(|layer| layer.total).fold(0, u64::saturating_add))
+    }
+
+    /// `2 of 5 layers, 1.2MB of 3.4MB`; the stage while no layer is known.
     #[must_use]
     pub fn words(&self) -> String {
-        let (here, all) = (self.layers.iter().filter(|l| l.downloaded >= l.total).count(), self.layers.len());
-        let sum = |of: fn(&LayerProgress) -> u64| self.layers.iter().map(of).fold(0, u64::saturating_add);
-        match self.stage {
-            "layers" => {
-                format!("{here} of {all} layers, {} of {} bytes", sum(|l| l.downloaded), sum(|l| l.total))
-            }
-            stage => stage.to_owned(),
+        if self.layers.is_empty() {
+            return self.stage.clone();
         }
+        let is_there =
+            |layer: &&LayerProgress| matches!(layer.stage.as_str(), "done" | "downloaded" | "exists");
+        let here = self.layers.iter().filter(is_there).count();
+        let (come, total) = self.bytes();
+        format!("{here} of {} layers, {} of {}", self.layers.len(), size(come), size(total))
     }
+}
+
+/// `12.3MB`, decimal as crictl and docker print sizes.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes}B");
+    }
+    let mut tenths = u128::from(bytes) * 10 / 1000;
+    for (index, unit) in UNITS.iter().enumerate() {
+        if tenths < 10_000 || index + 1 == UNITS.len() {
+            return format!("{}.{}{unit}", tenths / 10, tenths % 10);
+        }
+        tenths /= 1000;
+    }
+    format!("{bytes}B")
 }
 
 /// What took the time, once it is over. A download that nobody saw is a moment: its end is known.
@@ -164,13 +193,32 @@ mod tests {
         assert!(
             text.starts_with(r#"{"image":"reg/a:1","startedAt":3,"stage":"layers","layers":[{"digest":"#)
         );
-        let shown: Vec<_> = progress.layers.iter().map(|l| (l.downloaded, l.total, l.stage)).collect();
+        let shown: Vec<_> =
+            progress.layers.iter().map(|l| (l.downloaded, l.total, l.stage.as_str())).collect();
         let expected =
             [(10, 10, "exists"), (20, 20, "downloaded"), (30, 30, "downloading"), (0, 40, "waiting")];
         assert_eq!(shown, expected);
-        assert_eq!(progress.words(), "3 of 4 layers, 60 of 100 bytes");
+        assert_eq!(progress.words(), "2 of 4 layers, 50B of 90B");
         assert_eq!(Progress::new("a", 0, &[]).words(), "resolving");
-        assert_eq!(Progress::new("a", 0, layers.get(..2).unwrap()).words(), "unpacking");
+        let all_here = Progress::new("a", 0, layers.get(..2).unwrap());
+        assert_eq!(
+            (all_here.stage.as_str(), all_here.words().as_str()),
+            ("unpacking", "2 of 2 layers, 20B of 20B")
+        );
+    }
+
+    #[test]
+    fn words_count_what_is_waited_for_and_believe_no_size() {
+        let text = r#"{"image":"r/web:v1","startedAt":5,"stage":"layers","layers":[
+            {"digest":"sha256:1","total":3600000,"downloaded":0,"stage":"exists"},
+            {"digest":"sha256:2","total":1000000,"downloaded":1000000,"stage":"done"},
+            {"digest":"sha256:3","total":64400000,"downloaded":12345678,"stage":"downloading"}]}"#;
+        let progress: Progress = serde_json::from_str(text).unwrap();
+        assert_eq!(progress.words(), "2 of 3 layers, 13.3MB of 65.4MB");
+        assert_eq!(Progress::default().words(), "", "a runtime may say nothing at all");
+        let lie = LayerProgress { total: u64::MAX, downloaded: u64::MAX, ..LayerProgress::default() };
+        let words = Progress { layers: vec![lie.clone(), lie], ..Progress::default() }.words();
+        assert!(words.starts_with("0 of 2 layers, "), "{words}");
     }
 
     #[test]

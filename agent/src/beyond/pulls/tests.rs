@@ -17,7 +17,7 @@ async fn a_pull_is_there_from_its_beginning_to_its_end() {
     let number = pulls.watch().borrow().open().next().unwrap().number;
     pulls.tell(number, layer(4), false);
     // However it is written.
-    assert_eq!(pulls.progress("reg.io/a").unwrap().words(), "0 of 1 layers, 4 of 10 bytes");
+    assert_eq!(pulls.progress("reg.io/a").unwrap().words(), "0 of 1 layers, 4B of 10B");
     assert_eq!(pulls.progress("reg.io/b"), None);
     drop(pull);
     assert_eq!(pulls.progress("reg.io/a"), None);

@@ -143,9 +143,9 @@ fn a_pull_says_how_far_it_is_where_that_is_known() {
     let status = PodStatus { spans: vec![span].into(), ..status(vec![waiting("ContainerCreating", "")]) };
     assert_eq!(only(explained(&pod(), &status, |_| {})).evidence, [""; 0]);
     let found = only(explained(&pod(), &status, |facts| {
-        facts.pulls.insert("127.0.0.1:5000/web:v1".into(), "1 of 2 layers, 5 of 9 bytes".into());
+        facts.pulls.insert("127.0.0.1:5000/web:v1".into(), "1 of 2 layers, 5B of 9B".into());
     }));
-    assert_eq!(found.evidence, ["pull: 1 of 2 layers, 5 of 9 bytes"]);
+    assert_eq!(found.evidence, ["pull: 1 of 2 layers, 5B of 9B"]);
 }
 
 #[test]

@@ -6,11 +6,16 @@ use std::time::Duration;
 use super::{Output, Task, Trouble, trouble};
 use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
-use crate::images::{Ask, Offers, progress};
+use crate::images::{Ask, Offers};
 use crate::manifest::names::parse_image;
 use crate::pod::spec::volume::{Volume, VolumeSource};
 use crate::pod::spec::{Container, Pod, PullPolicy};
 use crate::runtime::Image;
+
+/// A pull that is over before is told of by its end alone.
+const FIRST: Duration = Duration::from_secs(30);
+/// Between two words of how far a pull is at the most, so that an hour's pull is no flood of events.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// The image, and those that the container has mounted, after asking the registry when a policy says
 /// so.
@@ -165,16 +170,20 @@ impl Wanted<'_> {
             // Both arms are cancel-safe: the pull is polled by reference, the timer has no state.
             tokio::select! {
                 pulled = &mut pull => return pulled,
-                () = tokio::time::sleep(progress::pause(told)) => {}
+                () = tokio::time::sleep(pause(told)) => {}
             }
             told += 1;
             let said = tokio::select! {
                 pulled = &mut pull => return pulled,
                 said = self.task.deps.runtime.pulling(full) => said,
             };
-            match said.map(|progress| progress.and_then(|progress| progress.words(self.written))) {
-                Ok(Some(words)) => self.tell(Normal, "Pulling", &words).await,
-                Ok(None) => {}
+            match said {
+                Ok(Some(progress)) if !progress.layers.is_empty() => {
+                    let message = format!("Pulling image {:?}: {}", self.written, progress.words());
+                    self.tell(Normal, "Pulling", &message).await;
+                }
+                // It is being looked up, or the runtime tells nothing.
+                Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "how far the pull has come is not known"),
             }
         }
@@ -228,6 +237,11 @@ fn judged(image: &str, said: &str) -> Trouble {
     trouble("ErrImagePull", said.to_owned())
 }
 
+/// How long to wait before the next word of how far a pull is, after so many.
+fn pause(told: u32) -> Duration {
+    FIRST.saturating_mul(2_u32.saturating_pow(told)).min(LONGEST)
+}
+
 /// `1.234s`, `56ms`, `1m2.5s`: as Go prints a duration of whole milliseconds.
 fn took(duration: Duration) -> String {
     let millis = duration.as_millis();
@@ -252,6 +266,12 @@ fn took(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_grow_to_five_minutes() {
+        let seconds: Vec<u64> = [0, 1, 2, 3, 4, 40].map(|told| pause(told).as_secs()).to_vec();
+        assert_eq!(seconds, [30, 60, 120, 240, 300, 300]);
+    }
 
     #[test]
     fn two_causes_that_the_runtime_names_are_reasons_of_their_own() {

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
-use crate::images::progress::Progress;
+use crate::beyond::pulls::progress::Progress;
 use crate::pod::spec::PodUid;
 use crate::runtime::{
     Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, Instance, InstanceState, KnownPod,

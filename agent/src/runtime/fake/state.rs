@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Call, Exec, Script};
-use crate::images::progress::Progress;
+use crate::beyond::pulls::progress::Progress;
 use crate::pod::spec::PodUid;
 use crate::runtime::{Exit, Failure, FailureKind, Instance, InstanceState, Sandbox};
 

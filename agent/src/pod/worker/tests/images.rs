@@ -79,6 +79,6 @@ async fn a_long_pull_tells_how_far_it_is() {
         .map(|event| (event.note.message.as_str(), event.count))
         .collect();
     // Of 100 seconds: after 30 and after 90.
-    let words = r#"Pulling image "reg/img:v1": 2.5 of 5.0 MB, 0 of 1 layers"#;
+    let words = r#"Pulling image "reg/img:v1": 0 of 1 layers, 2.5MB of 5.0MB"#;
     assert_eq!(told, [(r#"Pulling image "reg/img:v1""#, 1), (words, 2)]);
 }
