@@ -132,6 +132,7 @@ Metrics {
     image_pull_intents: Gauge = "kubelet_imagemanager_ondisk_pullintents", [], "[ALPHA] Records of pulls under way.";
     image_pulled_records: Gauge = "kubelet_imagemanager_ondisk_pulledrecords", [], "[ALPHA] Records of pulled images.";
     image_pull_duration: Histogram<1> = "kubelet_image_pull_duration_seconds", (["image_size_in_bytes"], of_a_pull()), "[ALPHA] Seconds to pull an image, by its size.";
+    image_pull_stage: Histogram<1> = "gantry_image_pull_stage_duration_seconds", (["stage"], of_the_runtime()), "[ALPHA] Seconds that stages of pulls took: resolve, config, download, unpack and commit by our own runtime.";
     image_volume_requested: Counter = "kubelet_image_volume_requested_total", [], "[BETA] Image volumes asked for.";
     image_volume_mounted: Counter = "kubelet_image_volume_mounted_succeed_total", [], "[BETA] Image volumes mounted.";
     image_volume_errors: Counter = "kubelet_image_volume_mounted_errors_total", [], "[BETA] Image volumes that could not be mounted.";

@@ -113,6 +113,11 @@ fn what_is_counted_has_upstreams_types_and_labels() {
     for (name, kind, mut labels) in ours {
         assert!(names.insert(name), "{name} is declared twice");
         labels.sort_unstable();
+        if name.starts_with("gantry_") {
+            let text = std::fs::read_to_string(root().join("docs/ledger/metrics.md")).unwrap();
+            assert!(text.contains(&format!("`{name}`")), "{name}: docs/ledger/metrics.md does not name it");
+            continue;
+        }
         let Some([_, _, of, with]) = metrics().into_iter().find(|[_, known, ..]| *known == name) else {
             wrong.push(format!("{name}: upstream has none of that name"));
             continue;

@@ -15,6 +15,7 @@ use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
 use crate::metrics::Metrics;
 use crate::probe::Verdict;
+use crate::timeline::Span;
 use crate::volumes::Count;
 
 /// Upstream's `container_type`.
@@ -38,6 +39,18 @@ pub fn volumes(metrics: &Metrics, counts: &BTreeMap<String, Count>) {
         states.map(|(state, count)| ([plugin.clone(), state.to_owned()], count as f64))
     });
     metrics.total_volumes.replace(states.filter(|(_, count)| *count > 0.0));
+}
+
+/// What a pull's time went into, as far as the runtime tells: `layer.3.unpack` is counted as `unpack`.
+pub(super) fn stages(metrics: &Metrics, image: &Span, inner: &[Span]) {
+    let is_of_it = |own: &&Span| own.start >= image.start && own.end <= image.end;
+    for own in inner.iter().filter(|_| image.name == "image").filter(is_of_it) {
+        let name = own.name.rsplit('.').next().unwrap_or_default();
+        if name != "present" {
+            let nanos = u64::try_from(own.end.saturating_sub(own.start)).unwrap_or_default();
+            metrics.image_pull_stage.took([name], Duration::from_nanos(nanos));
+        }
+    }
 }
 
 /// An action begins.
@@ -177,5 +190,34 @@ fn place(handle: &PodHandle) -> &'static str {
         Life::Waiting | Life::Starting | Life::Running => "sync",
         Life::Stopping { .. } => "terminating",
         Life::Stopped | Life::Gone => "terminated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pulls_stages_are_counted_by_what_was_done_and_an_earlier_pulls_are_not() {
+        let span = |name: &str, start, end| Span {
+            name: name.to_owned(),
+            container: String::new(),
+            start,
+            end,
+            detail: String::new(),
+        };
+        let metrics = Metrics::default();
+        let inner = [
+            span("resolve", 1, 2),
+            span("resolve", 10, 20),
+            span("layer.0.download", 20, 30),
+            span("layer.11.download", 20, 31),
+            span("layer.1.present", 20, 20),
+        ];
+        stages(&metrics, &span("image", 10, 40), &inner);
+        // Another stage of the pod has stages of other names within.
+        stages(&metrics, &span("sandbox", 10, 40), &inner);
+        let counts = ["resolve", "download", "present"].map(|name| metrics.image_pull_stage.count([name]));
+        assert_eq!(counts, [1, 2, 0]);
     }
 }

@@ -467,7 +467,10 @@ impl Worker {
             Ok(()) = self.pods.changed() => self.pods.mark_changed(),
             Ok(()) = self.objects.changed() => self.history.stale = true,
             Some(detailed) = self.details.join_next() => match detailed {
-                Ok((stage, inner)) => self.publisher.within(&stage, &inner),
+                Ok((stage, inner)) => {
+                    count::stages(&self.deps.metrics, &stage, &inner);
+                    self.publisher.within(&stage, &inner);
+                }
                 Err(error) => tracing::error!(%error, "asking for the stages within a stage died"),
             },
             () = tokio::time::sleep(pause) => {}
