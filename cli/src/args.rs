@@ -113,6 +113,9 @@ pub(crate) struct RuntimeFlags {
     /// Images that are told as pinned, so that a kubelet never collects them: names as in a pull.
     #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) pinned_images: Vec<String>,
+    /// Images that are pulled at the start if they are not here: names as in a pull.
+    #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
+    pub(crate) prepull_images: Vec<String>,
     /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
     pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,

@@ -151,6 +151,7 @@ fn make_absolute(args: &mut RunArgs) -> Result<()> {
         registry_hosts_dir,
         registry_auth_file,
         pinned_images: _,
+        prepull_images: _,
         pull_without: _,
         programs_dir,
         unset_seccomp_profile: _,

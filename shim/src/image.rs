@@ -20,6 +20,7 @@ mod ingest;
 mod layer;
 mod manifest;
 pub(crate) mod pins;
+pub(crate) mod prepull;
 mod progress;
 mod pull;
 mod reference;

@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::io::DuplexStream;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
@@ -66,6 +67,8 @@ pub struct Config {
     pub registry_auth_file: Option<PathBuf>,
     /// Names of images that are told as pinned, as in a pull.
     pub pinned_images: Vec<String>,
+    /// Names of images that are pulled at the start, as in a pull, if they are not here.
+    pub prepull_images: Vec<String>,
     /// Optimisations of pulls that are left out, to see what they are worth.
     pub pull_without: Vec<image::Optimisation>,
     /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
@@ -126,6 +129,7 @@ impl Default for Config {
             registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
             registry_auth_file: None,
             pinned_images: Vec::new(),
+            prepull_images: Vec::new(),
             pull_without: Vec::new(),
             default_network: false,
             unset_seccomp_profile: String::new(),
@@ -202,6 +206,8 @@ pub enum Error {
 pub struct Runtime {
     node: Arc<Node>,
     streaming: Arc<streaming::Server>,
+    /// Work that ends with the runtime.
+    _aside: JoinSet<()>,
     /// Held while the runtime lives: two of them on one root would each kill the other's pods.
     _lock: std::fs::File,
 }
@@ -233,7 +239,13 @@ impl Runtime {
         .await??;
         tokio::spawn(events::run(node.clone(), receiver));
         let streaming = Arc::new(streaming::Server::start(node.clone()).await.map_err(Error::Streaming)?);
-        Ok(Self { node, streaming, _lock: lock })
+        let mut aside = JoinSet::new();
+        aside.spawn(image::prepull::run(
+            node.images.clone(),
+            prepulled(&node.config)?,
+            image::prepull::FIRST,
+        ));
+        Ok(Self { node, streaming, _aside: aside, _lock: lock })
     }
 
     /// Takes back what outlives pods by design, when no pod is left: the built-in network's idle bridge
@@ -386,6 +398,7 @@ fn validate(config: &Config) -> Result<(), Error> {
     for name in &config.pinned_images {
         image::Reference::parse(name).map_err(crate::error::Error::from)?;
     }
+    prepulled(config)?;
     for (flag, path) in [("--root", &config.root), ("--state", &config.state)] {
         if path.to_string_lossy().contains([',', ':', '\\']) {
             return Err(Error::BadPath { flag, path: path.clone() });
@@ -398,6 +411,10 @@ fn validate(config: &Config) -> Result<(), Error> {
         return Err(Error::SystemdsOwn(config.cgroup_root.clone()));
     }
     Ok(())
+}
+
+fn prepulled(config: &Config) -> Result<Vec<image::Reference>, crate::error::Error> {
+    config.prepull_images.iter().map(|name| Ok(image::Reference::parse(name)?)).collect()
 }
 
 /// Connections, layers and monitors take descriptors; the soft limit of a login shell is for programs

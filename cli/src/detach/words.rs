@@ -35,6 +35,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
         registry_hosts_dir,
         registry_auth_file,
         pinned_images,
+        prepull_images,
         pull_without,
         programs_dir,
         unset_seccomp_profile,
@@ -72,6 +73,7 @@ pub(super) fn runtime(flags: &RuntimeFlags, socket: &Path) -> Vec<OsString> {
     words.extend(registry_auth_file.as_ref().map(|file| flag("registry-auth-file", file)));
     words.extend(pull_without.iter().map(|one| flag("pull-without", one.to_string())));
     words.extend(pinned_images.iter().map(|image| flag("pinned-images", image)));
+    words.extend(prepull_images.iter().map(|image| flag("prepull-images", image)));
     words.extend(programs_dir.as_ref().map(|folder| flag("programs-dir", folder)));
     words
 }
@@ -136,6 +138,7 @@ mod tests {
             "registry-hosts-dir",
             "registry-auth-file",
             "pinned-images",
+            "prepull-images",
             "programs-dir",
             "boot-id-file",
             "agent-socket",

@@ -8,6 +8,7 @@ mod leftovers;
 mod mirrors;
 mod network;
 mod pieces;
+mod prepull;
 mod pulls;
 mod removal;
 mod server;

@@ -206,9 +206,12 @@ async fn progress_is_seen_while_the_pull_runs_and_not_after() {
 async fn one_archive_is_one_layer_however_it_is_packed() {
     let (node, registry) = (Node::new(), Registry::new());
     let archive = Archive::new().file("big", &vec![9; 3 << 20]).file("etc/hello", b"hello\n");
-    for (tag, layer) in
-        [("z", Layer::zstd(&archive)), ("g", Layer::gzip(&archive)), ("p", Layer::plain(&archive))]
-    {
+    for (tag, layer) in [
+        ("z", Layer::zstd(&archive)),
+        ("c", Layer::zstd_chunked(&archive)),
+        ("g", Layer::gzip(&archive)),
+        ("p", Layer::plain(&archive)),
+    ] {
         registry.image("a", tag, &[layer], &format!("V={tag}"));
         let image = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "big")).unwrap(), vec![9; 3 << 20], "{tag}");
