@@ -9,8 +9,11 @@ use gantry_tests::peers::Programs;
 use gantry_tests::place;
 use gantry_tests::pulls::{self, Line, Packing, Pull, Row, SHAPES, Shape, Step, Table, Wanted};
 
+use super::picture::{self, Group};
 use crate::cell::Cell;
 use crate::{build, sh};
+
+const FROM_AFAR: &str = "from afar: 200 Mbit/s a connection, 1 Gbit/s in all, 20 ms; medians, in seconds";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Asked {
@@ -44,6 +47,9 @@ pub(crate) struct Asked {
     /// Where all numbers go as JSON
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Where a picture of the medians goes
+    #[arg(long)]
+    svg: Option<PathBuf>,
 }
 
 /// Builds and fetches everything, then runs the other half in new namespaces.
@@ -74,6 +80,7 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
     if asked.replay {
         let steps = pulls::replay(&Wanted { line: Some(Line::USUAL), ..wanted })?;
         show_steps(&steps);
+        asked.draw(FROM_AFAR, &groups_of(&steps))?;
         return asked.keep(&steps);
     }
     let mut tables = Vec::new();
@@ -81,10 +88,33 @@ pub(crate) fn inside(asked: &Asked) -> Result<()> {
         show(table, &wanted);
         tables.push(table.clone());
     })?;
+    asked.draw(&format!("seconds until usable, {}", place_of(&wanted)), &groups(&tables))?;
     asked.keep(&tables)
 }
 
+fn groups(tables: &[Table]) -> Vec<Group> {
+    let row = |row: &Row| (row.side.clone(), middle(row, |pull| pull.usable));
+    tables.iter().map(|table| (table.image.name.clone(), table.rows.iter().map(row).collect())).collect()
+}
+
+fn groups_of(steps: &[Step]) -> Vec<Group> {
+    let rows =
+        |step: &Step| step.rows.iter().map(|(side, all)| (side.clone(), median(all.clone()))).collect();
+    steps.iter().map(|step| (step.name.to_owned(), rows(step))).collect()
+}
+
+fn place_of(wanted: &Wanted) -> String {
+    let line =
+        if wanted.line.is_some() { "200 Mbit/s a connection, 1 Gbit/s in all, 20 ms" } else { "loopback" };
+    format!("{line}; page cache {}", if wanted.cold { "cold" } else { "warm" })
+}
+
 impl Asked {
+    fn draw(&self, title: &str, groups: &[Group]) -> Result<()> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        std::fs::write(file, picture::bars(title, groups)).with_context(|| file.display().to_string())
+    }
+
     fn keep(&self, numbers: &impl serde::Serialize) -> Result<()> {
         let Some(file) = &self.json else { return Ok(()) };
         std::fs::write(file, serde_json::to_vec_pretty(numbers)?).with_context(|| file.display().to_string())
@@ -127,8 +157,10 @@ impl Asked {
             ("--alone", self.alone),
         ];
         words.extend(flags.iter().filter(|(_, is)| *is).map(|(word, _)| (*word).to_owned()));
-        if let Some(file) = &self.json {
-            words.push(format!("--json={}", std::path::absolute(file)?.display()));
+        for (flag, file) in [("json", &self.json), ("svg", &self.svg)] {
+            if let Some(file) = file {
+                words.push(format!("--{flag}={}", std::path::absolute(file)?.display()));
+            }
         }
         Ok(words)
     }
@@ -137,14 +169,13 @@ impl Asked {
 fn show(table: &Table, wanted: &Wanted) {
     let image = &table.image;
     println!(
-        "\n{}: {} layers, {:.1} MB compressed, {:.1} MB unpacked, {} files; {}, page cache {}; {} rounds, in turns; medians",
+        "\n{}: {} layers, {:.1} MB compressed, {:.1} MB unpacked, {} files; {}; {} rounds, in turns; medians",
         image.name,
         image.layers.len(),
         image.compressed() as f64 / 1e6,
         image.unpacked as f64 / 1e6,
         image.files,
-        if wanted.line.is_some() { "200 Mbit/s a connection, 1 Gbit/s in all, 20 ms" } else { "loopback" },
-        if wanted.cold { "cold" } else { "warm" },
+        place_of(wanted),
         wanted.rounds,
     );
     println!(
@@ -174,7 +205,7 @@ fn show(table: &Table, wanted: &Wanted) {
 }
 
 fn show_steps(steps: &[Step]) {
-    println!("\nfrom afar: 200 Mbit/s a connection, 1 Gbit/s in all, 20 ms; medians, in seconds");
+    println!("\n{FROM_AFAR}");
     let sides = steps.first().map(|step| step.rows.as_slice()).unwrap_or_default();
     let names: String = sides.iter().map(|(side, _)| format!("{side:>20}")).collect();
     println!("{:<44}{names}", "");
