@@ -1,6 +1,7 @@
 //! Debian's cloud kernel, unpacked. Owns its download into the cache; never installs it. Called by
 //! `vm`.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,7 +22,13 @@ pub(super) fn fetch() -> Result<Kernel> {
     let folder = cache.join("kernel");
     if !folder.join("boot").is_dir() {
         std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
-        download(&cache, &folder).context("fetch linux-image-cloud-amd64")?;
+        // Machines that boot side by side fetch it once: the other one finds it here when it has its turn.
+        let turn = cache.join("kernel.lock");
+        let lock = File::create(&turn).with_context(|| turn.display().to_string())?;
+        lock.lock().with_context(|| format!("lock {}", turn.display()))?;
+        if !folder.join("boot").is_dir() {
+            download(&cache, &folder).context("fetch linux-image-cloud-amd64")?;
+        }
     }
     let version = std::fs::read_dir(folder.join("lib/modules"))?
         .next()
