@@ -29,6 +29,7 @@ impl Fixture {
     }
 
     fn add_implying(&self, key: &str, content: &str, implied: &[&str], implied_weight: u64) {
+        let begun = self.store.begin();
         let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
         std::fs::write(ingest.path().join(content), "").unwrap();
         let record = LayerRecord {
@@ -41,7 +42,7 @@ impl Fixture {
             empty: false,
             opaque_root: false,
         };
-        self.store.add_layer(key, record, ingest).unwrap();
+        self.store.add_layer(key, record, ingest, &begun).unwrap();
     }
 
     /// Layers in memory, in the folders, in the journal (`-` for one dropped), and on disk. Closes
