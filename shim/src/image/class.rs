@@ -71,7 +71,7 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Store { .. }
         | LayerError::Worker { .. }
         | LayerError::Killed { .. }
-        | LayerError::DiskFull { .. }
+        | LayerError::Full { .. }
         | LayerError::Stuck { .. }
         | LayerError::Opaque { .. }
         | LayerError::Thread => Class::Io,
@@ -82,6 +82,6 @@ fn unpack(kind: Kind) -> Class {
     match kind {
         Kind::Corrupt => Class::Corrupt,
         Kind::Invalid => Class::Invalid,
-        Kind::Node => Class::Io,
+        Kind::Node | Kind::Full => Class::Io,
     }
 }
