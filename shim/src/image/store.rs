@@ -115,8 +115,10 @@ pub(crate) struct Store {
     ingest_dir: PathBuf,
     disk: Disk,
     write_back: Box<dyn WriteBack>,
-    /// Held by whoever writes to the disk what the journal holds, or against it: a removal may not
-    /// overtake an addition. Taken before `journal`.
+    /// Held for a whole flush, which takes as long as the disk needs. Taken before `writing`.
+    flushing: Mutex<()>,
+    /// Held by whoever writes to redb what the journal holds, or against it: a removal may not overtake an
+    /// addition. Never while the disk syncs. Taken before `journal`.
     writing: Mutex<()>,
     /// Taken before `state`, never the other way round.
     journal: Mutex<Journal>,
@@ -184,6 +186,7 @@ impl Store {
             ingest_dir,
             disk,
             write_back,
+            flushing: Mutex::new(()),
             writing: Mutex::new(()),
             journal: Mutex::new(journal),
             state: RwLock::new(state),
@@ -361,6 +364,10 @@ impl Store {
         };
         let entries = fs::read_dir(folder).map_err(fail)?;
         entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
+    }
+
+    fn flushing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writing(&self) -> std::sync::MutexGuard<'_, ()> {

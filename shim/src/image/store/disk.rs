@@ -67,6 +67,13 @@ impl Disk {
         value.map(|value| self.parse(key, &value)).transpose()
     }
 
+    /// The ids of all images.
+    #[cfg(test)]
+    pub(super) fn images(&self) -> Result<Vec<String>, StoreError> {
+        let rows = self.rows().map_err(|error| self.fail("reading", error))?;
+        Ok(rows.images.into_iter().map(|(id, _)| id).collect())
+    }
+
     /// Commits changes, durably, all or none.
     ///
     /// # Errors

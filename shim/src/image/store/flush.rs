@@ -62,20 +62,22 @@ impl Store {
     /// syncfs's, redb's; the journal then keeps everything for the next time. [`StoreError::Lost`]: it keeps
     /// all but the layers that waited, and the images that need them.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
-        let _writing = self.writing();
-        if !self.journal().ask()? {
-            return Ok(());
-        }
-        let pending = self.journal().offer();
+        let _flushing = self.flushing();
+        let Some(last) = self.journal().ask()? else { return Ok(()) };
+        // Nobody waits for this but who wants it: what is removed meanwhile waits no longer afterwards.
         if let Err(errno) = self.write_back.sync() {
             return Err(self.failed(errno));
         }
         self.journal().answered()?;
         failpoint!("flush.synced");
+        let _writing = self.writing();
+        let pending = self.journal().offer(last);
+        if pending.is_empty() {
+            return Ok(());
+        }
         self.disk.apply(pending.iter().map(|(_, change)| change))?;
         failpoint!("flush.applied");
-        let Some((last, _)) = pending.last() else { return Ok(()) };
-        self.journal().forget(*last)
+        self.journal().forget(last)
     }
 
     fn failed(&self, errno: Errno) -> StoreError {

@@ -20,7 +20,7 @@ pub(super) struct Journal {
     boot_id: String,
     next: u64,
     pending: Vec<(u64, Change)>,
-    /// Up to here the disk may have them.
+    /// Up to here redb may have them.
     offered: u64,
     doubtful: Vec<Doubt>,
     /// How often the disk has lost something.
@@ -122,17 +122,16 @@ impl Journal {
         Ok(())
     }
 
-    /// To be called before the disk is asked what it has; false when there is nothing to ask it for.
+    /// To be called before the disk is asked what it has: up to which number it will. None when there is
+    /// nothing to ask it for.
     ///
     /// # Errors
     /// The file system's.
-    pub(super) fn ask(&mut self) -> Result<bool, StoreError> {
-        if self.pending.is_empty() {
-            return Ok(false);
-        }
+    pub(super) fn ask(&mut self) -> Result<Option<u64>, StoreError> {
+        let Some((last, _)) = self.pending.last() else { return Ok(None) };
         let path = self.folder.join(ASKED);
         File::create(&path).map_err(io("create", &path))?;
-        Ok(true)
+        Ok(Some(*last))
     }
 
     /// The disk has answered, and what is in doubt since is written down before that is.
@@ -199,10 +198,11 @@ impl Journal {
         Ok(())
     }
 
-    /// All there is, for the disk.
-    pub(super) fn offer(&mut self) -> Vec<(u64, Change)> {
-        self.offered = self.next - 1;
-        self.pending.clone()
+    /// All that still waits of what the disk has been synced with, for redb: what was dropped during the sync
+    /// is not among it, and never gets there.
+    pub(super) fn offer(&mut self, last: u64) -> Vec<(u64, Change)> {
+        self.offered = self.offered.max(last);
+        self.pending.iter().filter(|(number, _)| *number <= last).cloned().collect()
     }
 
     /// A layer is gone. If the disk has not been offered it, nobody need know that it was there.
@@ -215,6 +215,12 @@ impl Journal {
             Some(at) => self.remove(at),
             None => self.write(Change::DropLayer { key: key.to_owned() }),
         }
+    }
+
+    /// What waits.
+    #[cfg(test)]
+    pub(super) fn pending(&self) -> Vec<Change> {
+        self.pending.iter().map(|(_, change)| change.clone()).collect()
     }
 
     /// Deletes what is about things that the disk has been told to forget.

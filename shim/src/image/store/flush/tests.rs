@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 use crate::image::Config;
@@ -100,6 +101,11 @@ impl Fixture {
         self.store.add_image(&format!("i-{key}"), record, vec![format!("name-{key}")]).map(drop)
     }
 
+    /// Images that redb has.
+    fn on_disk(&self) -> Vec<String> {
+        self.store.disk.images().unwrap()
+    }
+
     fn images(&self) -> Vec<String> {
         self.store.list().iter().map(|image| image.id.clone()).collect()
     }
@@ -136,6 +142,14 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// The journal as another process would see it now.
+fn copy(journal: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for name in names(journal) {
+        std::fs::copy(journal.join(&name), to.join(&name)).unwrap();
+    }
+}
+
 #[test]
 fn what_the_disk_lost_is_nowhere_and_what_it_had_stays() {
     let own = Fixture::new();
@@ -150,6 +164,12 @@ fn what_the_disk_lost_is_nowhere_and_what_it_had_stays() {
     let own = own.again(&[]);
     assert_eq!(own.images(), ["i-old"], "before the next flush");
     own.store.flush().unwrap();
+    assert_eq!(own.on_disk(), ["i-old"]);
+    own.pull("new", "x");
+    own.disk.next(|| Err(Errno::IO));
+    own.store.flush().unwrap_err();
+    own.store.flush().unwrap();
+    assert_eq!(own.on_disk(), ["i-old"], "in the same process");
     assert!(own.journal().is_empty());
     let own = own.again(&[]);
     assert_eq!((own.images(), own.layers()), (vec!["i-old".into()], vec!["f-old".into()]));
@@ -203,11 +223,7 @@ fn what_a_process_asked_for_that_died_before_the_answer_is_lost() {
     let (journal, kept) = (own.journal_dir(), own.folder.path().join("kept"));
     let moved = kept.clone();
     own.disk.next(move || {
-        // All that another process would see.
-        std::fs::create_dir(&moved).unwrap();
-        for name in names(&journal) {
-            std::fs::copy(journal.join(&name), moved.join(&name)).unwrap();
-        }
+        copy(&journal, &moved);
         Err(Errno::BADF)
     });
     own.store.flush().unwrap_err();
@@ -220,6 +236,30 @@ fn what_a_process_asked_for_that_died_before_the_answer_is_lost() {
     own.store.flush().unwrap();
     assert_eq!(own.journal(), ["0000000000000001.doubt"]);
     assert!(own.again(&[]).images().is_empty());
+}
+
+/// It had been asked before, and died after the commit and before the journal's end.
+#[test]
+fn what_is_in_doubt_goes_from_redb_too() {
+    for pinned in [&["a"][..], &[]] {
+        let own = Fixture::new();
+        own.pull("a", "x");
+        let (journal, kept) = (own.journal_dir(), own.folder.path().join("kept"));
+        let moved = kept.clone();
+        own.disk.next(move || {
+            copy(&journal, &moved);
+            Ok(())
+        });
+        own.store.flush().unwrap();
+        assert_eq!(own.on_disk(), ["i-a"]);
+        let journal = own.journal_dir();
+        std::fs::remove_dir_all(&journal).unwrap();
+        std::fs::rename(&kept, &journal).unwrap();
+        let own = own.again(pinned);
+        assert!(own.images().is_empty() && own.store.layer("a").is_none());
+        assert!(own.on_disk().is_empty() && own.store.disk.layer("a").unwrap().is_none());
+        assert_eq!(own.layers().len(), pinned.len());
+    }
 }
 
 /// No loss that it was ever told of: what waits is as good as it was.
@@ -271,4 +311,73 @@ fn a_call_that_was_not_done_costs_nothing() {
     assert_eq!(own.images(), ["i-a"]);
     own.store.flush().unwrap();
     assert_eq!(own.again(&[]).images(), ["i-a"]);
+}
+
+/// A disk that answers when it is told to: the sender opens it, and the receiver hears that it is asked.
+fn slow(disk: &Answers, answer: Result<(), Errno>) -> (Sender<()>, Receiver<()>) {
+    let ((go, may_go), (ask, asked)) = (channel(), channel());
+    disk.next(move || {
+        ask.send(()).unwrap();
+        may_go.recv().unwrap();
+        answer
+    });
+    (go, asked)
+}
+
+#[test]
+fn a_removal_and_a_pull_wait_for_no_sync_and_what_is_removed_stays_so() {
+    for answer in [Ok(()), Err(Errno::IO)] {
+        let own = Fixture::new();
+        own.pull("old", "x");
+        own.store.flush().unwrap();
+        own.pull("gone", "x");
+        own.pull("kept", "x");
+        let (go, asked) = slow(&own.disk, answer);
+        std::thread::scope(|scope| {
+            let flush = scope.spawn(|| own.store.flush());
+            asked.recv().unwrap();
+            for image in ["i-old", "i-gone"] {
+                assert!(own.store.remove_image(image).unwrap(), "{image}");
+            }
+            assert_eq!(own.store.release(&[]), 2);
+            own.pull("late", "x");
+            assert!(!flush.is_finished());
+            go.send(()).unwrap();
+            assert_eq!(flush.join().unwrap().is_ok(), answer.is_ok());
+        });
+        let left: &[&str] = if answer.is_ok() { &["i-kept", "i-late"] } else { &[] };
+        assert_eq!(own.images(), left);
+        // The sync began before it came, and says nothing of it.
+        assert!(!own.on_disk().contains(&"i-late".to_owned()));
+        assert!(own.on_disk().iter().all(|image| image == "i-kept"), "{:?}", own.on_disk());
+        let own = own.again(&[]);
+        assert_eq!(
+            (own.images(), own.layers().len()),
+            (left.iter().map(|&id| id.into()).collect(), left.len())
+        );
+        own.store.flush().unwrap();
+        assert_eq!(own.on_disk(), left);
+        assert_eq!(own.again(&[]).images(), left);
+    }
+}
+
+/// Removed and brought again while the disk is asked: the sync says nothing of the second one's files.
+#[test]
+fn a_layer_that_is_replaced_during_a_sync_waits_for_the_next() {
+    let own = Fixture::new();
+    own.pull("a", "first");
+    let (go, asked) = slow(&own.disk, Ok(()));
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| own.store.flush());
+        asked.recv().unwrap();
+        own.store.remove_image("i-a").unwrap();
+        own.store.release(&[]);
+        own.pull("a", "second");
+        go.send(()).unwrap();
+        flush.join().unwrap().unwrap();
+    });
+    assert!(own.on_disk().is_empty());
+    assert!(own.store.disk.layer("a").unwrap().is_none());
+    own.store.flush().unwrap();
+    assert_eq!(own.on_disk(), ["i-a"]);
 }
