@@ -64,7 +64,7 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Digest { .. }
         | LayerError::DiffId { .. }
         | LayerError::Inflate { .. } => Class::Corrupt,
-        LayerError::Bomb { .. } | LayerError::Implied { .. } => Class::Invalid,
+        LayerError::Bomb { .. } | LayerError::Implied { .. } | LayerError::Window => Class::Invalid,
         LayerError::Unpack { source } => unpack(source.kind),
         LayerError::GivenUp => Class::Unavailable,
         LayerError::Ingest { .. }

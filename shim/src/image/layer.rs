@@ -55,6 +55,12 @@ pub enum LayerError {
     /// The blob is what the manifest promises, but not packed as it says.
     #[error("corrupt {packing} stream: {detail}")]
     Inflate { packing: &'static str, detail: &'static str },
+    /// It is packed in a way that takes a lot of memory to unpack.
+    #[error(
+        "its zstd frames have a window of more than 32 MiB, which builders of images don't write: \
+         recompress the layer without --long, and with --ultra at level 20 at most"
+    )]
+    Window,
     /// Too large when unpacked.
     #[error("unpacks to more than the {limit} bytes allowed for its size: refused as a bomb")]
     Bomb { limit: u64 },
