@@ -307,7 +307,15 @@ impl Journal {
             key: "pending".to_owned(),
             source: Arc::new(source),
         };
-        let head: Head = serde_json::from_slice(&text).map_err(bad)?;
+        let head: Head = match serde_json::from_slice(&text) {
+            Ok(head) => head,
+            Err(error) => {
+                // Written whole and then renamed, so only a disk that lost its power leaves such a file: in a
+                // state folder that is no tmpfs, and of a boot that is over.
+                tracing::warn!(path = %path.display(), %error, "deleting an entry that says of no boot");
+                return Ok(None);
+            }
+        };
         if head.boot_id != self.boot_id {
             return Ok(None);
         }
