@@ -326,7 +326,8 @@ impl Images {
         removed
     }
 
-    /// Where layer folders stand; their names have 26 characters.
+    /// Where layer folders stand; their names have 26 characters, a few more where a layer had to be pulled again
+    /// beside one that is still in use.
     #[must_use]
     pub fn layers_dir(&self) -> &Path {
         self.inner.store.layers_dir()

@@ -9,7 +9,7 @@ mod room;
 mod worker;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use super::manifest::LayerBlob;
 use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
-use crate::unpack::{Refusal, Report, UnpackError, Verdict, mark_opaque};
+use crate::unpack::{Kind, Refusal, Report, UnpackError, Verdict, mark_opaque};
 use flow::{FedEnd, Flow, Tapped};
 pub(crate) use worker::Means;
 pub use worker::Unpacker;
@@ -55,6 +55,12 @@ pub enum LayerError {
     /// The blob is what the manifest promises, but not packed as it says.
     #[error("corrupt {packing} stream: {detail}")]
     Inflate { packing: &'static str, detail: &'static str },
+    /// It is packed in a way that takes a lot of memory to unpack.
+    #[error(
+        "its zstd frames have a window of more than 32 MiB, which builders of images don't write: \
+         recompress the layer without --long, and with --ultra at level 20 at most"
+    )]
+    Window,
     /// Too large when unpacked.
     #[error("unpacks to more than the {limit} bytes allowed for its size: refused as a bomb")]
     Bomb { limit: u64 },
@@ -87,9 +93,9 @@ pub enum LayerError {
     /// or by somebody.
     #[error("the confined {which} ended early: {detail}")]
     Killed { which: &'static str, detail: String },
-    /// The disk is for others too; the confined process should have stopped before.
-    #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
-    DiskFull { free: u64, floor: u64 },
+    /// The disk is for others too.
+    #[error("no room in {}: {detail}; remove files or unused images from that disk, or enlarge it", folder.display())]
+    Full { folder: PathBuf, detail: String },
     /// Neither disk nor processor let it go on.
     #[error("the confined unpacker took nothing for {seconds} s: the image disk may hang")]
     Stuck { seconds: u64 },
@@ -185,22 +191,26 @@ pub(crate) fn receive(
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
     let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
     let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, means)?;
-    let report = judge(flow, promise, limit)?;
+    let report = judge(flow, promise, limit, parent)?;
     mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
     Ok(Unpacked { ingest, report })
 }
 
 /// Wrong bytes break inflater and archive long before their digest is known: of several failures the
 /// one that explains the others counts.
-fn judge(flow: Flow, promise: &Promise, limit: u64) -> Result<Report, LayerError> {
+fn judge(flow: Flow, promise: &Promise, limit: u64, parent: &Path) -> Result<Report, LayerError> {
     let Flow { fed, inflated, tapped, verdict } = flow;
     if fed.end == FedEnd::GivenUp {
         return Err(LayerError::GivenUp);
     }
-    if let Ok(Verdict::Refused(source)) = &verdict
-        && source.kind == crate::unpack::Kind::Node
-    {
-        return Err(LayerError::Unpack { source: source.clone() });
+    match &verdict {
+        Ok(Verdict::Refused(source)) if source.kind == Kind::Full => {
+            return Err(LayerError::Full { folder: parent.to_owned(), detail: source.message.clone() });
+        }
+        Ok(Verdict::Refused(source)) if source.kind == Kind::Node => {
+            return Err(LayerError::Unpack { source: source.clone() });
+        }
+        _ => {}
     }
     if fed.end == FedEnd::DiskFull {
         // The unpacker ended for want of room, and could not even say so.

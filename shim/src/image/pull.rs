@@ -351,6 +351,7 @@ fn keep(
     recorder: &Recorder,
 ) -> Result<(), LayerError> {
     let mut stage = recorder.stage("unpack");
+    let begun = inner.store.begin();
     let unpacked = layer::receive(pieces, promise, inner.store.ingest_dir(), &inner.means)?;
     stage.detail(format!("{} bytes, {} entries", unpacked.report.bytes, unpacked.report.entries));
     let (implied, implied_weight) = implied(&unpacked.report.implied)?;
@@ -364,7 +365,7 @@ fn keep(
         empty: unpacked.report.entries == 0,
         opaque_root: unpacked.report.opaque_root,
     };
-    let added = inner.store.add_layer(&promise.diff_id.to_string(), record, unpacked.ingest);
+    let added = inner.store.add_layer(&promise.diff_id.to_string(), record, unpacked.ingest, &begun);
     added
         .and_then(|()| inner.store.relieve())
         .map_err(|source| LayerError::Store { source: Box::new(source) })

@@ -222,6 +222,7 @@ fn inflated_well(inflate: &mut Worker, packing: Packing, unheard: bool) -> Resul
             let detail = crate::unpack::ProgramError::of_exit_code(code).unwrap_or_default();
             Err(LayerError::Inflate { packing: packing.name(), detail })
         }
+        End::Code(4) => Err(LayerError::Window),
         end => Err(LayerError::Killed { which: "inflater", detail: end.detail() }),
     }
 }

@@ -173,3 +173,22 @@ async fn one_bad_layer_ends_the_others() {
     );
     check(&registry, Class::Corrupt, "corrupt gzip").await;
 }
+
+#[tokio::test]
+async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do() {
+    let registry = Registry::new();
+    let tar = Archive::new().file("x", &[7; 100_000]).tar();
+    for (window_log, fits) in [(25, true), (26, false)] {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.window_log(window_log).unwrap();
+        std::io::Write::write_all(&mut encoder, &tar).unwrap();
+        let blob = encoder.finish().unwrap();
+        let media = "application/vnd.oci.image.layer.v1.tar+zstd";
+        registry.image("a", "t", &[Layer { media, blob, diff_id: Digest::of(&tar) }], "V=1");
+        if fits {
+            Node::new().pull(&registry.name("a:t")).await.unwrap();
+        } else {
+            check(&registry, Class::Invalid, "recompress the layer without --long").await;
+        }
+    }
+}
