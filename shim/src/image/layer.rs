@@ -152,7 +152,7 @@ pub(crate) fn pipe() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
 /// # Errors
 /// The network's.
 pub(crate) async fn feed(
-    mut download: Download<'_>,
+    mut download: Download,
     wanted: u64,
     pieces: mpsc::Sender<Piece>,
     progress: &Layer,

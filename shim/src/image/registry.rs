@@ -8,7 +8,10 @@ mod download;
 pub(crate) mod fuzzing;
 mod hosts;
 mod http_client;
+mod known;
 mod patience;
+mod pieces;
+mod rooms;
 mod token;
 
 use std::path::PathBuf;
@@ -169,7 +172,7 @@ pub(crate) struct Sources {
 /// One repository as seen by one pull with its credentials: the places that may have it, in the order
 /// of asking.
 pub(crate) struct Repository {
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<Arc<Endpoint>>,
 }
 
 /// The repository at one place.
@@ -218,14 +221,14 @@ impl Repository {
                     .map_err(|source| RegistryError::DockerConfig { domain: name, source })?,
                 (given, _) => given.unwrap_or_default(),
             };
-            Ok(Endpoint {
+            Ok(Arc::new(Endpoint {
                 http: Arc::clone(http),
                 base: host.base.clone(),
                 path: reference.path().to_owned(),
                 namespace: (!host.own).then(|| domain.to_owned()),
                 host,
                 authorization: Authorization::new(credentials),
-            })
+            }))
         };
         Ok(Self { endpoints: hosts.into_iter().map(endpoint).collect::<Result<_, _>>()? })
     }
@@ -279,19 +282,11 @@ impl Repository {
     ///
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
-    pub(crate) async fn blob<'a>(
-        &'a self,
-        blob: &'a Blob,
-        place: usize,
-    ) -> Result<(Download<'a>, usize), RegistryError> {
+    pub(crate) async fn blob(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
         patiently(Since::Nothing, || self.blob_once(blob, place)).await
     }
 
-    async fn blob_once<'a>(
-        &'a self,
-        blob: &'a Blob,
-        place: usize,
-    ) -> Result<(Download<'a>, usize), RegistryError> {
+    async fn blob_once(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
         let mut failed = Failed::default();
         for (index, endpoint) in self.endpoints.iter().enumerate().skip(place) {
             if !endpoint.host.pull {
@@ -374,10 +369,10 @@ impl Endpoint {
     }
 
     /// `Size` when the server announces another length than the manifest.
-    async fn blob<'a>(&'a self, blob: &'a Blob) -> Result<Download<'a>, RegistryError> {
+    async fn blob(self: &Arc<Self>, blob: &Blob) -> Result<Download, RegistryError> {
         let response = self.open(blob).await?;
         let url = shown(&self.url("blobs", &blob.digest.to_string())?);
-        Ok(Download::new(self, blob, url, response))
+        Ok(Download::new(Arc::clone(self), blob.clone(), url, response))
     }
 
     async fn open(&self, blob: &Blob) -> Result<Response, RegistryError> {
