@@ -404,10 +404,12 @@ impl Endpoint {
         Ok(url)
     }
 
-    /// The TLS of this place; what identifies this node goes nowhere else.
+    /// The TLS of this place. What identifies this node goes nowhere else, and a server that is trusted blindly
+    /// does not make those trusted that it names.
     fn tls(&self, url: &Url) -> Tls {
-        let own = same_origin(url, &self.base);
-        Tls { client: self.host.tls.client.clone().filter(|_| own), ..self.host.tls.clone() }
+        let (own, tls) = (same_origin(url, &self.base), &self.host.tls);
+        let authorities = tls.authorities.clone();
+        Tls { authorities, client: tls.client.clone().filter(|_| own), skip_verify: tls.skip_verify && own }
     }
 
     /// GET with authorization and redirects, until there is a 200, or a 206 where a part was asked for.
@@ -514,6 +516,25 @@ mod tests {
             ("localhost.evil.com", "https://localhost.evil.com/v2/"),
         ] {
             assert_eq!(default_base(domain).unwrap().as_str(), base, "{domain}");
+        }
+    }
+
+    #[test]
+    fn skip_verify_holds_for_its_own_host_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("r.example_5000_");
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("hosts.toml"), "skip_verify = true\nca = \"ca.pem\"\n").unwrap();
+        std::fs::write(own.join("ca.pem"), "an authority").unwrap();
+        let sources = Sources { hosts_dir: Some(folder.path().to_owned()), docker_config: None };
+        let http = Arc::new(Http::new(Patience::default(), true));
+        let reference = Reference::parse("r.example:5000/a:t").unwrap();
+        let repository = Repository::new(&http, &sources, &reference, None).unwrap();
+        let tls = |url: &str| repository.endpoints[0].tls(&Url::parse(url).unwrap());
+        assert!(tls("https://r.example:5000/v2/a/blobs/x").skip_verify);
+        for other in ["https://blobs.example/x", "https://r.example/x", "https://r.example:5001/x"] {
+            assert!(!tls(other).skip_verify, "{other}");
+            assert_eq!(tls(other).authorities.len(), 1, "what vouches for somebody is kept");
         }
     }
 
