@@ -105,6 +105,15 @@ pub enum LayerError {
         #[source]
         source: Box<StoreError>,
     },
+    /// Nobody could unpack what had come, and so the rest was not asked for: whether the bytes were those that were
+    /// promised is not known.
+    #[error("stopped after {found} of {wanted} bytes")]
+    Doomed {
+        wanted: u64,
+        found: u64,
+        #[source]
+        source: Box<LayerError>,
+    },
     /// The download ended before the blob did; its own error says why.
     #[error("the download was given up")]
     GivenUp,
@@ -116,7 +125,14 @@ pub enum LayerError {
 impl LayerError {
     /// Whether the bytes are not those promised, or did not come: another place may do better.
     pub(crate) fn is_transfer(&self) -> bool {
-        matches!(self, Self::Download { .. } | Self::Size { .. } | Self::Digest { .. })
+        match self {
+            Self::Download { .. } | Self::Size { .. } | Self::Digest { .. } => true,
+            Self::Doomed { source, .. } => matches!(
+                **source,
+                Self::Inflate { .. } | Self::Unpack { .. } | Self::Bomb { .. } | Self::Killed { .. }
+            ),
+            _ => false,
+        }
     }
 }
 
@@ -158,7 +174,13 @@ pub(crate) async fn feed(
     progress: &Layer,
 ) -> Result<bool, RegistryError> {
     let mut found = 0;
-    while let Some(chunk) = download.chunk().await? {
+    loop {
+        let next = tokio::select! {
+            next = download.chunk() => next?,
+            // Either of them is dropped only when this returns.
+            () = pieces.closed() => return Ok(false),
+        };
+        let Some(chunk) = next else { break };
         found += chunk.len() as u64;
         if found > wanted {
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
@@ -184,7 +206,7 @@ pub(crate) fn receive(
 ) -> Result<Unpacked, LayerError> {
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
     let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
-    let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, means)?;
+    let flow = flow::run(pieces, &promise.layer, ingest.path(), limit, means)?;
     let report = judge(flow, promise, limit)?;
     mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
     Ok(Unpacked { ingest, report })
@@ -207,24 +229,38 @@ fn judge(flow: Flow, promise: &Promise, limit: u64) -> Result<Report, LayerError
         return Err(verdict.err().unwrap_or(LayerError::GivenUp));
     }
     let (wanted, size) = (promise.layer.blob.digest, promise.layer.blob.size);
+    if fed.end == FedEnd::Doomed {
+        let source = unpacked(inflated, tapped, verdict, limit).err().unwrap_or(LayerError::GivenUp).into();
+        return Err(LayerError::Doomed { wanted: size, found: fed.count, source });
+    }
     if fed.count != size {
         return Err(LayerError::Size { wanted: size, found: fed.count });
     }
     if fed.digest != wanted {
         return Err(LayerError::Digest { wanted, found: fed.digest });
     }
-    let Tapped { digest: found, bomb } = tapped?;
+    let (found, report) = unpacked(inflated, tapped, verdict, limit)?;
+    match found {
+        found if found == promise.diff_id => Ok(report),
+        found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
+    }
+}
+
+/// What the processes say: the archive's digest, and what was unpacked.
+fn unpacked(
+    inflated: Result<(), LayerError>,
+    tapped: Result<Tapped, LayerError>,
+    verdict: Result<Verdict, LayerError>,
+    limit: u64,
+) -> Result<(Digest, Report), LayerError> {
+    let Tapped { digest, bomb } = tapped?;
     if bomb {
         return Err(LayerError::Bomb { limit });
     }
     // One that had nobody to write to any more knows nothing of its own.
-    let report = match (inflated, verdict?) {
-        (Err(error), _) => return Err(error),
-        (Ok(()), Verdict::Refused(source)) => return Err(LayerError::Unpack { source }),
-        (Ok(()), Verdict::Unpacked(report)) => report,
-    };
-    match found {
-        found if found == promise.diff_id => Ok(report),
-        found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
+    match (inflated, verdict?) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Verdict::Refused(source)) => Err(LayerError::Unpack { source }),
+        (Ok(()), Verdict::Unpacked(report)) => Ok((digest, report)),
     }
 }
