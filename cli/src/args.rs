@@ -113,7 +113,7 @@ pub(crate) struct RuntimeFlags {
     /// Images that are told as pinned, so that a kubelet never collects them: names as in a pull.
     #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) pinned_images: Vec<String>,
-    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces.
+    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
     pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
@@ -284,7 +284,7 @@ pub(crate) struct DoctorFlags {
     /// Run the programs of that folder even for plugins that are built in.
     #[arg(long)]
     pub(crate) cni_external: bool,
-    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces.
+    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
     pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.

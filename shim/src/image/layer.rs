@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
@@ -26,8 +26,9 @@ use flow::{FedEnd, Flow, Tapped};
 pub(crate) use worker::Means;
 pub use worker::Unpacker;
 
-/// Chunks on their way between network and thread. hyper's are 8 KiB to 400 KiB.
-const CHUNKS: usize = 16;
+/// Chunks on their way between network and thread, hyper's of 8 KiB to 400 KiB, and the bytes in them.
+const CHUNKS: usize = 64;
+const RING: usize = 1 << 20;
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What a layer may unpack to: a generous base, and more for larger ones. Deflate itself ends at
 /// about 1000 to 1.
@@ -139,7 +140,8 @@ impl LayerError {
 /// What the thread hears from the download.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    Chunk(Bytes),
+    /// With its room in the ring.
+    Chunk(Bytes, OwnedSemaphorePermit),
     /// The answer is complete. A sender dropped without this has failed or was cancelled.
     End,
 }
@@ -173,7 +175,7 @@ pub(crate) async fn feed(
     pieces: mpsc::Sender<Piece>,
     progress: &Layer,
 ) -> Result<bool, RegistryError> {
-    let mut found = 0;
+    let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
     loop {
         let next = tokio::select! {
             next = download.chunk() => next?,
@@ -186,7 +188,10 @@ pub(crate) async fn feed(
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
         }
         progress.downloaded(found);
-        if pieces.send(Piece::Chunk(chunk)).await.is_err() {
+        let room = u32::try_from(chunk.len().min(RING)).unwrap_or(u32::MAX);
+        // Never closed. A thread that has hung up has given all room back.
+        let Ok(room) = Arc::clone(&ring).acquire_many_owned(room).await else { return Ok(false) };
+        if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
             return Ok(false);
         }
     }

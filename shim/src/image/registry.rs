@@ -172,6 +172,7 @@ pub(crate) struct Sources {
 /// One repository as seen by one pull with its credentials: the places that may have it, in the order
 /// of asking.
 pub(crate) struct Repository {
+    domain: String,
     endpoints: Vec<Arc<Endpoint>>,
 }
 
@@ -230,7 +231,13 @@ impl Repository {
                 authorization: Authorization::new(credentials),
             }))
         };
-        Ok(Self { endpoints: hosts.into_iter().map(endpoint).collect::<Result<_, _>>()? })
+        let endpoints = hosts.into_iter().map(endpoint).collect::<Result<_, _>>()?;
+        Ok(Self { domain: domain.to_owned(), endpoints })
+    }
+
+    /// The registry, as names of images have it.
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// Fetches a manifest or index by tag or digest and knows its digest afterwards.

@@ -115,7 +115,7 @@ pub(super) fn run(
 fn feed(pieces: &mut mpsc::Receiver<Piece>, size: u64, mut to: Option<File>, waiter: &mut Waiter<'_>) -> Fed {
     let (mut hasher, mut count, mut end) = (Hasher::new(), 0, FedEnd::GivenUp);
     while let Some(piece) = pieces.blocking_recv() {
-        let Piece::Chunk(chunk) = piece else {
+        let Piece::Chunk(chunk, _room) = piece else {
             end = FedEnd::Whole;
             break;
         };

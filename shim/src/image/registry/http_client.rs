@@ -39,6 +39,10 @@ pub(crate) struct Patience {
     /// Bytes for each second of waiting below which one connection is slow, and a large blob comes by
     /// several.
     pub(crate) slow: f64,
+    /// For so long a layer that another pull brings from another registry may come slowly.
+    pub(crate) overtake: Duration,
+    /// Bytes a second below which that is slow.
+    pub(crate) brisk: f64,
 }
 
 impl Default for Patience {
@@ -48,6 +52,8 @@ impl Default for Patience {
             stall: Duration::from_secs(30),
             window: Duration::from_secs(60),
             slow: 80e6,
+            overtake: Duration::from_secs(10),
+            brisk: 1_048_576.0,
         }
     }
 }
@@ -169,7 +175,7 @@ impl Http {
         &self.known
     }
 
-    pub(super) fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> Patience {
         self.patience
     }
 
