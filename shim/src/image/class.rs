@@ -66,6 +66,7 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Inflate { .. } => Class::Corrupt,
         LayerError::Bomb { .. } | LayerError::Implied { .. } | LayerError::Window => Class::Invalid,
         LayerError::Unpack { source } => unpack(source.kind),
+        LayerError::Doomed { source, .. } => layer(source),
         LayerError::GivenUp => Class::Unavailable,
         LayerError::Ingest { .. }
         | LayerError::Store { .. }

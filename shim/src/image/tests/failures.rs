@@ -192,3 +192,21 @@ async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do(
         }
     }
 }
+
+/// The rest of the layer never comes: the verdict does not wait for it.
+#[tokio::test]
+async fn a_layer_that_nobody_can_unpack_is_not_waited_for() {
+    let refused = Archive::new().file("../x", b"").file("large", &vec![7; 9 << 20]);
+    let junk = Layer { blob: vec![b'j'; 9 << 20], ..Layer::gzip(&hello()) };
+    for (layer, class, words) in
+        [(junk, Class::Corrupt, "corrupt gzip"), (Layer::plain(&refused), Class::Invalid, "climbs")]
+    {
+        let registry = Registry::new();
+        registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+        let (_open, gate) = Gate::new();
+        let held = Answer::new(200).body(layer.blob.clone()).cut(3 << 20, Some(&gate));
+        answer(&registry, Digest::of(&layer.blob).to_string(), held);
+        let checked = check(&registry, class, words);
+        assert!(tokio::time::timeout(Duration::from_secs(60), checked).await.is_ok());
+    }
+}
