@@ -141,9 +141,12 @@ impl Way {
         let (way, promise) = (self.clone(), promise.clone());
         Box::pin(async move {
             let done = way.fetch(&promise, role).await.map(Arc::new);
-            if role == Role::Rival && done.is_ok() {
+            match (role, &done) {
+                (Role::First, _) => {}
                 // Whoever still waits for the slow one leaves it, and so ends it.
-                way.inner.overtaken.notify_waiters();
+                (Role::Rival, Ok(_)) => way.inner.overtaken.notify_waiters(),
+                // What is shown is the slow one's again.
+                (Role::Rival, Err(_)) => way.inner.under_way.layer(&promise).begin(),
             }
             done
         })

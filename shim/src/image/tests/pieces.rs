@@ -184,6 +184,40 @@ async fn pieces_come_while_nobody_takes_them() {
     assert!(spans(&registry).len() > 7, "room is given back");
 }
 
+#[tokio::test]
+async fn room_is_free_as_bytes_are_handed_on_not_piece_by_piece() {
+    let registry = Registry::new();
+    // What the first answer brings, all the room, and half a piece.
+    let content = noise(4, 8 * PIECE + PIECE / 2);
+    let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
+    let http = Arc::new(Http::new(Patience::default(), true));
+    http.tell_that_pieces_are_served(&format!("http://{}/", registry.address));
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+    let (open, gate) = Gate::new();
+    let bytes = content.clone();
+    registry.script(move |request| {
+        let span = span_of(request).filter(|span| span.0 == PIECE)?;
+        Some(part(span, bytes.len(), &bytes[span.0..span.1]).cut(PIECE - 1, Some(&gate)))
+    });
+    let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+    until("all room is taken", || spans(&registry).len() == 7).await;
+    let mut found = Vec::new();
+    while found.len() < 2 * PIECE - 1 {
+        let chunk = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap();
+        found.extend_from_slice(&chunk.unwrap().unwrap());
+    }
+    until("the last half piece is asked for", || spans(&registry).len() == 8).await;
+    open.send(()).unwrap();
+    let all = async {
+        while let Some(chunk) = download.chunk().await.unwrap() {
+            found.extend_from_slice(&chunk);
+        }
+    };
+    tokio::time::timeout(LONGEST, all).await.unwrap();
+    assert!(found == content);
+}
+
 /// All room is held by pieces that wait for the first of their layer.
 #[tokio::test]
 async fn two_layers_whose_first_pieces_hang_both_end() {
