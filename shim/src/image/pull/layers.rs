@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 
 use super::LayerResult;
 use crate::image::desks::Team;
-use crate::image::digest::Digest;
 use crate::image::flight::Seat;
 use crate::image::hold::Hold;
 use crate::image::layer::{self, LayerError, Piece, Promise};
@@ -315,6 +314,7 @@ fn implied(paths: &[Vec<u8>]) -> Result<(Vec<String>, u64), LayerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::digest::Digest;
 
     /// 60 MB of them, from a layer of a few KB on the wire, went to memory and to /run for each layer of an
     /// image.
