@@ -218,6 +218,42 @@ async fn room_is_free_as_bytes_are_handed_on_not_piece_by_piece() {
     assert!(found == content);
 }
 
+/// A round trip less for each piece, and none of them counts for the registry's limits.
+#[tokio::test]
+async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
+    let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let content = noise(5, 5 * PIECE);
+    let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
+    let http = Arc::new(Http::new(Patience::default(), true));
+    http.tell_that_pieces_are_served(&format!("http://{}/", store.address));
+    let (to, path) = (store.address, format!("/v2/a/blobs/{}", blob.digest));
+    store.blob("a", &content);
+    let signed = AtomicUsize::new(0);
+    registry.script(move |_| {
+        let number = signed.fetch_add(1, Ordering::Relaxed);
+        Some(Answer::new(307).header("location", format!("http://{to}{path}?signature={number}")))
+    });
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+    // The first time all is good; then the first address is good for the first answer alone.
+    for expires in [false, true] {
+        store.script(move |request| {
+            let old = expires && span_of(request).is_some() && request.path.ends_with("signature=1");
+            old.then(|| Answer::new(403))
+        });
+        let before = registry.log().len();
+        let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+        let mut found = Vec::new();
+        while let Some(chunk) = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap().unwrap() {
+            found.extend_from_slice(&chunk);
+        }
+        assert!(found == content);
+        let asked = registry.log().len() - before;
+        assert!(if expires { (2..=5).contains(&asked) } else { asked == 1 }, "{expires}: {asked}");
+    }
+    assert!(store.log().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
 /// All room is held by pieces that wait for the first of their layer.
 #[tokio::test]
 async fn two_layers_whose_first_pieces_hang_both_end() {
