@@ -3,7 +3,8 @@
 //!
 //! A layer in work takes processor time (two processes, two hashes) and about 1 MiB of the runtime's memory, so the
 //! bound is the node's, not an image's. A small layer mostly waits for the network: more of them may be at work. A
-//! pull that has no desk always gets one: a registry that stalls holds up its own pulls only.
+//! pull that has no desk always gets one, and a few more while there is memory: a registry that stalls holds up its
+//! own pulls only.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,8 @@ use tokio::sync::Notify;
 const SMALL: u64 = 1 << 20;
 /// Of memory rather than of processors: 1 MiB each.
 const MOST: usize = 16;
+/// What a pull may have although others hold all that the processors are good for.
+const FEW: usize = 3;
 
 /// All desks of the node.
 #[derive(Debug)]
@@ -59,7 +62,9 @@ impl Limits {
 
     /// `own`: what this pull has already.
     fn allow(self, taken: Taken, own: usize, large: bool) -> bool {
-        own == 0 || (taken.all < self.all && (!large || taken.large < self.large))
+        own == 0
+            || (own < FEW && taken.all < MOST)
+            || (taken.all < self.all && (!large || taken.large < self.large))
     }
 }
 
@@ -161,12 +166,13 @@ mod tests {
         let desks = desks(2);
         let (stalled, other) = (desks.team(), desks.team());
         let held = fill(&stalled, LARGE);
-        assert_eq!((held.len(), fill(&desks.team(), LARGE).len()), (4, 1));
-        let first = other.try_desk(LARGE).unwrap();
-        assert!(other.try_desk(LARGE).is_none());
-        drop(held);
-        assert!(other.try_desk(LARGE).is_some());
-        drop(first);
+        let few = fill(&other, LARGE);
+        assert_eq!((held.len(), few.len()), (4, 3));
+        let more: Vec<Team> = (0..10).map(|_| desks.team()).collect();
+        let more: Vec<Vec<Desk>> = more.iter().map(|team| fill(team, SMALL)).collect();
+        let counts: Vec<usize> = more.iter().map(Vec::len).collect();
+        assert_eq!(counts, [3, 3, 3, 1, 1, 1, 1, 1, 1, 1], "one each there always is");
+        drop((held, few, more));
         let taken = *desks.taken.lock().unwrap();
         assert_eq!((taken.all, taken.large), (0, 0));
     }

@@ -393,9 +393,18 @@ impl Endpoint {
         }
     }
 
-    /// Opens a part of a blob; None when the answer is another one than was asked for.
-    async fn span(&self, blob: &Blob, span: Span) -> Result<Option<Response>, RegistryError> {
-        let url = self.url("blobs", &blob.digest.to_string())?;
+    /// Opens a part of a blob, at `address` where it led to before; None when the answer is another one than was
+    /// asked for.
+    async fn span(
+        &self,
+        blob: &Blob,
+        span: Span,
+        address: Option<Url>,
+    ) -> Result<Option<Response>, RegistryError> {
+        let url = match address {
+            Some(address) => address,
+            None => self.url("blobs", &blob.digest.to_string())?,
+        };
         let response = self.get(url, None, Some(span)).await?;
         Ok(is_span(&response, span, blob.size).then_some(response))
     }

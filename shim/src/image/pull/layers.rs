@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 
 use super::LayerResult;
 use crate::image::desks::Team;
-use crate::image::digest::Digest;
 use crate::image::flight::Seat;
 use crate::image::hold::Hold;
 use crate::image::layer::{self, LayerError, Piece, Promise};
@@ -141,9 +140,12 @@ impl Way {
         let (way, promise) = (self.clone(), promise.clone());
         Box::pin(async move {
             let done = way.fetch(&promise, role).await.map(Arc::new);
-            if role == Role::Rival && done.is_ok() {
+            match (role, &done) {
+                (Role::First, _) => {}
                 // Whoever still waits for the slow one leaves it, and so ends it.
-                way.inner.overtaken.notify_waiters();
+                (Role::Rival, Ok(_)) => way.inner.overtaken.notify_waiters(),
+                // What is shown is the slow one's again.
+                (Role::Rival, Err(_)) => way.inner.under_way.layer(&promise).begin(),
             }
             done
         })
@@ -313,6 +315,7 @@ fn implied(paths: &[Vec<u8>]) -> Result<(Vec<String>, u64), LayerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::digest::Digest;
 
     /// 60 MB of them, from a layer of a few KB on the wire, went to memory and to /run for each layer of an
     /// image.

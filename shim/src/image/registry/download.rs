@@ -10,13 +10,13 @@
 //!   └────refused──┘
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_RANGE;
-use reqwest::Response;
+use reqwest::{Response, Url};
 use tokio::time::Instant;
 
 use super::http_client::{Pace, Patience};
@@ -24,7 +24,7 @@ use super::known::{Fact, Origin};
 use super::patience::{Since, patiently};
 use super::pieces::Pieces;
 use super::rooms::PIECE;
-use super::{Endpoint, RegistryError};
+use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
 /// After so many bytes it is seen what the download waits for.
@@ -61,6 +61,9 @@ pub(super) struct Source {
     url: String,
     /// Of the host that serves it, which need not be the registry.
     origin: Origin,
+    /// Where the registry's redirects led, if it was another host: parts are asked for there. Such addresses are good
+    /// for minutes, and hold signatures.
+    address: Mutex<Option<Url>>,
 }
 
 /// What one part of a blob is.
@@ -76,7 +79,9 @@ impl Download {
         let origin = Origin::of(response.url());
         let in_pieces = endpoint.http.in_pieces();
         let fact = endpoint.http.known().of(&origin).filter(|_| in_pieces);
-        let source = Arc::new(Source { endpoint, blob, url, origin });
+        let source = Source { endpoint, blob, url, origin, address: Mutex::default() };
+        source.note_address(&response);
+        let source = Arc::new(source);
         let mut own = Self {
             answer: Some(source.answer(response)),
             source,
@@ -256,8 +261,28 @@ impl Source {
     /// # Errors
     /// `Range` when the answer is another one than was asked for.
     pub(super) async fn span(&self, span: Span) -> Result<Response, RegistryError> {
-        let found = self.endpoint.span(&self.blob, span).await?;
-        found.ok_or_else(|| RegistryError::Range { url: self.url.clone() })
+        if let Some(address) = self.address()
+            && let Ok(Some(response)) = self.endpoint.span(&self.blob, span, Some(address)).await
+        {
+            return Ok(response);
+        }
+        // It is the registry's to say no, or to say where else.
+        let found = self.endpoint.span(&self.blob, span, None).await?;
+        found.inspect(|response| self.note_address(response)).ok_or_else(|| self.no_range())
+    }
+
+    fn no_range(&self) -> RegistryError {
+        RegistryError::Range { url: self.url.clone() }
+    }
+
+    fn address(&self) -> Option<Url> {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_address(&self, response: &Response) {
+        let elsewhere = !same_origin(response.url(), &self.endpoint.base);
+        let address = elsewhere.then(|| response.url().clone());
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
     /// The same with patience: bytes have come from there.

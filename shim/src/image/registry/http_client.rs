@@ -179,6 +179,12 @@ impl Http {
         self.patience
     }
 
+    /// As if that had been found out.
+    #[cfg(test)]
+    pub(crate) fn tell_that_pieces_are_served(&self, url: &str) {
+        self.known.tell(&super::known::Origin::of(&Url::parse(url).unwrap()), super::known::Fact::Pieces);
+    }
+
     /// Whether pieces are to be had from the host of this URL, where that is known.
     #[cfg(test)]
     pub(crate) fn serves_pieces(&self, url: &str) -> Option<bool> {

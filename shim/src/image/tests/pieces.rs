@@ -184,6 +184,77 @@ async fn pieces_come_while_nobody_takes_them() {
     assert!(spans(&registry).len() > 7, "room is given back");
 }
 
+#[tokio::test]
+async fn room_is_free_as_bytes_are_handed_on_not_piece_by_piece() {
+    let registry = Registry::new();
+    // What the first answer brings, all the room, and half a piece.
+    let content = noise(4, 8 * PIECE + PIECE / 2);
+    let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
+    let http = Arc::new(Http::new(Patience::default(), true));
+    http.tell_that_pieces_are_served(&format!("http://{}/", registry.address));
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+    let (open, gate) = Gate::new();
+    let bytes = content.clone();
+    registry.script(move |request| {
+        let span = span_of(request).filter(|span| span.0 == PIECE)?;
+        Some(part(span, bytes.len(), &bytes[span.0..span.1]).cut(PIECE - 1, Some(&gate)))
+    });
+    let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+    until("all room is taken", || spans(&registry).len() == 7).await;
+    let mut found = Vec::new();
+    while found.len() < 2 * PIECE - 1 {
+        let chunk = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap();
+        found.extend_from_slice(&chunk.unwrap().unwrap());
+    }
+    let last = (8 * PIECE, content.len());
+    until("the last half piece is asked for", || spans(&registry).contains(&last)).await;
+    open.send(()).unwrap();
+    let all = async {
+        while let Some(chunk) = download.chunk().await.unwrap() {
+            found.extend_from_slice(&chunk);
+        }
+    };
+    tokio::time::timeout(LONGEST, all).await.unwrap();
+    assert!(found == content);
+}
+
+/// A round trip less for each piece, and none of them counts for the registry's limits.
+#[tokio::test]
+async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
+    let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let content = noise(5, 5 * PIECE);
+    let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
+    let http = Arc::new(Http::new(Patience::default(), true));
+    http.tell_that_pieces_are_served(&format!("http://{}/", store.address));
+    let (to, path) = (store.address, format!("/v2/a/blobs/{}", blob.digest));
+    store.blob("a", &content);
+    let signed = AtomicUsize::new(0);
+    registry.script(move |_| {
+        let number = signed.fetch_add(1, Ordering::Relaxed);
+        Some(Answer::new(307).header("location", format!("http://{to}{path}?signature={number}")))
+    });
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+    // The first time all is good; then the first address is good for the first answer alone.
+    for expires in [false, true] {
+        store.script(move |request| {
+            let old = expires && span_of(request).is_some() && request.path.ends_with("signature=1");
+            old.then(|| Answer::new(403))
+        });
+        let before = registry.log().len();
+        let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+        let mut found = Vec::new();
+        while let Some(chunk) = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap().unwrap() {
+            found.extend_from_slice(&chunk);
+        }
+        assert!(found == content);
+        let asked = registry.log().len() - before;
+        assert!(if expires { (2..=5).contains(&asked) } else { asked == 1 }, "{expires}: {asked}");
+    }
+    assert!(store.log().iter().all(|request| !request.headers.contains_key("authorization")));
+}
+
 /// All room is held by pieces that wait for the first of their layer.
 #[tokio::test]
 async fn two_layers_whose_first_pieces_hang_both_end() {
