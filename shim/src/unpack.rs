@@ -119,9 +119,21 @@ pub fn unpack<R: BufRead>(
     mut tree: Tree,
     max_entries: u64,
 ) -> Result<Report, UnpackError> {
+    tree.check_space()?;
+    let filled = fill(tar, &mut tree, max_entries);
+    // What ran out between two looks is told as by a look.
+    let told = |error: UnpackError| match error.kind() {
+        Kind::Full => tree.check_space().err().unwrap_or(error),
+        _ => error,
+    };
+    let mut report = filled.map_err(told)?;
+    (report.implied, report.opaque) = tree.finish()?;
+    Ok(report)
+}
+
+fn fill<R: BufRead>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
     let mut report = Report::default();
     let mut looks = Looks::default();
-    tree.check_space()?;
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;
         if report.entries > max_entries {
@@ -159,6 +171,5 @@ pub fn unpack<R: BufRead>(
             Action::Node { path, node } => tree.node(&path, node, &entry.meta)?,
         }
     }
-    (report.implied, report.opaque) = tree.finish()?;
     Ok(report)
 }

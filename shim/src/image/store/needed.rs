@@ -66,7 +66,7 @@ impl Store {
         if journal.losses() != begun.losses {
             return Err(StoreError::LostMeanwhile { key: key.to_owned() });
         }
-        record.folder = self.read(|state| state.free_folder(record.folder));
+        record.folder = self.read(|state| state.free_folder(&record.folder));
         // Folder first: a folder without a record is deleted at the next start, a record without a
         // folder would be a lie.
         let folder = record.folder.clone();
@@ -192,8 +192,8 @@ impl State {
     }
 
     /// `folder`, or a name like it when a layer in doubt still has that.
-    fn free_folder(&self, folder: String) -> String {
-        let mut free = folder.clone();
+    fn free_folder(&self, folder: &str) -> String {
+        let mut free = folder.to_owned();
         let mut number = 1;
         while self.doubtful.contains_key(&free) {
             free = format!("{folder}.{number}");
