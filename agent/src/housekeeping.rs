@@ -28,11 +28,20 @@ pub trait Keeper: Send + Sync + fmt::Debug {
     /// All images of the node.
     fn images(&self) -> Answer<'_, Vec<StoredImage>>;
     /// IDs of the images that containers stand on, dead ones, too, or have mounted.
-    fn images_in_use(&self) -> Answer<'_, Vec<String>>;
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>>;
     /// By ID.
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
     /// A folder on the file system that holds the images.
     fn image_folder(&self) -> Answer<'_, String>;
+}
+
+/// That a container needs an image, as its own or for a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageUse {
+    /// The image's ID.
+    pub image: String,
+    /// For people: namespace, pod and container.
+    pub container: String,
 }
 
 /// An image on the node.

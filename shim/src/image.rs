@@ -10,6 +10,7 @@
 
 mod auth;
 mod class;
+mod desks;
 mod digest;
 mod fixup;
 mod flight;
@@ -49,8 +50,11 @@ pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
 pub use switches::{Optimisation, Switches, UnknownOptimisation};
 
+use tokio::sync::Notify;
+
 use crate::timeline::{Recorder, Span};
 use crate::unpack::UnpackError;
+use desks::Desks;
 use flight::Flights;
 use layer::Means;
 pub use layer::Unpacker;
@@ -194,6 +198,11 @@ struct Inner {
     /// By canonical name and credentials: nobody gets what only another may see.
     images: Flights<(String, Option<Auth>), PullResult>,
     layers: Flights<Digest, LayerResult>,
+    /// Beside those of `layers` that are slow, by layer and registry.
+    rivals: Flights<(Digest, String), LayerResult>,
+    /// A rival has brought its layer.
+    overtaken: Notify,
+    desks: Arc<Desks>,
     pins: Pins,
     under_way: progress::Board,
     usages: usage::Cache,
@@ -235,6 +244,9 @@ impl Images {
             platform: Platform::host(),
             images: Flights::new(),
             layers: Flights::new(),
+            rivals: Flights::new(),
+            overtaken: Notify::new(),
+            desks: Desks::of_this_node(),
             pins: Pins::with(pinned),
             under_way: progress::Board::default(),
             usages: usage::Cache::default(),
@@ -326,7 +338,8 @@ impl Images {
         removed
     }
 
-    /// Where layer folders stand; their names have 26 characters.
+    /// Where layer folders stand; their names have 26 characters, a few more where a layer had to be pulled again
+    /// beside one that is still in use.
     #[must_use]
     pub fn layers_dir(&self) -> &Path {
         self.inner.store.layers_dir()

@@ -349,7 +349,8 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         }
     };
     let layout = Layout::detect()?;
-    let pinned = image::pins::on_disk(&config.root.join("containers"));
+    let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
+    let pinned = image::pins::on_disk(&config.root.join("containers"), &boot_id);
     let stored = image::Config {
         root: config.root.clone(),
         state: config.state.clone(),
@@ -363,7 +364,6 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     if let Err(why) = &user_namespaces {
         tracing::info!("no user namespaces for pods: {why}");
     }
-    let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let seen = std::fs::read_to_string(config.state.join(BOOT_MARKER)).unwrap_or_default();
     let first_start_of_boot = seen != boot_id;
     let walker = Walker::start().map_err(Error::Walker)?;

@@ -10,6 +10,7 @@ mod inflate;
 mod plan;
 mod program;
 mod report;
+mod space;
 mod tarball;
 mod tree;
 
@@ -24,14 +25,11 @@ pub use inflate::{Packing, inflate};
 use plan::Action;
 pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
+use space::Looks;
+pub use space::{Short, Space};
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};
-pub use tree::{FLOOR, Paths, Tree, mark_opaque, own_xattrs};
-
-/// Bytes written between two looks at the free space.
-const LOOK: u64 = 32 << 20;
-/// Entries between two looks: small files and directories fill a disk too.
-const LOOK_ENTRIES: u64 = 4096;
+pub use tree::{Paths, Tree, mark_opaque, own_xattrs};
 
 /// Why a layer can't be unpacked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -81,8 +79,8 @@ pub enum UnpackError {
     #[error("the image's layers need more than {limit} look-ups of directories that no layer describes")]
     Looks { limit: u64 },
     /// The disk is for others too.
-    #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
-    DiskFull { free: u64, floor: u64 },
+    #[error("on the image disk {short}")]
+    DiskFull { short: Short },
 }
 
 impl UnpackError {
@@ -91,7 +89,10 @@ impl UnpackError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Tar { .. } => Kind::Corrupt,
-            Self::Io { .. } | Self::DiskFull { .. } => Kind::Node,
+            Self::DiskFull { .. } => Kind::Full,
+            // Met between two looks.
+            Self::Io { source, .. } if is_full(source) => Kind::Full,
+            Self::Io { .. } => Kind::Node,
             Self::Climbs { .. }
             | Self::Name { .. }
             | Self::WhiteoutDevice { .. }
@@ -105,6 +106,10 @@ impl UnpackError {
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Unpacks `tar` into `tree`, which must be empty.
 ///
 /// # Errors
@@ -114,15 +119,27 @@ pub fn unpack<R: BufRead>(
     mut tree: Tree,
     max_entries: u64,
 ) -> Result<Report, UnpackError> {
-    let mut report = Report::default();
-    let mut looked = 0;
     tree.check_space()?;
+    let filled = fill(tar, &mut tree, max_entries);
+    // What ran out between two looks is told as by a look.
+    let told = |error: UnpackError| match error.kind() {
+        Kind::Full => tree.check_space().err().unwrap_or(error),
+        _ => error,
+    };
+    let mut report = filled.map_err(told)?;
+    (report.implied, report.opaque) = tree.finish()?;
+    Ok(report)
+}
+
+fn fill<R: BufRead>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
+    let mut report = Report::default();
+    let mut looks = Looks::default();
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;
         if report.entries > max_entries {
             return Err(UnpackError::Entries { limit: max_entries });
         }
-        if report.entries.is_multiple_of(LOOK_ENTRIES) {
+        if looks.is_due(1, 0) {
             tree.check_space()?;
         }
         match plan::plan(&entry)? {
@@ -143,9 +160,8 @@ pub fn unpack<R: BufRead>(
                         break;
                     }
                     report.bytes += count as u64;
-                    if report.bytes - looked >= LOOK {
+                    if looks.is_due(0, count as u64) {
                         tree.check_space()?;
-                        looked = report.bytes;
                     }
                 }
                 file.finish(&entry.meta)?;
@@ -155,6 +171,5 @@ pub fn unpack<R: BufRead>(
             Action::Node { path, node } => tree.node(&path, node, &entry.meta)?,
         }
     }
-    (report.implied, report.opaque) = tree.finish()?;
     Ok(report)
 }

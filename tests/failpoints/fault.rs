@@ -91,6 +91,7 @@ impl Bed {
         let runc = place::bin_dir()?.join("runc");
         node.restart_with(&[format!("--handlers={HANDLER}:type=oci,path={}", runc.display())])?;
         node.pull(&image).context("PullImage")?;
+        node.await_durable()?;
         offer(&node)?;
         let before = node.snapshot()?;
         Ok(Bed { node, image, before, places, _criu: criu, boots: 0, _registry: registry })

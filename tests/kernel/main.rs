@@ -14,6 +14,7 @@ mod escapes;
 mod events;
 mod exec;
 mod exec_stream;
+mod full_disk;
 mod handler;
 mod handler_faults;
 mod harness;

@@ -73,6 +73,7 @@ impl Nodes {
         let start = || -> Result<Node> {
             let node = Node::start_on(Roots::new()?)?;
             node.pull(image).context("PullImage")?;
+            node.await_durable()?;
             Ok(node)
         };
         let (steady, shaken) = (start()?, start()?);

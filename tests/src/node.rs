@@ -378,6 +378,20 @@ impl Node {
         self.cri.pull_image(request).map(|answer| answer.image_ref)
     }
 
+    /// Waits until all images are on disk: a runtime that is killed while it asks the disk has to pull again.
+    ///
+    /// # Errors
+    /// When that takes a minute.
+    pub fn await_durable(&self) -> Result<()> {
+        let journal = self.state().join("images");
+        poll("the images to be durable", Duration::from_secs(60), || {
+            match std::fs::read_dir(&journal).map(Iterator::count) {
+                Ok(0) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
     /// Writes a registry's `hosts.toml`, and files beside it that it names.
     ///
     /// # Errors
@@ -439,6 +453,14 @@ impl Node {
 
     fn log_path(&self) -> PathBuf {
         self.roots.path("runtime.log")
+    }
+
+    /// What the runtime has logged.
+    ///
+    /// # Errors
+    /// When it was never started.
+    pub fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.log_path())?)
     }
 
     fn log_tail(&self) -> String {

@@ -63,6 +63,7 @@ pub fn ready_on(node: Node) -> Result<Ready> {
     let registry = Registry::start()?;
     let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
     node.pull(&image).context("PullImage")?;
+    node.await_durable()?;
     let before = node.snapshot()?;
     Ok(Ready { node, registry, image, before })
 }

@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use super::{Answer, Keeper, StoredImage};
+use super::{Answer, ImageUse, Keeper, StoredImage};
 
 /// Lists as given; nothing can be removed.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Keeper for FakeKeeper {
         Box::pin(ready(Ok(self.images.clone())))
     }
 
-    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
         Box::pin(ready(Ok(Vec::new())))
     }
 

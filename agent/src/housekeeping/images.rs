@@ -158,6 +158,16 @@ impl Collector {
     async fn free(&mut self, plan: Plan, disk: Disk, outcome: &mut Outcome) -> Result<(), String> {
         let Plan { by_space, goal, kept } = plan;
         let (mut freed, mut errors) = (0_u64, Vec::new());
+        if goal > 0 {
+            // Upstream's words: runbooks look for them.
+            tracing::info!(
+                usage = disk.used_percent(),
+                high_threshold = self.settings.high_percent,
+                amount_to_free = goal,
+                low_threshold = self.settings.low_percent,
+                "Disk usage on image filesystem is over the high threshold, trying to free bytes down to the low threshold"
+            );
+        }
         for image in by_space {
             if freed >= goal {
                 break;
@@ -166,9 +176,9 @@ impl Collector {
                 freed = freed.saturating_add(image.size);
             }
         }
-        for Kept { image, why } in &kept {
+        for Kept { image, why, by } in &kept {
             if goal > 0 {
-                tracing::info!(image, why, "an image is kept");
+                tracing::info!(image, why, container = by.as_deref(), "an image is kept");
             }
         }
         if !errors.is_empty() {

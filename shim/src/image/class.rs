@@ -64,14 +64,15 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Digest { .. }
         | LayerError::DiffId { .. }
         | LayerError::Inflate { .. } => Class::Corrupt,
-        LayerError::Bomb { .. } | LayerError::Implied { .. } => Class::Invalid,
+        LayerError::Bomb { .. } | LayerError::Implied { .. } | LayerError::Window => Class::Invalid,
         LayerError::Unpack { source } => unpack(source.kind),
+        LayerError::Doomed { source, .. } => layer(source),
         LayerError::GivenUp => Class::Unavailable,
         LayerError::Ingest { .. }
         | LayerError::Store { .. }
         | LayerError::Worker { .. }
         | LayerError::Killed { .. }
-        | LayerError::DiskFull { .. }
+        | LayerError::Full { .. }
         | LayerError::Stuck { .. }
         | LayerError::Opaque { .. }
         | LayerError::Thread => Class::Io,
@@ -82,6 +83,6 @@ fn unpack(kind: Kind) -> Class {
     match kind {
         Kind::Corrupt => Class::Corrupt,
         Kind::Invalid => Class::Invalid,
-        Kind::Node => Class::Io,
+        Kind::Node | Kind::Full => Class::Io,
     }
 }

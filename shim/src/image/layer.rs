@@ -9,11 +9,11 @@ mod room;
 mod worker;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
@@ -21,13 +21,14 @@ use super::manifest::LayerBlob;
 use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
-use crate::unpack::{Refusal, Report, UnpackError, Verdict, mark_opaque};
+use crate::unpack::{Kind, Refusal, Report, UnpackError, Verdict, mark_opaque};
 use flow::{FedEnd, Flow, Tapped};
 pub(crate) use worker::Means;
 pub use worker::Unpacker;
 
-/// Chunks on their way between network and thread. hyper's are 8 KiB to 400 KiB.
-const CHUNKS: usize = 16;
+/// Chunks on their way between network and thread, hyper's of 8 KiB to 400 KiB, and the bytes in them.
+const CHUNKS: usize = 64;
+const RING: usize = 1 << 20;
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What a layer may unpack to: a generous base, and more for larger ones. Deflate itself ends at
 /// about 1000 to 1.
@@ -55,6 +56,12 @@ pub enum LayerError {
     /// The blob is what the manifest promises, but not packed as it says.
     #[error("corrupt {packing} stream: {detail}")]
     Inflate { packing: &'static str, detail: &'static str },
+    /// It is packed in a way that takes a lot of memory to unpack.
+    #[error(
+        "its zstd frames have a window of more than 32 MiB, which builders of images don't write: \
+         recompress the layer without --long, and with --ultra at level 20 at most"
+    )]
+    Window,
     /// Too large when unpacked.
     #[error("unpacks to more than the {limit} bytes allowed for its size: refused as a bomb")]
     Bomb { limit: u64 },
@@ -87,9 +94,9 @@ pub enum LayerError {
     /// or by somebody.
     #[error("the confined {which} ended early: {detail}")]
     Killed { which: &'static str, detail: String },
-    /// The disk is for others too; the confined process should have stopped before.
-    #[error("only {free} bytes are free on the image disk: unpacking stops at {floor}")]
-    DiskFull { free: u64, floor: u64 },
+    /// The disk is for others too.
+    #[error("no room in {}: {detail}; remove files or unused images from that disk, or enlarge it", folder.display())]
+    Full { folder: PathBuf, detail: String },
     /// Neither disk nor processor let it go on.
     #[error("the confined unpacker took nothing for {seconds} s: the image disk may hang")]
     Stuck { seconds: u64 },
@@ -105,6 +112,15 @@ pub enum LayerError {
         #[source]
         source: Box<StoreError>,
     },
+    /// Nobody could unpack what had come, and so the rest was not asked for: whether the bytes were those that were
+    /// promised is not known.
+    #[error("stopped after {found} of {wanted} bytes")]
+    Doomed {
+        wanted: u64,
+        found: u64,
+        #[source]
+        source: Box<LayerError>,
+    },
     /// The download ended before the blob did; its own error says why.
     #[error("the download was given up")]
     GivenUp,
@@ -116,14 +132,22 @@ pub enum LayerError {
 impl LayerError {
     /// Whether the bytes are not those promised, or did not come: another place may do better.
     pub(crate) fn is_transfer(&self) -> bool {
-        matches!(self, Self::Download { .. } | Self::Size { .. } | Self::Digest { .. })
+        match self {
+            Self::Download { .. } | Self::Size { .. } | Self::Digest { .. } => true,
+            Self::Doomed { source, .. } => matches!(
+                **source,
+                Self::Inflate { .. } | Self::Unpack { .. } | Self::Bomb { .. } | Self::Killed { .. }
+            ),
+            _ => false,
+        }
     }
 }
 
 /// What the thread hears from the download.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    Chunk(Bytes),
+    /// With its room in the ring.
+    Chunk(Bytes, OwnedSemaphorePermit),
     /// The answer is complete. A sender dropped without this has failed or was cancelled.
     End,
 }
@@ -152,19 +176,28 @@ pub(crate) fn pipe() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
 /// # Errors
 /// The network's.
 pub(crate) async fn feed(
-    mut download: Download<'_>,
+    mut download: Download,
     wanted: u64,
     pieces: mpsc::Sender<Piece>,
     progress: &Layer,
 ) -> Result<bool, RegistryError> {
-    let mut found = 0;
-    while let Some(chunk) = download.chunk().await? {
+    let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
+    loop {
+        let next = tokio::select! {
+            next = download.chunk() => next?,
+            // Either of them is dropped only when this returns.
+            () = pieces.closed() => return Ok(false),
+        };
+        let Some(chunk) = next else { break };
         found += chunk.len() as u64;
         if found > wanted {
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
         }
         progress.downloaded(found);
-        if pieces.send(Piece::Chunk(chunk)).await.is_err() {
+        let room = u32::try_from(chunk.len().min(RING)).unwrap_or(u32::MAX);
+        // Never closed. A thread that has hung up has given all room back.
+        let Ok(room) = Arc::clone(&ring).acquire_many_owned(room).await else { return Ok(false) };
+        if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
             return Ok(false);
         }
     }
@@ -184,47 +217,65 @@ pub(crate) fn receive(
 ) -> Result<Unpacked, LayerError> {
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
     let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
-    let flow = flow::run(pieces, promise.layer.packing, ingest.path(), limit, means)?;
-    let report = judge(flow, promise, limit)?;
+    let flow = flow::run(pieces, &promise.layer, ingest.path(), limit, means)?;
+    let report = judge(flow, promise, limit, parent)?;
     mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
     Ok(Unpacked { ingest, report })
 }
 
 /// Wrong bytes break inflater and archive long before their digest is known: of several failures the
 /// one that explains the others counts.
-fn judge(flow: Flow, promise: &Promise, limit: u64) -> Result<Report, LayerError> {
+fn judge(flow: Flow, promise: &Promise, limit: u64, parent: &Path) -> Result<Report, LayerError> {
     let Flow { fed, inflated, tapped, verdict } = flow;
     if fed.end == FedEnd::GivenUp {
         return Err(LayerError::GivenUp);
     }
-    if let Ok(Verdict::Refused(source)) = &verdict
-        && source.kind == crate::unpack::Kind::Node
-    {
-        return Err(LayerError::Unpack { source: source.clone() });
+    match &verdict {
+        Ok(Verdict::Refused(source)) if source.kind == Kind::Full => {
+            return Err(LayerError::Full { folder: parent.to_owned(), detail: source.message.clone() });
+        }
+        Ok(Verdict::Refused(source)) if source.kind == Kind::Node => {
+            return Err(LayerError::Unpack { source: source.clone() });
+        }
+        _ => {}
     }
     if fed.end == FedEnd::DiskFull {
         // The unpacker ended for want of room, and could not even say so.
         return Err(verdict.err().unwrap_or(LayerError::GivenUp));
     }
     let (wanted, size) = (promise.layer.blob.digest, promise.layer.blob.size);
+    if fed.end == FedEnd::Doomed {
+        let source = unpacked(inflated, tapped, verdict, limit).err().unwrap_or(LayerError::GivenUp).into();
+        return Err(LayerError::Doomed { wanted: size, found: fed.count, source });
+    }
     if fed.count != size {
         return Err(LayerError::Size { wanted: size, found: fed.count });
     }
     if fed.digest != wanted {
         return Err(LayerError::Digest { wanted, found: fed.digest });
     }
-    let Tapped { digest: found, bomb } = tapped?;
+    let (found, report) = unpacked(inflated, tapped, verdict, limit)?;
+    match found {
+        found if found == promise.diff_id => Ok(report),
+        found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
+    }
+}
+
+/// What the processes say: the archive's digest, and what was unpacked.
+fn unpacked(
+    inflated: Result<(), LayerError>,
+    tapped: Result<Tapped, LayerError>,
+    verdict: Result<Verdict, LayerError>,
+    limit: u64,
+) -> Result<(Digest, Report), LayerError> {
+    let Tapped { digest, bomb } = tapped?;
     if bomb {
         return Err(LayerError::Bomb { limit });
     }
     // One that had nobody to write to any more knows nothing of its own.
-    let report = match (inflated, verdict?) {
-        (Err(error), _) => return Err(error),
-        (Ok(()), Verdict::Refused(source)) => return Err(LayerError::Unpack { source }),
-        (Ok(()), Verdict::Unpacked(report)) => report,
-    };
-    match found {
-        found if found == promise.diff_id => Ok(report),
-        found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
+    match (inflated, verdict?) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Verdict::Refused(source)) => Err(LayerError::Unpack { source }),
+        (Ok(()), Verdict::Unpacked(report)) => Ok((digest, report)),
     }
 }

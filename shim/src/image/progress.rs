@@ -38,6 +38,8 @@ pub(super) struct Layer {
     total: u64,
     downloaded: AtomicU64,
     stage: AtomicU8,
+    /// The registry that the flight asks which others join.
+    from: Mutex<String>,
 }
 
 /// ```text
@@ -102,6 +104,7 @@ impl Board {
             total: blob.size,
             downloaded: AtomicU64::new(0),
             stage: AtomicU8::new(0),
+            from: Mutex::default(),
         });
         layers.insert(promise.diff_id, Arc::downgrade(&layer));
         layer
@@ -127,8 +130,29 @@ impl Layer {
         self.stage.store(1, Ordering::Relaxed);
     }
 
+    /// Of two flights the one that has come farther is shown.
     pub(super) fn downloaded(&self, bytes: u64) {
-        self.downloaded.store(bytes, Ordering::Relaxed);
+        self.downloaded.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// A flight begins, which others may join.
+    pub(super) fn belong(&self, domain: &str) {
+        domain.clone_into(&mut self.from.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Which registry that flight asks.
+    pub(super) fn from(&self) -> String {
+        self.from.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes so far.
+    pub(super) fn come(&self) -> u64 {
+        self.downloaded.load(Ordering::Relaxed)
+    }
+
+    /// Nothing more is to be downloaded.
+    pub(super) fn is_here(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) > 1
     }
 
     pub(super) fn unpacking(&self) {
@@ -149,7 +173,7 @@ impl Layer {
         LayerProgress {
             digest: self.digest.to_string(),
             total: self.total,
-            downloaded: self.downloaded.load(Ordering::Relaxed),
+            downloaded: self.come(),
             stage: word(&STAGES, &self.stage),
         }
     }

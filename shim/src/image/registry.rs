@@ -8,7 +8,10 @@ mod download;
 pub(crate) mod fuzzing;
 mod hosts;
 mod http_client;
+mod known;
 mod patience;
+mod pieces;
+mod rooms;
 mod token;
 
 use std::path::PathBuf;
@@ -169,7 +172,8 @@ pub(crate) struct Sources {
 /// One repository as seen by one pull with its credentials: the places that may have it, in the order
 /// of asking.
 pub(crate) struct Repository {
-    endpoints: Vec<Endpoint>,
+    domain: String,
+    endpoints: Vec<Arc<Endpoint>>,
 }
 
 /// The repository at one place.
@@ -218,16 +222,22 @@ impl Repository {
                     .map_err(|source| RegistryError::DockerConfig { domain: name, source })?,
                 (given, _) => given.unwrap_or_default(),
             };
-            Ok(Endpoint {
+            Ok(Arc::new(Endpoint {
                 http: Arc::clone(http),
                 base: host.base.clone(),
                 path: reference.path().to_owned(),
                 namespace: (!host.own).then(|| domain.to_owned()),
                 host,
                 authorization: Authorization::new(credentials),
-            })
+            }))
         };
-        Ok(Self { endpoints: hosts.into_iter().map(endpoint).collect::<Result<_, _>>()? })
+        let endpoints = hosts.into_iter().map(endpoint).collect::<Result<_, _>>()?;
+        Ok(Self { domain: domain.to_owned(), endpoints })
+    }
+
+    /// The registry, as names of images have it.
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// Fetches a manifest or index by tag or digest and knows its digest afterwards.
@@ -279,19 +289,11 @@ impl Repository {
     ///
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
-    pub(crate) async fn blob<'a>(
-        &'a self,
-        blob: &'a Blob,
-        place: usize,
-    ) -> Result<(Download<'a>, usize), RegistryError> {
+    pub(crate) async fn blob(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
         patiently(Since::Nothing, || self.blob_once(blob, place)).await
     }
 
-    async fn blob_once<'a>(
-        &'a self,
-        blob: &'a Blob,
-        place: usize,
-    ) -> Result<(Download<'a>, usize), RegistryError> {
+    async fn blob_once(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
         let mut failed = Failed::default();
         for (index, endpoint) in self.endpoints.iter().enumerate().skip(place) {
             if !endpoint.host.pull {
@@ -374,10 +376,10 @@ impl Endpoint {
     }
 
     /// `Size` when the server announces another length than the manifest.
-    async fn blob<'a>(&'a self, blob: &'a Blob) -> Result<Download<'a>, RegistryError> {
+    async fn blob(self: &Arc<Self>, blob: &Blob) -> Result<Download, RegistryError> {
         let response = self.open(blob).await?;
         let url = shown(&self.url("blobs", &blob.digest.to_string())?);
-        Ok(Download::new(self, blob, url, response))
+        Ok(Download::new(Arc::clone(self), blob.clone(), url, response))
     }
 
     async fn open(&self, blob: &Blob) -> Result<Response, RegistryError> {
@@ -391,9 +393,18 @@ impl Endpoint {
         }
     }
 
-    /// Opens a part of a blob; None when the answer is another one than was asked for.
-    async fn span(&self, blob: &Blob, span: Span) -> Result<Option<Response>, RegistryError> {
-        let url = self.url("blobs", &blob.digest.to_string())?;
+    /// Opens a part of a blob, at `address` where it led to before; None when the answer is another one than was
+    /// asked for.
+    async fn span(
+        &self,
+        blob: &Blob,
+        span: Span,
+        address: Option<Url>,
+    ) -> Result<Option<Response>, RegistryError> {
+        let url = match address {
+            Some(address) => address,
+            None => self.url("blobs", &blob.digest.to_string())?,
+        };
         let response = self.get(url, None, Some(span)).await?;
         Ok(is_span(&response, span, blob.size).then_some(response))
     }
@@ -409,10 +420,12 @@ impl Endpoint {
         Ok(url)
     }
 
-    /// The TLS of this place; what identifies this node goes nowhere else.
+    /// The TLS of this place. What identifies this node goes nowhere else, and a server that is trusted blindly
+    /// does not make those trusted that it names.
     fn tls(&self, url: &Url) -> Tls {
-        let own = same_origin(url, &self.base);
-        Tls { client: self.host.tls.client.clone().filter(|_| own), ..self.host.tls.clone() }
+        let (own, tls) = (same_origin(url, &self.base), &self.host.tls);
+        let authorities = tls.authorities.clone();
+        Tls { authorities, client: tls.client.clone().filter(|_| own), skip_verify: tls.skip_verify && own }
     }
 
     /// GET with authorization and redirects, until there is a 200, or a 206 where a part was asked for.
@@ -519,6 +532,25 @@ mod tests {
             ("localhost.evil.com", "https://localhost.evil.com/v2/"),
         ] {
             assert_eq!(default_base(domain).unwrap().as_str(), base, "{domain}");
+        }
+    }
+
+    #[test]
+    fn skip_verify_holds_for_its_own_host_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("r.example_5000_");
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("hosts.toml"), "skip_verify = true\nca = \"ca.pem\"\n").unwrap();
+        std::fs::write(own.join("ca.pem"), "an authority").unwrap();
+        let sources = Sources { hosts_dir: Some(folder.path().to_owned()), docker_config: None };
+        let http = Arc::new(Http::new(Patience::default(), true));
+        let reference = Reference::parse("r.example:5000/a:t").unwrap();
+        let repository = Repository::new(&http, &sources, &reference, None).unwrap();
+        let tls = |url: &str| repository.endpoints[0].tls(&Url::parse(url).unwrap());
+        assert!(tls("https://r.example:5000/v2/a/blobs/x").skip_verify);
+        for other in ["https://blobs.example/x", "https://r.example/x", "https://r.example:5001/x"] {
+            assert!(!tls(other).skip_verify, "{other}");
+            assert_eq!(tls(other).authorities.len(), 1, "what vouches for somebody is kept");
         }
     }
 

@@ -10,15 +10,17 @@
 //!         folders that nobody knows are deleted
 //! ```
 //! A power cut loses the journal with /run, and then exactly those layers whose files may be
-//! half-written. Called by `pull` (blocking threads), by `Images` for look-ups, by `sync`.
+//! half-written. So does a disk that fails to write (`flush`). Called by `pull` (blocking threads), by `Images` for look-ups, by `sync`.
 
 pub(crate) mod chain;
 mod disk;
 mod find;
+mod flush;
 mod journal;
 mod needed;
 pub(crate) mod record;
 mod remove;
+mod write_back;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, DirBuilder};
@@ -33,6 +35,7 @@ use super::manifest::{self, ManifestError, Platform};
 use super::{Config, Image};
 use crate::trash;
 use disk::Disk;
+use flush::{Syncfs, WriteBack};
 use journal::Journal;
 use record::{Change, ImageRecord, LayerRecord};
 
@@ -86,6 +89,20 @@ pub enum StoreError {
     /// An image whose layers are not there.
     #[error("image {id} lacks layer {layer}")]
     Incomplete { id: String, layer: String },
+    /// The kernel could not write back what was unpacked.
+    #[error(
+        "the disk of {path} failed to write, and what it lost may be of any of {layers} layers that waited for it: \
+         they and their images must be pulled again; look at the kernel's log and the disk's free space"
+    )]
+    Lost {
+        path: PathBuf,
+        layers: usize,
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// It could not while this layer was on its way.
+    #[error("the disk failed to write while layer {key} was unpacked, some of it may be lost: pull again")]
+    LostMeanwhile { key: String },
 }
 
 /// Weight of what layers imply in the journal. Usual images have a few KB.
@@ -97,8 +114,11 @@ pub(crate) struct Store {
     layers_dir: PathBuf,
     ingest_dir: PathBuf,
     disk: Disk,
-    /// Held by whoever writes to the disk what the journal holds, or against it: a removal may not
-    /// overtake an addition. Taken before `journal`.
+    write_back: Box<dyn WriteBack>,
+    /// Held for a whole flush, which takes as long as the disk needs. Taken before `writing`.
+    flushing: Mutex<()>,
+    /// Held by whoever writes to redb what the journal holds, or against it: a removal may not overtake an
+    /// addition. Never while the disk syncs. Taken before `journal`.
     writing: Mutex<()>,
     /// Taken before `state`, never the other way round.
     journal: Mutex<Journal>,
@@ -113,6 +133,8 @@ struct State {
     names: BTreeMap<String, String>,
     /// Layer → how many pulls under way and containers need it; never zero.
     holds: HashMap<String, usize>,
+    /// Folder → layer, of those in doubt that somebody holds: they stay, and no image may have them.
+    doubtful: HashMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -131,10 +153,22 @@ impl Store {
         config: &Config,
         pinned: impl Iterator<Item = &'a String>,
     ) -> Result<Self, StoreError> {
-        let (layers_dir, ingest_dir) = (config.root.join("layers"), config.root.join("ingest"));
-        let journal_dir = config.state.join("images");
+        let layers_dir = config.root.join("layers");
         make_folder(&config.root, 0o711)?;
         // Set-id programs of images must not be reachable for the node's users.
+        make_folder(&layers_dir, 0o700)?;
+        // Before anything is written: it hears of what fails from now on.
+        let write_back = Syncfs::new(&layers_dir)?;
+        Self::open_with(config, pinned, Box::new(write_back))
+    }
+
+    fn open_with<'a>(
+        config: &Config,
+        pinned: impl Iterator<Item = &'a String>,
+        write_back: Box<dyn WriteBack>,
+    ) -> Result<Self, StoreError> {
+        let (layers_dir, ingest_dir) = (config.root.join("layers"), config.root.join("ingest"));
+        let journal_dir = config.state.join("images");
         for folder in [&layers_dir, &ingest_dir, &journal_dir] {
             make_folder(folder, 0o700)?;
         }
@@ -145,10 +179,14 @@ impl Store {
         for change in changes {
             state.note(change);
         }
+        let doubtful = journal.doubtful().map(|(folder, key)| (folder.clone(), key.clone()));
+        state.doubtful = doubtful.collect();
         let store = Self {
             layers_dir,
             ingest_dir,
             disk,
+            write_back,
+            flushing: Mutex::new(()),
             writing: Mutex::new(()),
             journal: Mutex::new(journal),
             state: RwLock::new(state),
@@ -241,32 +279,17 @@ impl Store {
         images
     }
 
-    /// Names of all layers' folders.
+    /// Names of all layers' folders, those in doubt included.
     pub(crate) fn folders(&self) -> HashSet<String> {
-        self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect())
+        self.read(|state| {
+            let layers = state.layers.values().map(|layer| &layer.folder);
+            layers.chain(state.doubtful.keys()).cloned().collect()
+        })
     }
 
-    /// Makes durable what is journaled so far. Blocks for as long as the disk needs.
-    ///
-    /// # Errors
-    /// syncfs's, redb's; the journal then keeps everything for the next time.
-    pub(crate) fn flush(&self) -> Result<(), StoreError> {
-        let _writing = self.writing();
-        let pending = self.journal().offer();
-        if pending.is_empty() {
-            return Ok(());
-        }
-        let io = |operation| {
-            let path = self.layers_dir.clone();
-            move |source: io::Error| StoreError::Io { operation, path, source: Arc::new(source) }
-        };
-        let folder = fs::File::open(&self.layers_dir).map_err(io("open"))?;
-        rustix::fs::syncfs(&folder).map_err(|errno| io("syncfs")(errno.into()))?;
-        failpoint!("flush.synced");
-        self.disk.apply(pending.iter().map(|(_, change)| change))?;
-        failpoint!("flush.applied");
-        let (last, _) = pending[pending.len() - 1];
-        self.journal().forget(last)
+    fn names_of(&self, id: &str) -> Vec<String> {
+        let is_own = |(_, own): &(&String, &String)| own.as_str() == id;
+        self.read(|state| state.names.iter().filter(is_own).map(|(name, _)| name.clone()).collect())
     }
 
     /// Layers without a folder, images without all layers, layers without an image: what a pull
@@ -275,7 +298,9 @@ impl Store {
         let gone = self.write(|state| {
             let mut gone: Vec<Change> = Vec::new();
             for (key, layer) in &state.layers {
-                if !self.layers_dir.join(&layer.folder).is_dir() {
+                // In doubt, and on disk from before: a crash came between its commit and the journal's end.
+                let is_doubtful = state.doubtful.contains_key(&layer.folder);
+                if is_doubtful || !self.layers_dir.join(&layer.folder).is_dir() {
                     gone.push(Change::DropLayer { key: key.clone() });
                 }
             }
@@ -296,6 +321,9 @@ impl Store {
             gone.extend(unneeded.map(|(key, _)| Change::DropLayer { key }));
             gone
         });
+        for folder in self.write(State::take_doubtful) {
+            self.journal().forget_doubtful(&folder)?;
+        }
         if gone.is_empty() {
             return Ok(());
         }
@@ -308,11 +336,10 @@ impl Store {
     /// Temporary folders of pulls that died, layers that were dropped or that a power cut made unknown: out of
     /// the way now, deleted in the background.
     fn delete_unknown(&self) -> Result<(), StoreError> {
-        let known: Vec<String> =
-            self.read(|state| state.layers.values().map(|layer| layer.folder.clone()).collect());
+        let known = self.folders();
         for path in Self::paths(&self.layers_dir)? {
             let name = path.file_name().and_then(|name| name.to_str());
-            if name.is_some_and(|name| known.iter().any(|own| own == name)) {
+            if name.is_some_and(|name| known.contains(name)) {
                 continue;
             }
             tracing::info!(path = %path.display(), "deleting a layer folder that nobody knows");
@@ -337,6 +364,10 @@ impl Store {
         };
         let entries = fs::read_dir(folder).map_err(fail)?;
         entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
+    }
+
+    fn flushing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writing(&self) -> std::sync::MutexGuard<'_, ()> {

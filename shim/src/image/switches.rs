@@ -16,6 +16,8 @@ pub enum Optimisation {
     SyncBehind,
     /// Large layers come in pieces by several connections where one is slow.
     Pieces,
+    /// The largest layers of an image begin first, instead of the base.
+    LargestFirst,
 }
 
 /// No optimisation of this name.
@@ -25,11 +27,12 @@ pub struct UnknownOptimisation {
     name: String,
 }
 
-const NAMES: [(&str, Optimisation); 4] = [
+const NAMES: [(&str, Optimisation); 5] = [
     ("side-by-side", Optimisation::SideBySide),
     ("large-pipes", Optimisation::LargePipes),
     ("sync-behind", Optimisation::SyncBehind),
     ("pieces", Optimisation::Pieces),
+    ("largest-first", Optimisation::LargestFirst),
 ];
 
 /// Those that are left out.
@@ -77,7 +80,8 @@ mod tests {
         let error = "x".parse::<Optimisation>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces"
+            "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces, \
+             largest-first"
         );
     }
 }

@@ -56,6 +56,9 @@ pub enum ProgramError {
     /// The stream is none.
     #[error("the stream is corrupt")]
     Corrupt,
+    /// A zstd frame needs more memory than it may have.
+    #[error("a zstd frame has too large a window")]
+    Window,
     /// The other end is gone: it knows why.
     #[error("read or write")]
     Pipe(#[source] io::Error),
@@ -70,6 +73,7 @@ impl ProgramError {
             Self::Confine(_) => 71,
             Self::Early => 2,
             Self::Corrupt => 3,
+            Self::Window => 4,
             Self::Pipe(_) => 74,
         }
     }
@@ -80,6 +84,7 @@ impl ProgramError {
         Some(match code {
             2 => "it ends early",
             3 => "it is damaged, or packed in another way than its type says",
+            4 => "its zstd window is too large",
             64 => "wrong arguments",
             71 => "this node does not let it confine itself",
             74 => "reading or writing failed",
@@ -136,6 +141,7 @@ impl Command {
                 inflate(*packing, input, output).map_err(|error| match error.kind() {
                     io::ErrorKind::UnexpectedEof => ProgramError::Early,
                     io::ErrorKind::BrokenPipe => ProgramError::Pipe(error),
+                    io::ErrorKind::Unsupported => ProgramError::Window,
                     _ => ProgramError::Corrupt,
                 })
             }

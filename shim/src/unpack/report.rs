@@ -33,6 +33,8 @@ pub enum Kind {
     Invalid,
     /// This node: its disk, its kernel.
     Node,
+    /// This node's disk has no more room.
+    Full,
 }
 
 /// Why a layer was not unpacked.

@@ -251,3 +251,15 @@ fn absolute_names_mean_the_layers_root() {
     let done = run(&Archive::new().file("/ko-app/app", b"x")).unwrap();
     assert_eq!(fs::read(done.path("ko-app/app")).unwrap(), b"x");
 }
+
+/// Between two looks at the disk another may have filled it.
+#[test]
+fn a_disk_that_is_full_is_told_from_one_that_is_broken() {
+    let failed = |errno| UnpackError::Io {
+        operation: "write",
+        path: "x".to_owned(),
+        source: Arc::new(io::Error::from_raw_os_error(errno)),
+    };
+    assert_eq!([failed(libc::ENOSPC).kind(), failed(libc::EDQUOT).kind()], [Kind::Full; 2]);
+    assert_eq!(failed(libc::EIO).kind(), Kind::Node);
+}

@@ -20,12 +20,11 @@ use rustix::io::Errno;
 
 use super::UnpackError;
 use super::plan::{Node, join, split};
+use super::space::Space;
 use super::tarball::{Meta, shown};
 
 const OPAQUE_XATTR: &str = "trusted.overlay.opaque";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// Room in bytes that unpacking leaves to the node, so that a pull can't stop its logs and records.
-pub const FLOOR: u64 = 128 << 20;
 /// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
 const DEEPEST: usize = 256;
 /// 100,000 directories of 80 bytes each are 8 MB.
@@ -85,9 +84,7 @@ impl Tree {
     /// [`UnpackError::DiskFull`] when the file system is nearly full.
     pub fn check_space(&self) -> Result<(), UnpackError> {
         let stat = rustix::fs::fstatvfs(&*self.root).map_err(io("statvfs", b""))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let floor = FLOOR.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 20);
-        if free < floor { Err(UnpackError::DiskFull { free, floor }) } else { Ok(()) }
+        Space::from(stat).short().map_or(Ok(()), |short| Err(UnpackError::DiskFull { short }))
     }
 
     /// Makes a directory, or gives one that is there other metadata.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::StoredImage;
+use super::super::{ImageUse, StoredImage};
 use super::Settings;
 
 /// A file system, in bytes.
@@ -18,7 +18,7 @@ pub struct Disk {
 
 impl Disk {
     /// Of a hundred, rounded up as upstream.
-    fn used_percent(self) -> u64 {
+    pub(super) fn used_percent(self) -> u64 {
         let available = self.available.min(self.capacity);
         100_u64.saturating_sub(
             u64::try_from(u128::from(available) * 100 / u128::from(self.capacity.max(1))).unwrap_or(0),
@@ -36,7 +36,8 @@ pub(super) struct Record {
     seen: Duration,
     /// None when it was in use at no look.
     used: Option<Duration>,
-    in_use: bool,
+    /// A container that needs it now.
+    by: Option<String>,
 }
 
 impl Record {
@@ -51,6 +52,8 @@ impl Record {
 pub(super) struct Kept {
     pub(super) image: String,
     pub(super) why: &'static str,
+    /// Which container, when that is why; there may be more.
+    pub(super) by: Option<String>,
 }
 
 /// What is to be done.
@@ -69,12 +72,13 @@ pub(super) struct Records(BTreeMap<String, Record>);
 
 impl Records {
     /// Takes in what there is now.
-    pub(super) fn learn(&mut self, images: &[StoredImage], used: &[String], now: Duration) {
-        let used: BTreeSet<&str> = used.iter().map(String::as_str).collect();
+    pub(super) fn learn(&mut self, images: &[StoredImage], used: &[ImageUse], now: Duration) {
+        let used: BTreeMap<&str, &str> =
+            used.iter().map(|used| (used.image.as_str(), used.container.as_str())).collect();
         let there: BTreeSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
         self.0.retain(|id, _| there.contains(id.as_str()));
         for image in images {
-            let in_use = used.contains(image.id.as_str());
+            let by = used.get(image.id.as_str()).map(|&by| by.to_owned());
             let record = self.0.entry(image.id.clone()).or_insert_with(|| Record {
                 id: image.id.clone(),
                 names: Vec::new(),
@@ -82,13 +86,13 @@ impl Records {
                 pinned: false,
                 seen: now,
                 used: None,
-                in_use: false,
+                by: None,
             });
-            (record.size, record.pinned, record.in_use) = (image.size, image.pinned, in_use);
-            record.names.clone_from(&image.names);
-            if in_use {
+            if by.is_some() {
                 record.used = Some(now);
             }
+            (record.size, record.pinned, record.by) = (image.size, image.pinned, by);
+            record.names.clone_from(&image.names);
         }
     }
 
@@ -108,7 +112,7 @@ impl Records {
         }
         let old = |record: &&Record| {
             let idle = now.saturating_sub(record.used.unwrap_or_default());
-            !record.in_use && !record.pinned && idle > settings.max_age
+            record.by.is_none() && !record.pinned && idle > settings.max_age
         };
         let mut aged: Vec<Record> = self.0.values().filter(old).cloned().collect();
         aged.sort_by_key(|record| (record.used, record.seen));
@@ -126,7 +130,7 @@ impl Records {
         let mut unused: Vec<&Record> = Vec::new();
         for record in self.0.values() {
             match record {
-                Record { in_use: true, .. } => plan.keep(record, "a container uses it"),
+                Record { by: Some(_), .. } => plan.keep(record, "a container uses it"),
                 Record { pinned: true, .. } => plan.keep(record, "it is pinned"),
                 _ => unused.push(record),
             }
@@ -145,7 +149,7 @@ impl Records {
 
 impl Plan {
     fn keep(&mut self, record: &Record, why: &'static str) {
-        self.kept.push(Kept { image: record.shown(), why });
+        self.kept.push(Kept { image: record.shown(), why, by: record.by.clone() });
     }
 }
 
@@ -200,6 +204,12 @@ mod tests {
         StoredImage { id: id.into(), names: vec![format!("{id}:1")], size, pinned }
     }
 
+    fn uses(images: &[&str]) -> Vec<ImageUse> {
+        let needs =
+            |image: &&str| ImageUse { image: (*image).into(), container: format!("default/web/{image}") };
+        images.iter().map(needs).collect()
+    }
+
     fn ids(records: &[Record]) -> Vec<&str> {
         records.iter().map(|record| record.id.as_str()).collect()
     }
@@ -208,21 +218,22 @@ mod tests {
     fn the_longest_unused_go_first_and_what_is_used_pinned_or_new_stays() {
         let mut records = Records::default();
         let all = ["a", "b", "c", "d"].map(|id| image(id, 50, id == "d"));
-        records.learn(&all, &["b".into(), "c".into()], MINUTE);
-        records.learn(&all, &["c".into()], 3 * MINUTE);
+        records.learn(&all, &uses(&["b", "c"]), MINUTE);
+        records.learn(&all, &uses(&["c"]), 3 * MINUTE);
         let mut more = all.to_vec();
         more.push(image("new", 50, false));
-        records.learn(&more, &["c".into()], 4 * MINUTE);
+        records.learn(&more, &uses(&["c"]), 4 * MINUTE);
         let plan = records.plan(&SETTINGS, FULL, 5 * MINUTE);
         assert_eq!(plan.goal, 100);
         assert_eq!(ids(&plan.by_space), ["a", "b"]);
-        let kept: Vec<_> = plan.kept.iter().map(|kept| (kept.image.as_str(), kept.why)).collect();
+        let kept: Vec<_> =
+            plan.kept.iter().map(|kept| (kept.image.as_str(), kept.why, kept.by.as_deref())).collect();
         assert_eq!(
             kept,
             [
-                ("c:1", "a container uses it"),
-                ("d:1", "it is pinned"),
-                ("new:1", "it was pulled too recently")
+                ("c:1", "a container uses it", Some("default/web/c")),
+                ("d:1", "it is pinned", None),
+                ("new:1", "it was pulled too recently", None)
             ]
         );
         // With room on the disk nothing goes.
@@ -239,7 +250,7 @@ mod tests {
         records.learn(&[image("a", 1, false), image("b", 1, true)], &[], 100 * MINUTE);
         assert!(records.aged(&settings, 105 * MINUTE, 5 * MINUTE).is_empty());
         assert_eq!(ids(&records.aged(&settings, 111 * MINUTE, 11 * MINUTE)), ["a"]);
-        records.learn(&[image("a", 1, false)], &["a".into()], 111 * MINUTE);
+        records.learn(&[image("a", 1, false)], &uses(&["a"]), 111 * MINUTE);
         records.learn(&[image("a", 1, false)], &[], 112 * MINUTE);
         assert!(records.aged(&settings, 120 * MINUTE, 20 * MINUTE).is_empty());
     }
@@ -247,7 +258,7 @@ mod tests {
     #[test]
     fn a_disk_that_stays_full_is_told_in_upstreams_words_and_with_the_cause() {
         let kept = [("a", "it is pinned"), ("b", "it is pinned"), ("c", "a container uses it")];
-        let kept = kept.map(|(image, why)| Kept { image: image.into(), why });
+        let kept = kept.map(|(image, why)| Kept { image: image.into(), why, by: None });
         let text = insufficient(Disk { capacity: 10 << 30, available: 1 << 30 }, 5, &kept);
         assert!(text.starts_with(
             "Insufficient free disk space on the node's image filesystem (90% of 10.0 GiB used). "

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::super::{Answer, StoredImage};
+use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
 use crate::runtime::FailureKind;
@@ -10,7 +10,7 @@ use crate::runtime::FailureKind;
 #[derive(Debug, Default)]
 struct Store {
     images: Mutex<Vec<StoredImage>>,
-    used: Vec<String>,
+    used: Vec<ImageUse>,
     stuck: bool,
 }
 
@@ -31,7 +31,7 @@ impl Keeper for Store {
         Box::pin(async { Ok(self.images.lock().unwrap().clone()) })
     }
 
-    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
         Box::pin(async { Ok(self.used.clone()) })
     }
 
@@ -53,7 +53,11 @@ impl Keeper for Store {
 fn collector(stuck: bool) -> (Collector, Arc<Store>) {
     let image = |id: &str| StoredImage { id: id.into(), names: vec![], size: 60, pinned: false };
     let images = Mutex::new(["a", "b", "c"].map(image).into());
-    let store = Arc::new(Store { images, used: vec!["c".into()], stuck });
+    let store = Arc::new(Store {
+        images,
+        used: vec![ImageUse { image: "c".into(), container: "default/web/main".into() }],
+        stuck,
+    });
     let settings =
         Settings { high_percent: 85, low_percent: 80, min_age: Duration::ZERO, max_age: Duration::ZERO };
     (Collector::new(settings, store.clone(), Arc::new(FakeClock::new(0))), store)

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::sync::Mutex;
 
-use super::super::{Answer, StoredImage};
+use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
 use crate::runtime::{Failure, FailureKind};
@@ -39,7 +39,7 @@ impl Keeper for OneLog {
         unreachable!()
     }
 
-    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
         unreachable!()
     }
 

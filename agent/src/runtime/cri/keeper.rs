@@ -3,7 +3,7 @@
 use gantry_proto::cri::{self as wire};
 
 use super::{CriRuntime, failure, timed};
-use crate::housekeeping::{Answer, Keeper, StoredImage};
+use crate::housekeeping::{Answer, ImageUse, Keeper, StoredImage};
 use crate::runtime::{Failure, FailureKind};
 
 impl CriRuntime {
@@ -60,15 +60,19 @@ impl Keeper for CriRuntime {
         })
     }
 
-    fn images_in_use(&self) -> Answer<'_, Vec<String>> {
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
         Box::pin(async {
             let mut used = Vec::new();
             for container in self.containers().await? {
                 // The list names what the container was made of; its mounts only the status has.
-                used.push(image_of(&container));
+                let by = named(&container);
+                let needs = |image: String| ImageUse { image, container: by.clone() };
+                used.push(needs(image_of(&container)));
                 match self.status_of(&container.id).await {
-                    Ok(status) => used
-                        .extend(status.mounts.into_iter().filter_map(|mount| mount.image).map(|i| i.image)),
+                    Ok(status) => {
+                        let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
+                        used.extend(mounted.map(|image| needs(image.image)));
+                    }
                     // Gone since the list.
                     Err(error) if error.kind == FailureKind::NotFound => {}
                     Err(error) => return Err(error),
@@ -103,6 +107,16 @@ impl Keeper for CriRuntime {
                 ..Failure::new(FailureKind::Failed, "the runtime names no file system of images")
             })
         })
+    }
+}
+
+/// Whose container it is; its ID when it is no kubelet's.
+fn named(container: &wire::Container) -> String {
+    let words = ["io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"]
+        .map(|label| container.labels.get(label).map(String::as_str));
+    match words {
+        [Some(namespace), Some(pod), Some(name)] => format!("{namespace}/{pod}/{name}"),
+        _ => container.id.clone(),
     }
 }
 

@@ -20,15 +20,19 @@ use super::room::{Room, Waiter, worker};
 use super::worker::{End, Means, Worker};
 use super::{LayerError, MAX_ENTRIES, Piece};
 use crate::image::digest::{Digest, Hasher};
+use crate::image::manifest::LayerBlob;
 use crate::unpack::{Command, Packing, Verdict};
 
-const CHUNK: usize = 1 << 20;
+/// Stays in a core's own cache between the copy and the hash, and is little for each of sixteen layers.
+const CHUNK: usize = 256 << 10;
 /// Paths of directories that nobody described, escaped; far more than a layer may have. Text of this length takes
 /// several times as much memory once it is read.
 const MAX_VERDICT: u64 = 8 << 20;
 /// Slower than this, in bytes a second, no processor inflates or hashes.
 const SLOWEST: u64 = 16 << 20;
 const LEAST_SECONDS: u64 = 60;
+/// So much more is taken to know whether the bytes were those that were promised, when nobody unpacks them any more.
+const WORTH: u64 = 1 << 20;
 
 /// What came of it.
 pub(super) struct Flow {
@@ -55,6 +59,8 @@ pub(super) enum FedEnd {
     GivenUp,
     /// The disk is full: what else comes is of no use.
     DiskFull,
+    /// The processes have ended, and much was still to come.
+    Doomed,
 }
 
 /// The inflated side.
@@ -69,18 +75,19 @@ pub(super) struct Tapped {
 /// When the processes can't be started.
 pub(super) fn run(
     mut pieces: mpsc::Receiver<Piece>,
-    packing: Packing,
+    layer: &LayerBlob,
     folder: &Path,
     limit: u64,
     means: &Means,
 ) -> Result<Flow, LayerError> {
+    let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
     let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
     let mut unpack = Worker::start(means, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
-        let fed = feed(&mut pieces, archive, &mut room.waiter());
+        let fed = feed(&mut pieces, size, archive, &mut room.waiter());
         let tapped = Ok(Tapped { digest: fed.digest, bomb: fed.count > limit });
         let verdict = verdict(&mut unpack, &room, fed.end != FedEnd::GivenUp);
         return Ok(Flow { fed, inflated: Ok(()), tapped, verdict });
@@ -89,7 +96,7 @@ pub(super) fn run(
     let (bytes, inflated) = (inflate.input.take(), inflate.output.take());
     let (fed, tapped) = thread::scope(|scope| {
         let tap = scope.spawn(|| tap(inflated, archive, limit, &mut room.waiter()));
-        let fed = feed(&mut pieces, bytes, &mut room.waiter());
+        let fed = feed(&mut pieces, size, bytes, &mut room.waiter());
         if fed.end == FedEnd::GivenUp {
             // Nobody wants it any more, and neither may wait for what does not come.
             inflate.kill();
@@ -104,12 +111,12 @@ pub(super) fn run(
     Ok(Flow { fed, inflated, tapped, verdict })
 }
 
-/// Hashes what comes and passes it on for as long as somebody takes it; to the end in any case, since
-/// only all of it tells whether the bytes were those that were promised.
-fn feed(pieces: &mut mpsc::Receiver<Piece>, mut to: Option<File>, waiter: &mut Waiter<'_>) -> Fed {
+/// Hashes what comes and passes it on for as long as somebody takes it; to the end where that is near, since only all
+/// of it tells whether the bytes were those that were promised.
+fn feed(pieces: &mut mpsc::Receiver<Piece>, size: u64, mut to: Option<File>, waiter: &mut Waiter<'_>) -> Fed {
     let (mut hasher, mut count, mut end) = (Hasher::new(), 0, FedEnd::GivenUp);
     while let Some(piece) = pieces.blocking_recv() {
-        let Piece::Chunk(chunk) = piece else {
+        let Piece::Chunk(chunk, _room) = piece else {
             end = FedEnd::Whole;
             break;
         };
@@ -124,6 +131,10 @@ fn feed(pieces: &mut mpsc::Receiver<Piece>, mut to: Option<File>, waiter: &mut W
                 end = FedEnd::DiskFull;
                 break;
             }
+        }
+        if to.is_none() && size.saturating_sub(count) > WORTH {
+            end = FedEnd::Doomed;
+            break;
         }
     }
     Fed { count, digest: hasher.finish(), end }
@@ -222,6 +233,7 @@ fn inflated_well(inflate: &mut Worker, packing: Packing, unheard: bool) -> Resul
             let detail = crate::unpack::ProgramError::of_exit_code(code).unwrap_or_default();
             Err(LayerError::Inflate { packing: packing.name(), detail })
         }
+        End::Code(4) => Err(LayerError::Window),
         end => Err(LayerError::Killed { which: "inflater", detail: end.detail() }),
     }
 }

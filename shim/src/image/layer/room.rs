@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::LayerError;
-use crate::unpack;
+use crate::unpack::Space;
 
-/// Below this the process is ended; it should have stopped by itself at its own, higher floor.
-const FLOOR: u64 = unpack::FLOOR / 2;
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// Longer than any disk that still works is busy.
 const STUCK: Duration = Duration::from_secs(600);
@@ -24,14 +22,16 @@ const LOOK: u32 = 64;
 
 /// The disk that a layer goes to.
 pub(super) struct Room {
+    path: PathBuf,
     folder: OwnedFd,
 }
 
 impl Room {
     pub(super) fn new(folder: &Path) -> Result<Self, LayerError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = folder.to_owned();
         let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(worker("open the folder of"))?;
-        Ok(Self { folder })
+        Ok(Self { path, folder })
     }
 
     /// A waiter for one end of a pipe.
@@ -39,15 +39,15 @@ impl Room {
         Waiter { room: self, waits: 0 }
     }
 
+    /// The process is ended when this fails; it should have stopped by itself at its own, higher floor.
     fn check(&self) -> Result<(), LayerError> {
-        self.at_least(FLOOR)
+        let Some(short) = self.space()?.very_short() else { return Ok(()) };
+        Err(LayerError::Full { folder: self.path.clone(), detail: short.to_string() })
     }
 
-    fn at_least(&self, floor: u64) -> Result<(), LayerError> {
+    fn space(&self) -> Result<Space, LayerError> {
         let stat = rustix::fs::fstatvfs(&self.folder).map_err(worker("look at the disk of"))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let floor = floor.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 20);
-        if free < floor { Err(LayerError::DiskFull { free, floor }) } else { Ok(()) }
+        Ok(stat.into())
     }
 }
 
@@ -59,13 +59,13 @@ pub(super) struct Waiter<'a> {
 impl Waiter<'_> {
     /// Whether the unpacker has reason to stop at its own floor.
     pub(super) fn is_full(&self) -> bool {
-        self.room.at_least(unpack::FLOOR).is_err()
+        self.room.space().is_ok_and(|space| space.short().is_some())
     }
 
     /// Waits until `fd` is ready for `what`, or its other end is gone.
     ///
     /// # Errors
-    /// `DiskFull`, `Stuck`.
+    /// `Full`, `Stuck`.
     pub(super) fn wait(&mut self, fd: impl AsFd, what: PollFlags) -> Result<(), LayerError> {
         self.waits = self.waits.wrapping_add(1);
         if self.waits.is_multiple_of(LOOK) {

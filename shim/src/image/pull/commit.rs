@@ -66,10 +66,11 @@ fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(S
     let key = format!("fixup:{}", digest.hex());
     let hold = Hold::new(Arc::clone(inner), vec![key.clone()]);
     if store.layer(&key).is_none() {
+        let begun = store.begin();
         let ingest = Ingest::new(store.ingest_dir()).map_err(|source| unmade(id, digest, source))?;
         fixup::build(&fixes, ingest.path()).map_err(fail)?;
         // Two images of one chain may come here at once: the first one's layer counts.
-        store.add_layer(&key, record(digest.short()), ingest).map_err(unstored)?;
+        store.add_layer(&key, record(digest.short()), ingest, &begun).map_err(unstored)?;
     }
     Ok(Some((key, hold)))
 }

@@ -1,62 +1,69 @@
-//! A blob on its way: one answer after the other, or pieces of it by several connections at a time, in order.
-//! Owns when a large blob is asked for in pieces, and what is asked again after a cut; counts and hashes
-//! nothing. Called by `registry`.
+//! A blob on its way: one answer, and pieces of what lies behind it by several connections where one is slow. Owns
+//! when a large blob is asked for in pieces, and what is asked again after a cut; counts and hashes nothing. Called by
+//! `registry`.
 //!
 //! ```text
-//! one answer ──slow, and large──▶ pieces, several at a time
-//!     │  └──cut──▶ the rest of it     │   └──cut──▶ the rest of the piece
-//!     ▼              └──not to be had─┼─▶ the error
-//!    end                              └──refused──▶ one answer with the rest of all
+//! one answer ──slow, and large──▶ one answer up to where the pieces begin ──▶ pieces
+//!   ▲ │  └──cut, or short──▶ the rest of it                                    │  └──cut──▶ the rest of the piece
+//!   │ ▼                          └──not to be had──▶ the error                 │
+//!   │ end         one answer with the rest of all ◀──refused, or given up──────┘
+//!   └────refused──┘
 //! ```
 
-use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{FuturesOrdered, StreamExt};
 use http::StatusCode;
 use http::header::CONTENT_RANGE;
-use reqwest::Response;
-use tokio::sync::OwnedSemaphorePermit;
+use reqwest::{Response, Url};
 use tokio::time::Instant;
 
-use super::http_client::{Pace, shown};
+use super::http_client::{Pace, Patience};
+use super::known::{Fact, Origin};
 use super::patience::{Since, patiently};
-use super::{Endpoint, RegistryError};
+use super::pieces::Pieces;
+use super::rooms::PIECE;
+use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
-/// Bytes asked for at once: long enough that a round trip between two does not count.
-pub(super) const PIECE: u64 = 4 << 20;
-/// Pieces of all layers together that are on their way or wait for their turn: 28 MiB.
-pub(super) const PIECES: usize = 7;
 /// After so many bytes it is seen what the download waits for.
 const LOOK: u64 = 2 << 20;
-/// Cuts in a row, without a piece in between, after which a registry is given up.
-const TRIES: u32 = 3;
+/// Cuts in a row, without so many bytes in between, after which a registry is given up.
+pub(super) const TRIES: u32 = 3;
+
 /// A blob on its way: bytes neither counted nor hashed yet.
-pub(crate) struct Download<'a> {
-    endpoint: &'a Endpoint,
-    blob: &'a Blob,
-    url: String,
+pub(crate) struct Download {
+    source: Arc<Source>,
     /// None: in pieces from here on.
-    response: Option<(Response, Pace)>,
+    answer: Option<Answer>,
+    pieces: Option<Pieces>,
     /// Handed out.
     at: u64,
     waited: Duration,
     /// When the next look is due; None: pieces are not to be had.
     look: Option<u64>,
+    /// How far before the pieces the answer may be: what it brings while the host is asked for the first.
+    ahead: u64,
     tries: u32,
-    pieces: FuturesOrdered<BoxFuture<'a, Result<Piece, RegistryError>>>,
-    /// Asked for up to here.
-    asked: u64,
-    ready: Option<Piece>,
+    cut_at: u64,
 }
 
-/// A piece that is here.
-struct Piece {
-    chunks: VecDeque<Bytes>,
-    _room: OwnedSemaphorePermit,
+struct Answer {
+    response: Response,
+    pace: Pace,
+}
+
+/// Where a blob comes from.
+pub(super) struct Source {
+    endpoint: Arc<Endpoint>,
+    blob: Blob,
+    url: String,
+    /// Of the host that serves it, which need not be the registry.
+    origin: Origin,
+    /// Where the registry's redirects led, if it was another host: parts are asked for there. Such addresses are good
+    /// for minutes, and hold signatures.
+    address: Mutex<Option<Url>>,
 }
 
 /// What one part of a blob is.
@@ -67,203 +74,245 @@ pub(super) struct Span {
     pub(super) to: u64,
 }
 
-impl<'a> Download<'a> {
-    pub(super) fn new(endpoint: &'a Endpoint, blob: &'a Blob, url: String, response: Response) -> Self {
-        let pace = Pace::new(endpoint.http.patience());
-        Self {
-            endpoint,
-            blob,
-            url,
-            response: Some((response, pace)),
+impl Download {
+    pub(super) fn new(endpoint: Arc<Endpoint>, blob: Blob, url: String, response: Response) -> Self {
+        let origin = Origin::of(response.url());
+        let in_pieces = endpoint.http.in_pieces();
+        let fact = endpoint.http.known().of(&origin).filter(|_| in_pieces);
+        let source = Source { endpoint, blob, url, origin, address: Mutex::default() };
+        source.note_address(&response);
+        let source = Arc::new(source);
+        let mut own = Self {
+            answer: Some(source.answer(response)),
+            source,
+            pieces: None,
             at: 0,
             waited: Duration::ZERO,
-            look: endpoint.http.in_pieces().then_some(LOOK),
+            look: (in_pieces && fact != Some(Fact::Whole)).then_some(LOOK),
+            ahead: PIECE,
             tries: 0,
-            pieces: FuturesOrdered::new(),
-            asked: 0,
-            ready: None,
+            cut_at: 0,
+        };
+        if fact == Some(Fact::Pieces) {
+            own.begin_pieces(true);
         }
+        own
     }
 
     /// What an error about these bytes should name.
     pub(crate) fn url(&self) -> &str {
-        &self.url
+        self.source.url()
     }
 
     /// The next bytes; None at the end of the answer, which need not be that of the blob.
     ///
     /// # Errors
-    /// `Stalled`, `Slow`, `Lost`.
+    /// `Stalled`, `Slow`, `Lost`, `Size`, what the host says.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let began = Instant::now();
-        let chunk = loop {
-            let next = match &mut self.response {
-                Some((response, pace)) => pace.chunk(response, &self.url).await,
-                None => self.piece().await,
+        loop {
+            self.turn();
+            let next = match (&mut self.answer, &mut self.pieces) {
+                (Some(Answer { response, pace }), _) => {
+                    let began = Instant::now();
+                    let next = pace.chunk(response, self.source.url()).await;
+                    self.waited += began.elapsed();
+                    next
+                }
+                (None, Some(pieces)) => pieces.chunk().await,
+                (None, None) => Ok(None),
             };
-            match next {
-                Err(error) if self.response.is_none() => self.give_up_pieces(error).await?,
-                Err(error) if is_cut(&error) => self.resume(error).await?,
-                other => break other?,
+            let error = match next {
+                Ok(Some(chunk)) => {
+                    self.at += chunk.len() as u64;
+                    return Ok(Some(chunk));
+                }
+                Ok(None) if self.at >= self.end() => match self.end() == self.source.size() {
+                    true => return Ok(None),
+                    false => continue,
+                },
+                // Where no length is announced, a connection that is lost looks like the end.
+                Ok(None) => self.source.short(self.source.size(), self.at),
+                Err(error) => error,
+            };
+            match self.answer {
+                Some(_) => self.resume(error).await?,
+                None => self.give_up_pieces(error).await?,
             }
-        };
-        self.waited += began.elapsed();
-        let Some(chunk) = chunk else { return Ok(None) };
-        self.at += chunk.len() as u64;
-        if self.look.is_some_and(|look| self.at >= look) && self.response.is_some() {
-            self.consider().await;
         }
-        Ok(Some(chunk))
+    }
+
+    /// What is to be had by the answer: all, or what lies before the pieces.
+    fn end(&self) -> u64 {
+        match &self.pieces {
+            Some(pieces) if self.answer.is_some() && matches!(pieces.answer(), Some(Ok(()))) => {
+                pieces.start()
+            }
+            _ => self.source.size(),
+        }
+    }
+
+    /// From the answer to the pieces, or back, or not yet.
+    fn turn(&mut self) {
+        if self.answer.is_none() {
+            return;
+        }
+        let Some(pieces) = &mut self.pieces else {
+            self.consider();
+            return;
+        };
+        match pieces.answer() {
+            Some(Ok(())) if self.at >= pieces.start() => {
+                pieces.skip_to(self.at);
+                self.answer = None;
+            }
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::info!(url = self.source.url(), "no pieces: {}", crate::error::chain(error));
+                (self.pieces, self.look) = (None, None);
+            }
+            // Farther away than the answer is slow. Whatever it sends would come a second time.
+            None if self.at >= pieces.start() + PIECE => {
+                self.pieces = None;
+                self.ahead *= 4;
+            }
+            None => {}
+        }
+    }
+
+    /// Begins pieces if one connection is slow, the node waits for it and the host may serve them.
+    fn consider(&mut self) {
+        if self.look.is_none_or(|look| self.at < look) {
+            return;
+        }
+        self.look = Some(self.at + LOOK);
+        // Where the disk is slower than the network there is little to wait for.
+        let rate = self.at as f64 / self.waited.as_secs_f64();
+        if rate < self.source.patience().slow {
+            self.begin_pieces(false);
+        }
+    }
+
+    fn begin_pieces(&mut self, known: bool) {
+        let start = self.at + self.ahead;
+        if self.source.size() < start + PIECE {
+            return;
+        }
+        if let Some(seat) = self.source.endpoint.http.rooms().seat() {
+            self.pieces = Some(Pieces::begin(&self.source, seat, start, known));
+        }
     }
 
     /// Asks for what is missing after a cut, at the same place.
     async fn resume(&mut self, error: RegistryError) -> Result<(), RegistryError> {
-        self.tries += 1;
-        if self.tries > TRIES || self.at == 0 {
+        if self.at >= self.cut_at + LOOK {
+            self.tries = 0;
+        }
+        (self.tries, self.cut_at) = (self.tries + 1, self.at);
+        let rest = Span { from: self.at, to: self.end() };
+        if !is_cut(&error) || self.tries > TRIES || self.at == 0 || rest.from >= rest.to {
             return Err(error);
         }
-        let rest = Span { from: self.at, to: self.blob.size };
         // Whoever has no ranges, or is gone, has failed by what came first.
-        let Ok(Some(response)) = self.rest(rest).await else { return Err(error) };
-        tracing::info!(url = self.url, at = self.at, "a download goes on after a cut");
-        self.response = Some((response, Pace::new(self.endpoint.http.patience())));
+        let Ok(response) = self.source.rest(rest).await else { return Err(error) };
+        tracing::info!(url = self.source.url(), at = self.at, "a download goes on after a cut");
+        self.answer = Some(self.source.answer(response));
         Ok(())
-    }
-
-    /// Not of `&self`: pieces under way can't be shared between threads.
-    fn rest(&self, rest: Span) -> impl Future<Output = Result<Option<Response>, RegistryError>> + use<'a> {
-        let (endpoint, blob) = (self.endpoint, self.blob);
-        async move { patiently(Since::Bytes, || endpoint.span(blob, rest)).await }
     }
 
     /// Goes on by one connection: many at a time, and short questions, are just what a registry may limit that gives
     /// the whole of a blob to anybody.
     async fn give_up_pieces(&mut self, error: RegistryError) -> Result<(), RegistryError> {
-        tracing::info!(url = self.url, at = self.at, "no more pieces: {}", crate::error::chain(&error));
+        tracing::info!(
+            url = self.source.url(),
+            at = self.at,
+            "no more pieces: {}",
+            crate::error::chain(&error)
+        );
+        if self.pieces.take().is_none() {
+            return Err(error);
+        }
         self.look = None;
-        self.asked = self.blob.size;
-        // Their connections close and their rooms are free.
-        self.pieces = FuturesOrdered::new();
-        let rest = Span { from: self.at, to: self.blob.size };
+        let refused = Err(error);
+        self.source.learn(&refused);
         // Something else than before answers where there is none: that does not get better by asking again.
-        if let Ok(Some(response)) = self.rest(rest).await {
-            self.response = Some((response, Pace::new(self.endpoint.http.patience())));
-            return Ok(());
+        match self.source.rest(Span { from: self.at, to: self.source.size() }).await {
+            Ok(response) => self.answer = Some(self.source.answer(response)),
+            Err(_) => return refused,
         }
-        Err(error)
-    }
-
-    /// Goes on in pieces if one connection is slow, the node waits for it and the registry can.
-    async fn consider(&mut self) {
-        self.tries = 0;
-        // Where the disk is slower than the network there is little to wait for.
-        let rate = self.at as f64 / self.waited.as_secs_f64();
-        if rate >= self.endpoint.http.patience().slow || self.blob.size < self.at + 2 * PIECE {
-            self.look = Some(self.at + LOOK);
-            return;
-        }
-        let Ok(room) = self.endpoint.http.pieces().try_acquire_owned() else {
-            self.look = Some(self.at + LOOK);
-            return;
-        };
-        let span = Span { from: self.at, to: self.at + PIECE };
-        let Ok(Some(response)) = self.endpoint.span(self.blob, span).await else {
-            self.look = None;
-            return;
-        };
-        self.response = None;
-        self.asked = span.to;
-        let (endpoint, blob) = (self.endpoint, self.blob);
-        self.pieces.push_back(fetch(endpoint, blob, span, Some(response), room).boxed());
-    }
-
-    /// The next bytes of the pieces.
-    async fn piece(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        loop {
-            if let Some(chunk) = self.ready.as_mut().and_then(|piece| piece.chunks.pop_front()) {
-                return Ok(Some(chunk));
-            }
-            // Its room is another's now.
-            self.ready = None;
-            self.ask().await;
-            match self.pieces.next().await {
-                Some(piece) => self.ready = Some(piece?),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// Asks for as many pieces as there is room for; for one at least.
-    async fn ask(&mut self) {
-        while self.asked < self.blob.size {
-            let free = self.endpoint.http.pieces();
-            let room = match free.clone().try_acquire_owned() {
-                Ok(room) => room,
-                Err(_) if !self.pieces.is_empty() => return,
-                // Never closed.
-                Err(_) => match free.acquire_owned().await {
-                    Ok(room) => room,
-                    Err(_) => return,
-                },
-            };
-            let span = Span { from: self.asked, to: self.blob.size.min(self.asked + PIECE) };
-            self.asked = span.to;
-            let (endpoint, blob) = (self.endpoint, self.blob);
-            self.pieces.push_back(fetch(endpoint, blob, span, None, room).boxed());
-        }
+        Ok(())
     }
 }
 
-/// One piece, asked for again from where it was cut.
-async fn fetch(
-    endpoint: &Endpoint,
-    blob: &Blob,
-    span: Span,
-    mut open: Option<Response>,
-    room: OwnedSemaphorePermit,
-) -> Result<Piece, RegistryError> {
-    let url = shown(&endpoint.url("blobs", &blob.digest.to_string())?);
-    let (mut chunks, mut at, mut tries) = (VecDeque::new(), span.from, 0);
-    loop {
-        let done = rest(endpoint, blob, Span { from: at, ..span }, open.take(), &url, |chunk| {
-            at += chunk.len() as u64;
-            chunks.push_back(chunk);
-        });
-        match done.await {
-            Ok(()) if at == span.to => return Ok(Piece { chunks, _room: room }),
-            Ok(()) => {
-                return Err(RegistryError::Size { url, wanted: span.to - span.from, found: at - span.from });
-            }
-            Err(error) if is_cut(&error) && tries < TRIES => tries += 1,
-            Err(error) => return Err(error),
-        }
+impl Source {
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
-}
 
-async fn rest(
-    endpoint: &Endpoint,
-    blob: &Blob,
-    span: Span,
-    open: Option<Response>,
-    url: &str,
-    mut take: impl FnMut(Bytes),
-) -> Result<(), RegistryError> {
-    let mut response = match open {
-        Some(response) => response,
-        None => {
-            let found = endpoint.span(blob, span).await?;
-            found.ok_or_else(|| RegistryError::Range { url: url.to_owned() })?
-        }
-    };
-    let mut pace = Pace::new(endpoint.http.patience());
-    let mut left = span.to - span.from;
-    while let Some(chunk) = pace.chunk(&mut response, url).await? {
-        left = left
-            .checked_sub(chunk.len() as u64)
-            .ok_or_else(|| RegistryError::Range { url: url.to_owned() })?;
-        take(chunk);
+    pub(super) fn size(&self) -> u64 {
+        self.blob.size
     }
-    Ok(())
+
+    pub(super) fn patience(&self) -> Patience {
+        self.endpoint.http.patience()
+    }
+
+    /// Opens a part of the blob.
+    ///
+    /// # Errors
+    /// `Range` when the answer is another one than was asked for.
+    pub(super) async fn span(&self, span: Span) -> Result<Response, RegistryError> {
+        if let Some(address) = self.address()
+            && let Ok(Some(response)) = self.endpoint.span(&self.blob, span, Some(address)).await
+        {
+            return Ok(response);
+        }
+        // It is the registry's to say no, or to say where else.
+        let found = self.endpoint.span(&self.blob, span, None).await?;
+        found.inspect(|response| self.note_address(response)).ok_or_else(|| self.no_range())
+    }
+
+    fn no_range(&self) -> RegistryError {
+        RegistryError::Range { url: self.url.clone() }
+    }
+
+    fn address(&self) -> Option<Url> {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_address(&self, response: &Response) {
+        let elsewhere = !same_origin(response.url(), &self.endpoint.base);
+        let address = elsewhere.then(|| response.url().clone());
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+
+    /// The same with patience: bytes have come from there.
+    async fn rest(&self, rest: Span) -> Result<Response, RegistryError> {
+        patiently(Since::Bytes, || self.span(rest)).await
+    }
+
+    /// Remembers what came of a question for pieces, where that says something about the host.
+    pub(super) fn learn(&self, said: &Result<(), RegistryError>) {
+        let fact = match said {
+            Ok(()) => Fact::Pieces,
+            // The network's fault.
+            Err(
+                RegistryError::Connect { .. }
+                | RegistryError::Slow { .. }
+                | RegistryError::Lost { .. }
+                | RegistryError::Stalled { .. },
+            ) => return,
+            Err(_) => Fact::Whole,
+        };
+        self.endpoint.http.known().tell(&self.origin, fact);
+    }
+
+    pub(super) fn short(&self, wanted: u64, found: u64) -> RegistryError {
+        RegistryError::Size { url: self.url.clone(), wanted, found }
+    }
+
+    fn answer(&self, response: Response) -> Answer {
+        Answer { response, pace: Pace::new(self.patience()) }
+    }
 }
 
 /// Whether the answer is what was asked for: `Content-Range: bytes FROM-LAST/SIZE`.
@@ -275,6 +324,7 @@ pub(super) fn is_span(response: &Response, span: Span, size: u64) -> bool {
         && found.is_some_and(|whole| whole == "*" || whole.parse() == Ok(size))
 }
 
-fn is_cut(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Lost { .. } | RegistryError::Stalled { .. })
+/// Whether the rest may still be had.
+pub(super) fn is_cut(error: &RegistryError) -> bool {
+    matches!(error, RegistryError::Lost { .. } | RegistryError::Stalled { .. } | RegistryError::Size { .. })
 }

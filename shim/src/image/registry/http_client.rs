@@ -11,12 +11,12 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method};
 use reqwest::{Certificate, Identity, Response, Url};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::RegistryError;
-use super::download::PIECES;
 use super::hosts::Tls;
+use super::known::Known;
+use super::rooms::Rooms;
 use crate::image::digest::clip;
 
 /// Enough of an error page to find the registry's own words.
@@ -39,6 +39,10 @@ pub(crate) struct Patience {
     /// Bytes for each second of waiting below which one connection is slow, and a large blob comes by
     /// several.
     pub(crate) slow: f64,
+    /// For so long a layer that another pull brings from another registry may come slowly.
+    pub(crate) overtake: Duration,
+    /// Bytes a second below which that is slow.
+    pub(crate) brisk: f64,
 }
 
 impl Default for Patience {
@@ -48,6 +52,8 @@ impl Default for Patience {
             stall: Duration::from_secs(30),
             window: Duration::from_secs(60),
             slow: 80e6,
+            overtake: Duration::from_secs(10),
+            brisk: 1_048_576.0,
         }
     }
 }
@@ -100,7 +106,8 @@ impl Pace {
 pub(crate) struct Http {
     patience: Patience,
     in_pieces: bool,
-    pieces: Arc<Semaphore>,
+    rooms: Arc<Rooms>,
+    known: Known,
     clients: Mutex<HashMap<Kind, reqwest::Client>>,
 }
 
@@ -145,21 +152,44 @@ impl Kind {
 impl Http {
     /// `in_pieces`: large blobs may come by several connections at a time.
     pub(crate) fn new(patience: Patience, in_pieces: bool) -> Self {
-        let pieces = Arc::new(Semaphore::new(PIECES));
-        Self { patience, in_pieces, pieces, clients: Mutex::default() }
+        Self {
+            patience,
+            in_pieces,
+            rooms: Arc::default(),
+            known: Known::default(),
+            clients: Mutex::default(),
+        }
     }
 
     pub(super) fn in_pieces(&self) -> bool {
         self.in_pieces
     }
 
-    /// Room for pieces of blobs, shared by all pulls.
-    pub(super) fn pieces(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.pieces)
+    /// For pieces of blobs, shared by all pulls.
+    pub(super) fn rooms(&self) -> &Arc<Rooms> {
+        &self.rooms
     }
 
-    pub(super) fn patience(&self) -> Patience {
+    /// How hosts serve blobs.
+    pub(super) fn known(&self) -> &Known {
+        &self.known
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
         self.patience
+    }
+
+    /// As if that had been found out.
+    #[cfg(test)]
+    pub(crate) fn tell_that_pieces_are_served(&self, url: &str) {
+        self.known.tell(&super::known::Origin::of(&Url::parse(url).unwrap()), super::known::Fact::Pieces);
+    }
+
+    /// Whether pieces are to be had from the host of this URL, where that is known.
+    #[cfg(test)]
+    pub(crate) fn serves_pieces(&self, url: &str) -> Option<bool> {
+        let fact = self.known.of(&super::known::Origin::of(&Url::parse(url).unwrap()));
+        fact.map(|fact| fact == super::known::Fact::Pieces)
     }
 
     /// Made on first use, one for each kind of connection: connections of one may not serve another.

@@ -1,10 +1,14 @@
-//! The redb file. Owns tables and the format's version; never syncs layers (its caller does so
-//! first). Called by `store`, on blocking threads only: each commit is an fsync.
+//! The redb file. Owns tables, the format's version, and the file's opening, once more after an error of the
+//! disk; never syncs layers (its caller does so first). Called by `store`, on blocking threads only: each
+//! commit is an fsync.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use rustix::fs::Advice;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +25,8 @@ const CACHE: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(super) struct Disk {
-    database: Database,
+    /// None: it could not be opened again.
+    database: RwLock<Option<Database>>,
     path: PathBuf,
 }
 
@@ -31,17 +36,12 @@ impl Disk {
     /// # Errors
     /// [`StoreError::Version`], [`StoreError::Database`], [`StoreError::Record`].
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
-        let opened = Database::builder().set_cache_size(CACHE).create(path);
-        let database = opened.map_err(|error| StoreError::Database {
-            operation: "opening",
-            path: path.to_owned(),
-            source: Arc::new(error.into()),
-        })?;
+        let database = RwLock::new(Some(create(path)?));
         let disk = Self { database, path: path.to_owned() };
-        if let Some(found) = disk.prepare().map_err(|error| disk.fail("preparing", error))? {
+        if let Some(found) = disk.with("preparing", prepare)? {
             return Err(StoreError::Version { path: path.to_owned(), found, known: VERSION });
         }
-        let rows = disk.rows().map_err(|error| disk.fail("reading", error))?;
+        let rows = disk.with("reading", rows)?;
         let mut changes = Vec::new();
         for (key, value) in rows.layers {
             let record = LayerRecord { implied: Vec::new(), ..disk.parse(&key, &value)? };
@@ -59,12 +59,17 @@ impl Disk {
     /// # Errors
     /// [`StoreError::Database`], [`StoreError::Record`].
     pub(super) fn layer(&self, key: &str) -> Result<Option<LayerRecord>, StoreError> {
-        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
-            let table = self.database.begin_read()?.open_table(LAYERS)?;
+        let value = self.with("reading", |database| {
+            let table = database.begin_read()?.open_table(LAYERS)?;
             Ok(table.get(key)?.map(|value| value.value().to_vec()))
-        };
-        let value = read().map_err(|error| self.fail("reading", error))?;
+        })?;
         value.map(|value| self.parse(key, &value)).transpose()
+    }
+
+    /// The ids of all images.
+    #[cfg(test)]
+    pub(super) fn images(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.with("reading", rows)?.images.into_iter().map(|(id, _)| id).collect())
     }
 
     /// Commits changes, durably, all or none.
@@ -73,43 +78,44 @@ impl Disk {
     /// [`StoreError::Database`].
     pub(super) fn apply<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<(), StoreError> {
         let steps: Vec<Step<'_>> = changes.map(|change| self.step(change)).collect::<Result<_, _>>()?;
-        self.commit(&steps).map_err(|error| self.fail("writing", error))
+        self.with("writing", |database| commit(database, &steps))
     }
 
-    /// Makes the tables; the version found if it is not ours.
-    fn prepare(&self) -> Result<Option<u64>, redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut meta = transaction.open_table(META)?;
-            let found = meta.get("version")?.map(|version| version.value());
-            match found {
-                Some(VERSION) => {}
-                Some(found) => return Ok(Some(found)),
-                None => drop(meta.insert("version", VERSION)?),
-            }
-            transaction.open_table(LAYERS)?;
-            transaction.open_table(IMAGES)?;
-            transaction.open_table(NAMES)?;
-        }
-        transaction.commit()?;
-        Ok(None)
-    }
-
-    fn rows(&self) -> Result<Rows, redb::Error> {
-        let transaction = self.database.begin_read()?;
-        let bytes = |table| -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
-            let table = transaction.open_table::<&str, &[u8]>(table)?;
-            let rows = table
-                .iter()?
-                .map(|row| row.map(|(key, value)| (key.value().to_owned(), value.value().to_vec())));
-            Ok(rows.collect::<Result<_, _>>()?)
+    /// After an error of the disk redb does nothing more (`PreviousIo`) until it is opened anew. The error may
+    /// have passed: a disk that was full has room again.
+    fn with<T>(
+        &self,
+        operation: &'static str,
+        work: impl Fn(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let once = || {
+            let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+            database.as_ref().map_or(Err(redb::Error::PreviousIo), &work)
         };
-        let names = transaction.open_table(NAMES)?;
-        let names = names
-            .iter()?
-            .map(|row| row.map(|(name, id)| (name.value().to_owned(), id.value().to_owned())))
-            .collect::<Result<_, _>>()?;
-        Ok(Rows { layers: bytes(LAYERS)?, images: bytes(IMAGES)?, names })
+        let mut done = once();
+        if matches!(done, Err(redb::Error::PreviousIo)) {
+            self.reopen()?;
+            done = once();
+        }
+        done.map_err(|error| self.fail(operation, error))
+    }
+
+    fn reopen(&self) -> Result<(), StoreError> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // Its lock on the file goes with it.
+        drop(database.take());
+        // The kernel still shows the pages that the disk did not take: forgotten, they are read from it.
+        let forget = || -> io::Result<()> {
+            Ok(rustix::fs::fadvise(File::open(&self.path)?, 0, None, Advice::DontNeed)?)
+        };
+        forget().map_err(|source| StoreError::Io {
+            operation: "read anew",
+            path: self.path.clone(),
+            source: Arc::new(source),
+        })?;
+        *database = Some(create(&self.path)?);
+        tracing::info!(path = %self.path.display(), "opened the image database anew after an error of its disk");
+        Ok(())
     }
 
     fn step<'a>(&self, change: &'a Change) -> Result<Step<'a>, StoreError> {
@@ -120,36 +126,6 @@ impl Disk {
             Change::DropLayer { key } => Step::DropLayer(key),
             Change::DropImage { id, names } => Step::DropImage(id, names),
         })
-    }
-
-    fn commit(&self, steps: &[Step<'_>]) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut layers = transaction.open_table(LAYERS)?;
-            let mut images = transaction.open_table(IMAGES)?;
-            let mut names = transaction.open_table(NAMES)?;
-            for step in steps {
-                match step {
-                    Step::Layer(key, record) => drop(layers.insert(*key, record.as_slice())?),
-                    Step::Image(id, record, own) => {
-                        images.insert(*id, record.as_slice())?;
-                        for name in *own {
-                            names.insert(name.as_str(), *id)?;
-                        }
-                    }
-                    Step::Name(name, id) => drop(names.insert(*name, *id)?),
-                    Step::DropLayer(key) => drop(layers.remove(*key)?),
-                    Step::DropImage(id, own) => {
-                        images.remove(*id)?;
-                        names.retain(|name, of| of != *id && !own.iter().any(|own| own == name))?;
-                    }
-                }
-            }
-        }
-        failpoint!("disk.written");
-        transaction.commit()?;
-        failpoint!("disk.committed");
-        Ok(())
     }
 
     fn parse<T: DeserializeOwned>(&self, key: &str, value: &[u8]) -> Result<T, StoreError> {
@@ -169,6 +145,80 @@ impl Disk {
     }
 }
 
+fn create(path: &Path) -> Result<Database, StoreError> {
+    let opened = Database::builder().set_cache_size(CACHE).create(path);
+    opened.map_err(|error| StoreError::Database {
+        operation: "opening",
+        path: path.to_owned(),
+        source: Arc::new(error.into()),
+    })
+}
+
+/// Makes the tables; the version found if it is not ours.
+fn prepare(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        let found = meta.get("version")?.map(|version| version.value());
+        match found {
+            Some(VERSION) => {}
+            Some(found) => return Ok(Some(found)),
+            None => drop(meta.insert("version", VERSION)?),
+        }
+        transaction.open_table(LAYERS)?;
+        transaction.open_table(IMAGES)?;
+        transaction.open_table(NAMES)?;
+    }
+    transaction.commit()?;
+    Ok(None)
+}
+
+fn rows(database: &Database) -> Result<Rows, redb::Error> {
+    let transaction = database.begin_read()?;
+    let bytes = |table| -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
+        let table = transaction.open_table::<&str, &[u8]>(table)?;
+        let rows =
+            table.iter()?.map(|row| row.map(|(key, value)| (key.value().to_owned(), value.value().to_vec())));
+        Ok(rows.collect::<Result<_, _>>()?)
+    };
+    let names = transaction.open_table(NAMES)?;
+    let names = names
+        .iter()?
+        .map(|row| row.map(|(name, id)| (name.value().to_owned(), id.value().to_owned())))
+        .collect::<Result<_, _>>()?;
+    Ok(Rows { layers: bytes(LAYERS)?, images: bytes(IMAGES)?, names })
+}
+
+fn commit(database: &Database, steps: &[Step<'_>]) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut layers = transaction.open_table(LAYERS)?;
+        let mut images = transaction.open_table(IMAGES)?;
+        let mut names = transaction.open_table(NAMES)?;
+        for step in steps {
+            match step {
+                Step::Layer(key, record) => drop(layers.insert(*key, record.as_slice())?),
+                Step::Image(id, record, own) => {
+                    images.insert(*id, record.as_slice())?;
+                    for name in *own {
+                        names.insert(name.as_str(), *id)?;
+                    }
+                }
+                Step::Name(name, id) => drop(names.insert(*name, *id)?),
+                Step::DropLayer(key) => drop(layers.remove(*key)?),
+                Step::DropImage(id, own) => {
+                    images.remove(*id)?;
+                    names.retain(|name, of| of != *id && !own.iter().any(|own| own == name))?;
+                }
+            }
+        }
+    }
+    failpoint!("disk.written");
+    transaction.commit()?;
+    failpoint!("disk.committed");
+    Ok(())
+}
+
 struct Rows {
     layers: Vec<(String, Vec<u8>)>,
     images: Vec<(String, Vec<u8>)>,
@@ -181,4 +231,73 @@ enum Step<'a> {
     Name(&'a str, &'a str),
     DropLayer(&'a str),
     DropImage(&'a str, &'a [String]),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A file that takes nothing while `full`.
+    #[derive(Debug)]
+    struct Filling {
+        file: File,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Filling {
+        fn room(&self) -> io::Result<()> {
+            match self.full.load(Ordering::SeqCst) {
+                true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl redb::StorageBackend for Filling {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.file.metadata()?.len())
+        }
+
+        fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+            self.file.read_exact_at(to, offset)
+        }
+
+        fn set_len(&self, length: u64) -> io::Result<()> {
+            self.room().and_then(|()| self.file.set_len(length))
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.room().and_then(|()| self.file.sync_data())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.room().and_then(|()| self.file.write_all_at(data, offset))
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_is_written_to_again_when_it_has_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("images.redb");
+        drop(Disk::open(&path).unwrap());
+        let full = Arc::new(AtomicBool::new(false));
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let backend = Filling { file, full: Arc::clone(&full) };
+        let database = Database::builder().create_with_backend(backend).unwrap();
+        let disk = Disk { database: RwLock::new(Some(database)), path: path.clone() };
+        let name = |name: &str| [Change::Name { name: name.to_owned(), id: "i".to_owned() }];
+        disk.apply(name("before").iter()).unwrap();
+        full.store(true, Ordering::SeqCst);
+        let failed = disk.apply(name("lost").iter()).unwrap_err();
+        assert!(crate::error::chain(&failed).contains("No space left"), "{}", crate::error::chain(&failed));
+        full.store(false, Ordering::SeqCst);
+        disk.apply(name("after").iter()).unwrap();
+        assert!(disk.layer("none").unwrap().is_none());
+        drop(disk);
+        let (_, changes) = Disk::open(&path).unwrap();
+        assert_eq!(changes, [name("after"), name("before")].concat());
+    }
 }

@@ -1,5 +1,9 @@
 //! Changes that are not on disk yet, a file each in /run. Owns those files; never syncs. Called by
 //! `store`.
+//!
+//! `NUMBER.json` waits for the disk. `NUMBER.doubt` is a layer of which the disk may have lost something: it
+//! never gets there, and is known for as long as somebody holds its folder. `asked` is there while the
+//! disk is asked what it has.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,9 +20,25 @@ pub(super) struct Journal {
     boot_id: String,
     next: u64,
     pending: Vec<(u64, Change)>,
-    /// Up to here the disk may have them.
+    /// Up to here redb may have them.
     offered: u64,
+    doubtful: Vec<Doubt>,
+    /// How often the disk has lost something.
+    losses: u64,
 }
+
+/// A layer of which something may be lost.
+#[derive(Debug)]
+struct Doubt {
+    number: u64,
+    key: String,
+    folder: String,
+    /// Whether the next process would see that it is in doubt.
+    written: bool,
+}
+
+/// While this is there, an answer may be lost with this process.
+const ASKED: &str = "asked";
 
 impl Journal {
     /// Reads what this boot left behind; what an earlier one did is deleted.
@@ -28,28 +48,50 @@ impl Journal {
     pub(super) fn open(folder: &Path) -> Result<(Self, Vec<Change>), StoreError> {
         let boot = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot).map_err(io("read", boot))?.trim().to_owned();
-        let mut journal =
-            Self { folder: folder.to_owned(), boot_id, next: 1, pending: Vec::new(), offered: 0 };
+        let mut journal = Self {
+            folder: folder.to_owned(),
+            boot_id,
+            next: 1,
+            pending: Vec::new(),
+            offered: 0,
+            doubtful: Vec::new(),
+            losses: 0,
+        };
         let mut files = Vec::new();
+        let mut unanswered = false;
         for entry in fs::read_dir(folder).map_err(io("list", folder))? {
             let path = entry.map_err(io("list", folder))?.path();
-            let number = path.extension().is_some_and(|own| own == "json").then(|| {
+            let is_doubtful = path.extension().is_some_and(|own| own == "doubt");
+            let number = (is_doubtful || path.extension().is_some_and(|own| own == "json")).then(|| {
                 path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok())
             });
             match number.flatten() {
-                Some(number) => files.push((number, path)),
+                Some(number) => files.push((number, path, is_doubtful)),
+                None if path.ends_with(ASKED) => unanswered = true,
                 // A file that a crash left half-written.
                 None if path.is_file() => fs::remove_file(&path).map_err(io("delete", &path))?,
                 None => {}
             }
         }
         files.sort();
-        for (number, path) in files {
+        for (number, path, is_doubtful) in files {
             journal.next = number + 1;
-            match journal.read(&path)? {
-                Some(change) => journal.pending.push((number, change)),
-                None => fs::remove_file(&path).map_err(io("delete", &path))?,
+            match (journal.read(&path)?, is_doubtful) {
+                (Some(Change::Layer { key, record }), true) => {
+                    journal.doubtful.push(Doubt { number, key, folder: record.folder, written: true });
+                }
+                (Some(change), false) => journal.pending.push((number, change)),
+                _ => fs::remove_file(&path).map_err(io("delete", &path))?,
             }
+        }
+        if unanswered {
+            for (layer, folder) in journal.doubt() {
+                tracing::warn!(
+                    %layer, folder,
+                    "the last process ended while it asked the disk for the layer: it must be pulled again"
+                );
+            }
+            journal.answered()?;
         }
         // The last process may have died between the disk's commit and the deletion here.
         journal.offered = journal.next - 1;
@@ -80,10 +122,87 @@ impl Journal {
         Ok(())
     }
 
-    /// All there is, for the disk.
-    pub(super) fn offer(&mut self) -> Vec<(u64, Change)> {
-        self.offered = self.next - 1;
-        self.pending.clone()
+    /// To be called before the disk is asked what it has: up to which number it will. None when there is
+    /// nothing to ask it for.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn ask(&mut self) -> Result<Option<u64>, StoreError> {
+        let Some((last, _)) = self.pending.last() else { return Ok(None) };
+        let path = self.folder.join(ASKED);
+        File::create(&path).map_err(io("create", &path))?;
+        Ok(Some(*last))
+    }
+
+    /// The disk has answered, and what is in doubt since is written down before that is.
+    ///
+    /// # Errors
+    /// The file system's. The next process then doubts all that waits.
+    pub(super) fn answered(&mut self) -> Result<(), StoreError> {
+        for at in 0..self.doubtful.len() {
+            let Doubt { number, written: false, .. } = self.doubtful[at] else { continue };
+            let (from, to) = (self.path(number), self.path(number).with_extension("doubt"));
+            match fs::rename(&from, &to) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io("rename to", &to)(error));
+                }
+                _ => self.doubtful[at].written = true,
+            }
+        }
+        let path = self.folder.join(ASKED);
+        fs::remove_file(&path).map_err(io("delete", &path))
+    }
+
+    /// The disk has lost something, and may have lost it of any layer that waits: none of these waits any
+    /// longer. Returns their keys and folders. To be written down by `answered`.
+    pub(super) fn doubt(&mut self) -> Vec<(String, String)> {
+        self.losses += 1;
+        let mut doubted = Vec::new();
+        for (number, change) in std::mem::take(&mut self.pending) {
+            match change {
+                Change::Layer { key, record: LayerRecord { folder, .. } } => {
+                    doubted.push((key.clone(), folder.clone()));
+                    self.doubtful.push(Doubt { number, key, folder, written: false });
+                }
+                change => self.pending.push((number, change)),
+            }
+        }
+        doubted
+    }
+
+    /// How often the disk has lost something in this process's time.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Folders of the layers in doubt, and their keys.
+    pub(super) fn doubtful(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.doubtful.iter().map(|doubt| (&doubt.folder, &doubt.key))
+    }
+
+    /// The folder of a layer in doubt is gone.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn forget_doubtful(&mut self, folder: &str) -> Result<(), StoreError> {
+        while let Some(at) = self.doubtful.iter().position(|doubt| doubt.folder == folder) {
+            let Doubt { number, written, .. } = self.doubtful[at];
+            let path = self.path(number).with_extension(if written { "doubt" } else { "json" });
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io("delete", &path)(error));
+                }
+                _ => drop(self.doubtful.remove(at)),
+            }
+        }
+        Ok(())
+    }
+
+    /// All that still waits of what the disk has been synced with, for redb: what was dropped during the sync
+    /// is not among it, and never gets there.
+    pub(super) fn offer(&mut self, last: u64) -> Vec<(u64, Change)> {
+        self.offered = self.offered.max(last);
+        self.pending.iter().filter(|(number, _)| *number <= last).cloned().collect()
     }
 
     /// A layer is gone. If the disk has not been offered it, nobody need know that it was there.
@@ -96,6 +215,12 @@ impl Journal {
             Some(at) => self.remove(at),
             None => self.write(Change::DropLayer { key: key.to_owned() }),
         }
+    }
+
+    /// What waits.
+    #[cfg(test)]
+    pub(super) fn pending(&self) -> Vec<Change> {
+        self.pending.iter().map(|(_, change)| change.clone()).collect()
     }
 
     /// Deletes what is about things that the disk has been told to forget.
@@ -182,7 +307,15 @@ impl Journal {
             key: "pending".to_owned(),
             source: Arc::new(source),
         };
-        let head: Head = serde_json::from_slice(&text).map_err(bad)?;
+        let head: Head = match serde_json::from_slice(&text) {
+            Ok(head) => head,
+            Err(error) => {
+                // Written whole and then renamed, so only a disk that lost its power leaves such a file: in a
+                // state folder that is no tmpfs, and of a boot that is over.
+                tracing::warn!(path = %path.display(), %error, "deleting an entry that says of no boot");
+                return Ok(None);
+            }
+        };
         if head.boot_id != self.boot_id {
             return Ok(None);
         }

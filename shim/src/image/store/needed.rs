@@ -17,6 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use super::journal::Journal;
 use super::record::{Change, LayerRecord};
 use super::{State, Store, StoreError};
 use crate::image::ingest::Ingest;
@@ -24,6 +25,12 @@ use crate::image::ingest::Ingest;
 /// How long whoever drops layers waits for their files: a layer may have a million, and some disks take milliseconds
 /// for each. Who frees a disk looks at it right after.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// When the writing of a layer began.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    losses: u64,
+}
 
 impl Store {
     /// One more needs each of these layers, here or yet to come.
@@ -35,16 +42,31 @@ impl Store {
         });
     }
 
+    /// To be called before the first byte of a layer is written.
+    pub(crate) fn begin(&self) -> Begun {
+        Begun { losses: self.journal().losses() }
+    }
+
     /// Makes a layer known and its folder the layer's. If another has brought it in the meantime
     /// (its pull was cancelled at the last moment, this one began anew), `ingest` is given up.
     ///
     /// # Errors
-    /// [`StoreError::Folder`], the journal's.
-    pub(crate) fn add_layer(&self, key: &str, record: LayerRecord, ingest: Ingest) -> Result<(), StoreError> {
+    /// [`StoreError::Folder`], [`StoreError::LostMeanwhile`], the journal's.
+    pub(crate) fn add_layer(
+        &self,
+        key: &str,
+        mut record: LayerRecord,
+        ingest: Ingest,
+        begun: &Begun,
+    ) -> Result<(), StoreError> {
         let mut journal = self.journal();
         if self.layer(key).is_some() {
             return Ok(());
         }
+        if journal.losses() != begun.losses {
+            return Err(StoreError::LostMeanwhile { key: key.to_owned() });
+        }
+        record.folder = self.read(|state| state.free_folder(&record.folder));
         // Folder first: a folder without a record is deleted at the next start, a record without a
         // folder would be a lie.
         let folder = record.folder.clone();
@@ -64,9 +86,18 @@ impl Store {
     /// gone soon, mostly when this returns; what can't be deleted now is deleted at the next start.
     pub(crate) fn release(&self, released: &[String]) -> usize {
         let mut journal = self.journal();
-        let dropped = self.write(|state| {
+        let (dropped, folders) = self.sweep(&mut journal, released);
+        drop(journal);
+        delete(folders);
+        dropped
+    }
+
+    /// Lets go of `released`, and of what nobody needs any longer: how many layers, and their folders, which are
+    /// out of the way already.
+    pub(super) fn sweep(&self, journal: &mut Journal, released: &[String]) -> (usize, Vec<Ingest>) {
+        let (dropped, doubtful) = self.write(|state| {
             state.let_go(released);
-            state.take_unneeded()
+            (state.take_unneeded(), state.take_doubtful())
         });
         let mut folders = Vec::new();
         for (key, record) in &dropped {
@@ -77,9 +108,18 @@ impl Store {
             }
             folders.extend(self.take_out(&record.folder));
         }
-        drop(journal);
-        delete(folders);
-        dropped.len()
+        for folder in doubtful {
+            folders.extend(self.take_out(&folder));
+            if let Err(error) = journal.forget_doubtful(&folder) {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(
+                    folder,
+                    error,
+                    "that a lost layer is gone is not noted: the next start sees it"
+                );
+            }
+        }
+        (dropped.len(), folders)
     }
 
     /// How many layers are held; none are on their way in or out while it counts.
@@ -101,7 +141,7 @@ impl Store {
 }
 
 /// Deletes folders that are out of the way already.
-fn delete(folders: Vec<Ingest>) {
+pub(super) fn delete(folders: Vec<Ingest>) {
     let count = folders.len();
     if !beside(PATIENCE, move || drop(folders)) {
         tracing::info!(layers = count, "their files are still being deleted");
@@ -141,6 +181,25 @@ impl State {
         let needed: HashSet<&String> = records.flat_map(|record| record.keys()).collect();
         let is_unneeded = |key: &String| !needed.contains(key) && !self.holds.contains_key(key);
         self.layers.extract_if(|key, _| is_unneeded(key)).collect()
+    }
+
+    /// Forgets the layers in doubt that nobody holds; their folders. One that came after it has another folder,
+    /// and counts as a holder too: who of them holds which, nobody knows.
+    pub(super) fn take_doubtful(&mut self) -> Vec<String> {
+        let holds = &self.holds;
+        let gone = self.doubtful.extract_if(|_, key| !holds.contains_key(key));
+        gone.map(|(folder, _)| folder).collect()
+    }
+
+    /// `folder`, or a name like it when a layer in doubt still has that.
+    fn free_folder(&self, folder: &str) -> String {
+        let mut free = folder.to_owned();
+        let mut number = 1;
+        while self.doubtful.contains_key(&free) {
+            free = format!("{folder}.{number}");
+            number += 1;
+        }
+        free
     }
 }
 

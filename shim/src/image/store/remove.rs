@@ -21,9 +21,7 @@ impl Store {
         if self.image_record(id).is_none() {
             return Ok(false);
         }
-        let is_own = |(_, own): &(&String, &String)| own.as_str() == id;
-        let names: Vec<String> =
-            self.read(|state| state.names.iter().filter(is_own).map(|(name, _)| name.clone()).collect());
+        let names = self.names_of(id);
         let change = [Change::DropImage { id: id.to_owned(), names: names.clone() }];
         self.disk.apply(change.iter())?;
         failpoint!("image.dropped");

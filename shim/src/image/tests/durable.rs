@@ -57,6 +57,20 @@ async fn a_power_cut_before_the_sync_takes_layer_and_image() {
     }
 }
 
+/// Where the state folder is a disk, renamed files may come back empty.
+#[tokio::test]
+async fn an_entry_that_a_power_cut_emptied_or_tore_stops_no_start() {
+    for text in ["", r#"{"version":1,"boot_id":"x","cha"#] {
+        let (folder, image) = pulled().await;
+        open_store(&config(folder.path()), &HashMap::new()).unwrap().flush().unwrap();
+        let state = folder.path().join("state/images");
+        fs::write(state.join("0000000000000007.json"), text).unwrap();
+        fs::write(state.join("0000000000000008.doubt"), text).unwrap();
+        assert_eq!(open(folder.path()).list(), [image]);
+        assert!(journal(folder.path()).is_empty());
+    }
+}
+
 #[tokio::test]
 async fn after_the_sync_all_survives_without_run() {
     let (folder, image) = pulled().await;

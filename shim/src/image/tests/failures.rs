@@ -173,3 +173,40 @@ async fn one_bad_layer_ends_the_others() {
     );
     check(&registry, Class::Corrupt, "corrupt gzip").await;
 }
+
+#[tokio::test]
+async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do() {
+    let registry = Registry::new();
+    let tar = Archive::new().file("x", &[7; 100_000]).tar();
+    for (window_log, fits) in [(25, true), (26, false)] {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.window_log(window_log).unwrap();
+        std::io::Write::write_all(&mut encoder, &tar).unwrap();
+        let blob = encoder.finish().unwrap();
+        let media = "application/vnd.oci.image.layer.v1.tar+zstd";
+        registry.image("a", "t", &[Layer { media, blob, diff_id: Digest::of(&tar) }], "V=1");
+        if fits {
+            Node::new().pull(&registry.name("a:t")).await.unwrap();
+        } else {
+            check(&registry, Class::Invalid, "recompress the layer without --long").await;
+        }
+    }
+}
+
+/// The rest of the layer never comes: the verdict does not wait for it.
+#[tokio::test]
+async fn a_layer_that_nobody_can_unpack_is_not_waited_for() {
+    let refused = Archive::new().file("../x", b"").file("large", &vec![7; 9 << 20]);
+    let junk = Layer { blob: vec![b'j'; 9 << 20], ..Layer::gzip(&hello()) };
+    for (layer, class, words) in
+        [(junk, Class::Corrupt, "corrupt gzip"), (Layer::plain(&refused), Class::Invalid, "climbs")]
+    {
+        let registry = Registry::new();
+        registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+        let (_open, gate) = Gate::new();
+        let held = Answer::new(200).body(layer.blob.clone()).cut(3 << 20, Some(&gate));
+        answer(&registry, Digest::of(&layer.blob).to_string(), held);
+        let checked = check(&registry, class, words);
+        assert!(tokio::time::timeout(Duration::from_secs(60), checked).await.is_ok());
+    }
+}

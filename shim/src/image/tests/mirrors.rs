@@ -106,6 +106,26 @@ async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
     }
 }
 
+/// Nobody waits for the end of its lie, and so nobody knows its digest.
+#[tokio::test]
+async fn a_mirror_whose_bytes_nobody_can_unpack_is_found_out_early() {
+    let (node, registry, liar) = (Node::new(), Registry::new(), Registry::new());
+    let layer = Layer::plain(&Archive::new().file("large", &vec![7; 9 << 20]));
+    for registry in [&registry, &liar] {
+        registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    }
+    let (_open, gate) = super::server::Gate::new();
+    let (digest, length) = (Digest::of(&layer.blob).to_string(), layer.blob.len());
+    liar.script(move |request| {
+        let lie = Answer::new(200).body(vec![b'j'; length]).cut(3 << 20, Some(&gate));
+        request.path.contains(&digest).then_some(lie)
+    });
+    node.hosts(&registry, &mirror(&liar));
+    let name = registry.name("a:t");
+    tokio::time::timeout(Duration::from_secs(60), node.pull(&name)).await.unwrap().unwrap();
+    node.settled(1).await;
+}
+
 #[tokio::test]
 async fn a_mirror_never_sees_the_credentials_of_the_registry() {
     let (node, registry, thief) = (Node::new(), Registry::new(), Registry::on("127.0.0.2:0"));

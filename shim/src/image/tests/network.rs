@@ -248,3 +248,115 @@ async fn a_failure_of_the_first_is_not_that_of_the_second() {
     assert_eq!(good.hits(&digest), 1);
     assert_eq!(node.layer_folders(), 1);
 }
+
+/// A node for which no flight of another pull is fast enough for long.
+fn hasty(folder: &Path) -> Images {
+    let patience = Patience { overtake: Duration::from_millis(50), ..Patience::default() };
+    let config = config(folder);
+    let store = open_store(&config, &HashMap::new()).unwrap();
+    Images::with(&config, store, patience, None, HashMap::new())
+}
+
+#[tokio::test]
+async fn a_slow_flight_holds_up_no_pull_from_another_registry() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let images = hasty(folder.path());
+    let (slow, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layer = Layer::gzip(&hello());
+    for (registry, repository) in [(&slow, "a"), (&slow, "b"), (&good, "a")] {
+        registry.image(repository, "t", std::slice::from_ref(&layer), &format!("V={repository}"));
+    }
+    let (_open, gate) = Gate::new();
+    let digest = Digest::of(&layer.blob).to_string();
+    let wanted = digest.clone();
+    let held = layer.blob.clone();
+    slow.script(move |request| {
+        let held = Answer::new(200).body(held.clone()).cut(10, Some(&gate));
+        request.path.ends_with(&wanted).then_some(held)
+    });
+    let references = [slow.name("a:t"), slow.name("b:t"), good.name("a:t")];
+    let [first, second, third] = references.map(|name| Reference::parse(&name).unwrap());
+    let spans = Recorder::default();
+    let late = async {
+        until("the first leads", || slow.hits(&digest) == 1).await;
+        tokio::join!(images.pull(&second, None, &spans), images.pull(&third, None, &spans))
+    };
+    let all = async { tokio::join!(images.pull(&first, None, &spans), late) };
+    let (first, (second, third)) = tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    assert_eq!(first.unwrap().diff_ids, third.unwrap().diff_ids);
+    second.unwrap();
+    // The second would have got it from where it is slow.
+    assert_eq!((slow.hits(&digest), good.hits(&digest)), (1, 1));
+    until("the slow one's folder is gone", || count(&folder.path().join("root/ingest")) == 0).await;
+    assert_eq!(count(&folder.path().join("root/layers")), 1);
+}
+
+#[tokio::test]
+async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let images = hasty(folder.path());
+    let (slow, broken) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layer = Layer::gzip(&hello());
+    for registry in [&slow, &broken] {
+        registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
+    }
+    let (open, gate) = Gate::new();
+    let digest = Digest::of(&layer.blob).to_string();
+    let (wanted, held) = (digest.clone(), layer.blob.clone());
+    slow.script(move |request| {
+        let held = Answer::new(200).body(held.clone()).cut(10, Some(&gate));
+        request.path.ends_with(&wanted).then_some(held)
+    });
+    let wanted = digest.clone();
+    broken.script(move |request| request.path.ends_with(&wanted).then(|| Answer::new(404)));
+    let (first, second) = (slow.name("a:t"), broken.name("a:t"));
+    let [first, second] = [first, second].map(|name| Reference::parse(&name).unwrap());
+    let spans = Recorder::default();
+    let late = async {
+        until("the first leads", || slow.hits(&digest) == 1).await;
+        images.pull(&second, None, &spans).await
+    };
+    let watch = async {
+        until("the rival has asked", || broken.hits(&digest) == 1).await;
+        open.send(()).unwrap();
+    };
+    let all = async { tokio::join!(images.pull(&first, None, &spans), late, watch) };
+    let (first, second, ()) = tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    assert_eq!(first.unwrap().diff_ids, second.unwrap().diff_ids);
+    assert_eq!((slow.hits(&digest), broken.hits(&digest)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_registry_that_stalls_leaves_desks_for_other_pulls() {
+    let node = Node::new();
+    let (stalled, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
+    let layers: Vec<Layer> =
+        (0..20_u8).map(|index| Layer::gzip(&Archive::new().file("x", &[index; 9]))).collect();
+    stalled.image("a", "t", &layers, "V=1");
+    good.image("a", "t", &[Layer::gzip(&hello())], "V=1");
+    let (_open, gate) = Gate::new();
+    let digests: Vec<String> = layers.iter().map(|layer| Digest::of(&layer.blob).to_string()).collect();
+    let (held, first) = (digests.clone(), layers[0].blob.clone());
+    stalled.script(move |request| {
+        let is_layer = held.iter().any(|digest| request.path.ends_with(digest));
+        is_layer
+            .then(|| Answer::new(200).body(first.clone()).header("content-length", "").cut(1, Some(&gate)))
+    });
+    let asked = || digests.iter().map(|digest| stalled.hits(digest)).sum::<usize>();
+    let (stalled_name, good_name) = (stalled.name("a:t"), good.name("a:t"));
+    let pull = node.pull(&stalled_name);
+    tokio::pin!(pull);
+    let most = node.images.inner.desks.most();
+    tokio::select! {
+        done = &mut pull => panic!("ended early: {done:?}"),
+        () = until("all desks are taken", || asked() == most) => {}
+    }
+    let good = tokio::time::timeout(Duration::from_secs(60), node.pull(&good_name));
+    tokio::select! {
+        done = &mut pull => panic!("ended early: {done:?}"),
+        done = good => drop(done.unwrap().unwrap()),
+    }
+    assert_eq!(asked(), most, "no more than the node has desks for");
+}

@@ -246,3 +246,26 @@ async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
         node.settled(0).await;
     }
 }
+
+#[tokio::test]
+async fn the_largest_layers_begin_first() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let one_by_one = "side-by-side".parse().unwrap();
+    for (without, order) in
+        [(vec![one_by_one], [1, 2, 0]), (vec![one_by_one, "largest-first".parse().unwrap()], [0, 1, 2])]
+    {
+        let folder = folder.path().join(without.len().to_string());
+        let config = Config { switches: Switches::without(without), ..config(&folder) };
+        let store = open_store(&config, &HashMap::new()).unwrap();
+        let images = Images::with(&config, store, Patience::default(), None, HashMap::new());
+        let registry = Registry::new();
+        let layers = [10, 9000, 3000].map(|size| Layer::plain(&Archive::new().file("x", &vec![7; size])));
+        registry.image("a", "t", &layers, "V=1");
+        let reference = Reference::parse(&registry.name("a:t")).unwrap();
+        images.pull(&reference, None, &Recorder::default()).await.unwrap();
+        let digests = layers.map(|layer| crate::image::digest::Digest::of(&layer.blob).to_string());
+        let which = |request: &Request| digests.iter().position(|digest| request.path.ends_with(digest));
+        assert_eq!(registry.log().iter().filter_map(which).collect::<Vec<_>>(), order);
+    }
+}

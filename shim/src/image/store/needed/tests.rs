@@ -29,6 +29,7 @@ impl Fixture {
     }
 
     fn add_implying(&self, key: &str, content: &str, implied: &[&str], implied_weight: u64) {
+        let begun = self.store.begin();
         let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
         std::fs::write(ingest.path().join(content), "").unwrap();
         let record = LayerRecord {
@@ -41,7 +42,7 @@ impl Fixture {
             empty: false,
             opaque_root: false,
         };
-        self.store.add_layer(key, record, ingest).unwrap();
+        self.store.add_layer(key, record, ingest, &begun).unwrap();
     }
 
     /// Layers in memory, in the folders, in the journal (`-` for one dropped), and on disk. Closes
@@ -53,8 +54,8 @@ impl Fixture {
         assert_eq!(known, memory, "memory");
         assert_eq!(names(&state.layers_dir), memory.iter().map(|key| format!("f-{key}")).collect::<Vec<_>>());
         assert!(names(&state.ingest_dir).is_empty(), "nothing temporary stays");
-        let pending = state.journal().offer().into_iter().map(|(_, change)| shown(&change));
-        assert_eq!(pending.collect::<Vec<_>>(), journal, "journal");
+        let pending = state.journal().pending().iter().map(shown).collect::<Vec<_>>();
+        assert_eq!(pending, journal, "journal");
         assert_eq!(names(&self.folder.path().join("state/images")).len(), journal.len(), "journal files");
         drop(self.store);
         let (_, changes) = Disk::open(&self.folder.path().join("root/images.redb")).unwrap();
@@ -102,12 +103,14 @@ fn one_that_the_sync_thread_has_in_hand_is_dropped_after_it() {
     own.store.hold(&keys(&["a", "b"]));
     own.add("a", "x");
     // The first half of a flush, then the second.
-    let offered = own.store.journal().offer();
+    let last = own.store.journal().ask().unwrap().unwrap();
+    let offered = own.store.journal().offer(last);
     own.add("b", "x");
     assert_eq!(own.store.release(&keys(&["a", "b"])), 2);
     own.store.disk.apply(offered.iter().map(|(_, change)| change)).unwrap();
-    own.store.journal().forget(offered[0].0).unwrap();
-    let pending: Vec<String> = own.store.journal().offer().iter().map(|(_, change)| shown(change)).collect();
+    own.store.journal().forget(last).unwrap();
+    own.store.journal().answered().unwrap();
+    let pending: Vec<String> = own.store.journal().pending().iter().map(shown).collect();
     assert_eq!(pending, ["-a"], "the disk has never heard of b");
     own.store.flush().unwrap();
     own.check(&[], &[], &[]);
