@@ -184,7 +184,7 @@ pub(crate) async fn feed(
     let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
     loop {
         let next = tokio::select! {
-            next = download.chunk() => next?,
+            next = download.chunk(ring.available_permits() == RING) => next?,
             // Either of them is dropped only when this returns.
             () = pieces.closed() => return Ok(false),
         };

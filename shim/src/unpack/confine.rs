@@ -80,7 +80,8 @@ const FILES: [i64; 18] = [
 ];
 
 /// By descriptor, and whose files are its own already.
-const DESCRIPTORS: [i64; 4] = [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid];
+const DESCRIPTORS: [i64; 5] =
+    [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid, libc::SYS_splice];
 
 /// For a process that only reads, computes and writes.
 ///

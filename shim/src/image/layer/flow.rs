@@ -176,7 +176,12 @@ fn tap(
             // The unpacker has seen enough, and says why.
             Ok(0) | Err(Errno::PIPE) => break,
             Ok(count) => count,
-            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(Errno::INTR) => continue,
+            // Since one end never blocks, neither does this, and it looks for bytes before it looks for a reader.
+            Err(Errno::AGAIN) => match waiter.wait_for_more(&from, &to)? {
+                true => continue,
+                false => break,
+            },
             Err(errno) => return Err(worker("pass bytes to")(errno)),
         };
         let chunk = &mut buffer[..count];
@@ -235,5 +240,59 @@ fn inflated_well(inflate: &mut Worker, packing: Packing, unheard: bool) -> Resul
         }
         End::Code(4) => Err(LayerError::Window),
         end => Err(LayerError::Killed { which: "inflater", detail: end.detail() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pipe whose write end never blocks, as a worker's.
+    fn pipe() -> (File, File) {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::NONBLOCK).unwrap();
+        (reader.into(), writer.into())
+    }
+
+    #[test]
+    fn one_that_has_nothing_to_pass_on_sleeps() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path()).unwrap();
+        let (from, mut inflater) =
+            rustix::pipe::pipe().map(|(from, to)| (File::from(from), File::from(to))).unwrap();
+        let (mut unpacker, to) = pipe();
+        let mut waiter = room.waiter();
+        thread::scope(|scope| {
+            let waiter = &mut waiter;
+            let tapping = scope.spawn(move || tap(Some(from), Some(to), 100, waiter));
+            for _ in 0..3 {
+                inflater.write_all(b"abc").unwrap();
+                let mut passed = [0; 3];
+                unpacker.read_exact(&mut passed).unwrap();
+                assert_eq!(&passed, b"abc");
+                thread::sleep(std::time::Duration::from_millis(50));
+            }
+            drop(inflater);
+            let tapped = tapping.join().unwrap().unwrap();
+            assert_eq!((tapped.digest, tapped.bomb), (Digest::of(b"abcabcabc"), false));
+        });
+        // Twice for each piece and once for the end. A loop that does not sleep comes to thousands.
+        assert!(waiter.waits() <= 12, "{}", waiter.waits());
+    }
+
+    #[test]
+    fn one_that_has_nobody_to_pass_it_on_to_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room::new(folder.path()).unwrap();
+        let (from, _inflater) =
+            rustix::pipe::pipe().map(|(from, to)| (File::from(from), File::from(to))).unwrap();
+        let (unpacker, to) = pipe();
+        thread::scope(|scope| {
+            let room = &room;
+            let tapping = scope.spawn(move || tap(Some(from), Some(to), 100, &mut room.waiter()));
+            thread::sleep(std::time::Duration::from_millis(50));
+            drop(unpacker);
+            assert!(!tapping.join().unwrap().unwrap().bomb);
+        });
     }
 }

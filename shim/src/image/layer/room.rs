@@ -62,15 +62,18 @@ impl Waiter<'_> {
         self.room.space().is_ok_and(|space| space.short().is_some())
     }
 
+    /// How often it was asked to wait.
+    #[cfg(test)]
+    pub(super) fn waits(&self) -> u32 {
+        self.waits
+    }
+
     /// Waits until `fd` is ready for `what`, or its other end is gone.
     ///
     /// # Errors
     /// `Full`, `Stuck`.
     pub(super) fn wait(&mut self, fd: impl AsFd, what: PollFlags) -> Result<(), LayerError> {
-        self.waits = self.waits.wrapping_add(1);
-        if self.waits.is_multiple_of(LOOK) {
-            self.room.check()?;
-        }
+        self.look()?;
         let since = Instant::now();
         loop {
             let mut fds = [PollFd::new(&fd, what)];
@@ -84,6 +87,29 @@ impl Waiter<'_> {
                 return Err(LayerError::Stuck { seconds: STUCK.as_secs() });
             }
         }
+    }
+
+    /// Waits, however long, until `from` has bytes or its end; false: nobody is left to take what goes to `to`.
+    ///
+    /// # Errors
+    /// `Full`.
+    pub(super) fn wait_for_more(&mut self, from: impl AsFd, to: impl AsFd) -> Result<bool, LayerError> {
+        self.look()?;
+        loop {
+            // That alone is told of `to`: no flags but errors.
+            let mut fds = [PollFd::new(&from, PollFlags::IN), PollFd::new(&to, PollFlags::empty())];
+            match poll(&mut fds, Some(&TICK)) {
+                Ok(0) => self.room.check()?,
+                Ok(_) => return Ok(fds[1].revents().is_empty()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(worker("wait for")(errno)),
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<(), LayerError> {
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(LOOK) { self.room.check() } else { Ok(()) }
     }
 }
 

@@ -27,7 +27,7 @@ use super::rooms::PIECE;
 use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
-/// After so many bytes it is seen what the download waits for.
+/// After each so many bytes it is seen what the download waited for.
 const LOOK: u64 = 2 << 20;
 /// Cuts in a row, without so many bytes in between, after which a registry is given up.
 pub(super) const TRIES: u32 = 3;
@@ -40,6 +40,7 @@ pub(crate) struct Download {
     pieces: Option<Pieces>,
     /// Handed out.
     at: u64,
+    /// Since the last look, by a node that had nothing else to do.
     waited: Duration,
     /// When the next look is due; None: pieces are not to be had.
     look: Option<u64>,
@@ -104,18 +105,21 @@ impl Download {
         self.source.url()
     }
 
-    /// The next bytes; None at the end of the answer, which need not be that of the blob.
+    /// The next bytes; None at the end of the answer, which need not be that of the blob. `hungry`: there is nothing to
+    /// be done until they come.
     ///
     /// # Errors
     /// `Stalled`, `Slow`, `Lost`, `Size`, what the host says.
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
+    pub(crate) async fn chunk(&mut self, hungry: bool) -> Result<Option<Bytes>, RegistryError> {
         loop {
             self.turn();
             let next = match (&mut self.answer, &mut self.pieces) {
                 (Some(Answer { response, pace }), _) => {
                     let began = Instant::now();
                     let next = pace.chunk(response, self.source.url()).await;
-                    self.waited += began.elapsed();
+                    if hungry {
+                        self.waited += began.elapsed();
+                    }
                     next
                 }
                 (None, Some(pieces)) => pieces.chunk().await,
@@ -181,13 +185,16 @@ impl Download {
 
     /// Begins pieces if one connection is slow, the node waits for it and the host may serve them.
     fn consider(&mut self) {
-        if self.look.is_none_or(|look| self.at < look) {
+        let Some(look) = self.look.filter(|look| self.at >= *look) else { return };
+        let (bytes, waited) = (LOOK + self.at - look, std::mem::take(&mut self.waited));
+        self.look = Some(self.at + LOOK);
+        // A connection begins slowly, and so does a node with many of them.
+        if look == LOOK {
             return;
         }
-        self.look = Some(self.at + LOOK);
-        // Where the disk is slower than the network there is little to wait for.
-        let rate = self.at as f64 / self.waited.as_secs_f64();
-        if rate < self.source.patience().slow {
+        // Where the disk is slower than the network there is nothing to wait for.
+        let rate = bytes as f64 / waited.as_secs_f64();
+        if rate <= self.source.patience().slow {
             self.begin_pieces(false);
         }
     }

@@ -103,15 +103,41 @@ async fn a_large_layer_comes_in_pieces_where_the_network_is_slow_and_no_byte_twi
     let (node, registry) = (Node::slow(), Registry::new());
     let (layer, content) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-    let image = pull_held(&node, &registry, &layer, 3 << 20, |_| None).await.unwrap();
+    let image = pull_held(&node, &registry, &layer, 5 << 20, |_| None).await.unwrap();
     assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
     let mut pieces = spans(&registry);
     pieces.sort_unstable();
     assert!(pieces.len() >= 3, "{pieces:?}");
     // The first answer goes on while the first piece is asked for, and up to where that begins.
-    assert!(pieces[0].0 >= PIECE + (2 << 20), "{pieces:?}");
+    assert!(pieces[0].0 >= PIECE + (4 << 20), "{pieces:?}");
     assert!(pieces.windows(2).all(|pair| pair[0].1 == pair[1].0), "{pieces:?}");
     assert_eq!(pieces.last().unwrap().1, layer.blob.len());
+}
+
+/// A faster network is of no use to it.
+#[tokio::test]
+async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
+    let registry = Registry::new();
+    let content = noise(6, 21 << 20);
+    let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
+    let reference = Reference::parse(&registry.name("a:t")).unwrap();
+    for hungry in [false, true] {
+        // Slower than any line is.
+        let http = Arc::new(Http::new(Patience { slow: 1e300, ..Patience::default() }, true));
+        let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+        let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+        let mut found = 0;
+        while let Some(chunk) = tokio::time::timeout(LONGEST, download.chunk(hungry)).await.unwrap().unwrap()
+        {
+            found += chunk.len();
+            if found > 4 << 20 && found < 5 << 20 {
+                // The question goes out beside the answer.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert_eq!(found, content.len());
+        assert_eq!(spans(&registry).is_empty(), !hungry);
+    }
 }
 
 #[tokio::test]
@@ -121,7 +147,7 @@ async fn what_a_host_can_is_remembered() {
         let (node, registry) = (Node::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let refuse = move |_: &Request| (!serves).then(|| Answer::new(416));
-        let image = pull_held(&node, &registry, &layer, 3 << 20, refuse).await.unwrap();
+        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         node.images.remove(&image.id).unwrap();
         let before = spans(&registry).len();
@@ -144,7 +170,7 @@ async fn without_ranges_it_comes_in_one() {
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let blob = layer.blob.clone();
         let refuse = move |_: &Request| Some(Answer::new(status).body(blob.clone()));
-        let image = pull_held(&node, &registry, &layer, 3 << 20, refuse).await.unwrap();
+        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         assert_eq!(registry.hits(&Digest::of(&layer.blob).to_string()), 2, "{status}");
     }
@@ -169,13 +195,13 @@ async fn pieces_come_while_nobody_takes_them() {
         first.then(|| part(span, bytes.len(), &bytes[span.0..span.1]).cut(1, Some(&gate)))
     });
     let mut found = Vec::new();
-    while found.len() < 3 << 20 {
-        found.extend_from_slice(&download.chunk().await.unwrap().unwrap());
+    while found.len() < 5 << 20 {
+        found.extend_from_slice(&download.chunk(true).await.unwrap().unwrap());
     }
     until("all room is taken", || spans(&registry).len() == 7).await;
     open.send(()).unwrap();
     let all = async {
-        while let Some(chunk) = download.chunk().await.unwrap() {
+        while let Some(chunk) = download.chunk(true).await.unwrap() {
             found.extend_from_slice(&chunk);
         }
     };
@@ -204,14 +230,14 @@ async fn room_is_free_as_bytes_are_handed_on_not_piece_by_piece() {
     until("all room is taken", || spans(&registry).len() == 7).await;
     let mut found = Vec::new();
     while found.len() < 2 * PIECE - 1 {
-        let chunk = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap();
+        let chunk = tokio::time::timeout(LONGEST, download.chunk(true)).await.unwrap();
         found.extend_from_slice(&chunk.unwrap().unwrap());
     }
     let last = (8 * PIECE, content.len());
     until("the last half piece is asked for", || spans(&registry).contains(&last)).await;
     open.send(()).unwrap();
     let all = async {
-        while let Some(chunk) = download.chunk().await.unwrap() {
+        while let Some(chunk) = download.chunk(true).await.unwrap() {
             found.extend_from_slice(&chunk);
         }
     };
@@ -245,7 +271,7 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
         let before = registry.log().len();
         let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
         let mut found = Vec::new();
-        while let Some(chunk) = tokio::time::timeout(LONGEST, download.chunk()).await.unwrap().unwrap() {
+        while let Some(chunk) = tokio::time::timeout(LONGEST, download.chunk(true)).await.unwrap().unwrap() {
             found.extend_from_slice(&chunk);
         }
         assert!(found == content);
@@ -306,7 +332,7 @@ async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
         // Whole pieces are cut, their rests are not.
         (to - from == PIECE).then(|| part((from, to), blob.len(), &blob[from..to]).cut(1 << 20, None))
     };
-    let image = pull_held(&node, &registry, &layer, 3 << 20, cut).await.unwrap();
+    let image = pull_held(&node, &registry, &layer, 5 << 20, cut).await.unwrap();
     assert!(spans(&registry).iter().any(|(from, to)| to - from == PIECE - (1 << 20)));
     node.images.remove(&image.id).unwrap();
     let size = layer.blob.len();
@@ -314,7 +340,7 @@ async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
         let (from, to) = span_of(request)?;
         Some(part((from, to), size, &vec![0; to - from]))
     };
-    let error = pull_held(&node, &registry, &layer, 3 << 20, wrong).await.unwrap_err();
+    let error = pull_held(&node, &registry, &layer, 5 << 20, wrong).await.unwrap_err();
     assert!(chain(&error).contains("digest mismatch"), "{}", chain(&error));
 }
 
@@ -342,7 +368,7 @@ async fn pieces_that_are_refused_on_the_way_are_given_up_for_one_answer() {
                 &blob[from..from + body]
             }))
         };
-        let image = pull_held(&node, &registry, &layer, 3 << 20, refuse).await.unwrap();
+        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content, "{status}");
         let host = format!("http://{}/", registry.address);
         assert_eq!(node.images.inner.http.serves_pieces(&host), Some(false), "{status}");
@@ -356,6 +382,6 @@ async fn a_registry_that_refuses_all_at_last_is_told_by_what_it_said_first() {
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let asked = AtomicUsize::new(0);
     let refuse = move |_: &Request| (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| Answer::new(429));
-    let error = pull_held(&node, &registry, &layer, 3 << 20, refuse).await.unwrap_err();
+    let error = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap_err();
     assert!(chain(&error).contains("429"), "{}", chain(&error));
 }
