@@ -2,18 +2,18 @@
 //! about the symbol. Owns the entries' form and which codes are none; never reads a bit. Called by `block` and `symbols`.
 //!
 //! ```text
-//!   bit     31        30..16                  15       14        13    12..8         7..0
-//!   literal LITERAL   the byte                -        -         -     -             bits of the code
-//!   length  -         least length            -        -         -     of its code   bits of code and extra bits
-//!   distance the same, 31..16
-//!   end     -         -                       SPECIAL  -         END   -             bits of the code
-//!   more    start of the table's second part  SPECIAL  SUBTABLE  -     its index     bits of the first part's index
-//!   none    -         -                       SPECIAL  -         -     -             bits that are no code
+//!   bit       31       30..16                 15       14        13   12..8          7..0
+//!   literal   LITERAL  -                      the byte, 15..8                       bits of the code
+//!   length    -        least length           -        -         -    of its code   bits of code and extra bits
+//!   distance  least distance, 31..16          -        -         -    of its code   bits of code and extra bits
+//!   end       -        -                      SPECIAL  -         END  -             bits of the code
+//!   longer    -        where they start       SPECIAL  SUBTABLE  -    of the index  bits of the first part's index
+//!   none      -        -                      SPECIAL  -         -    -             bits that are no code
 //! ```
 
 /// A byte as it is.
 pub(crate) const LITERAL: u32 = 1 << 31;
-/// Neither literal nor length nor distance.
+/// Neither length nor distance, if it is no literal.
 pub(crate) const SPECIAL: u32 = 1 << 15;
 /// The code is longer than the first part's index.
 pub(crate) const SUBTABLE: u32 = 1 << 14;
@@ -54,7 +54,7 @@ const fn litlen() -> [u32; SYMBOLS] {
     let mut entries = [SPECIAL; SYMBOLS];
     let mut symbol = 0;
     while symbol < 256 {
-        entries[symbol as usize] = LITERAL | symbol << 16;
+        entries[symbol as usize] = LITERAL | symbol << 8;
         symbol += 1;
     }
     entries[256] = SPECIAL | END;

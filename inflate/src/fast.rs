@@ -147,7 +147,7 @@ pub(crate) fn symbols(
 
 #[inline(always)]
 fn literal(to: &mut output::Bytes, at: usize, feed: &mut Feed<'_>, entry: u32) -> usize {
-    to[at & (output::ROOM - 1)] = entry.to_le_bytes()[2];
+    to[at & (output::ROOM - 1)] = entry.to_le_bytes()[1];
     feed.skip(entry);
     at + 1
 }
@@ -179,10 +179,13 @@ fn repeat(to: &mut output::Bytes, at: usize, distance: usize, length: usize) {
         // Most matches are done with this.
         copy::<16>(to, from, at);
         copy::<16>(to, from + 16, at + 16);
-        while at + 32 < end {
+        if length > 32 {
             (at, from) = (at + 32, from + 32);
-            copy::<16>(to, from, at);
-            copy::<16>(to, from + 16, at + 16);
+            while at < end {
+                copy::<16>(to, from, at);
+                copy::<16>(to, from + 16, at + 16);
+                (at, from) = (at + 32, from + 32);
+            }
         }
     } else if distance == 1 {
         let same = [to[from & (output::ROOM - 1)]; 32];

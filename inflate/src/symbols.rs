@@ -44,7 +44,7 @@ pub(crate) fn all(
 fn one(tables: &Tables, input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<bool> {
     let (entry, bits) = look(&tables.litlen, LITLEN_INDEX, input)?;
     if entry & LITERAL != 0 {
-        output.bytes[output.at] = entry.to_le_bytes()[2];
+        output.bytes[output.at] = entry.to_le_bytes()[1];
         output.at += 1;
         return Ok(false);
     }
