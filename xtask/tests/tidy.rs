@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 9] = ["agent", "cli", "cni", "fuzz", "proto", "shim", "systemd", "tests", "xtask"];
+const CRATES: [&str; 10] =
+    ["agent", "cli", "cni", "fuzz", "inflate", "proto", "shim", "systemd", "tests", "xtask"];
 
 /// Files that decide and do nothing else: everything they know comes in as an argument.
 const PURE: &[&str] = &[
@@ -114,6 +115,8 @@ const PURE: &[&str] = &[
     "agent/src/volumes/hosts_file.rs",
     "cni/src/bridge/plan.rs",
     "cni/src/host_local/alloc.rs",
+    "inflate/src/code.rs",
+    "inflate/src/fast.rs",
     "shim/src/cdi/check.rs",
     "shim/src/cdi/file.rs",
     "shim/src/cdi/mount.rs",
@@ -237,7 +240,9 @@ fn files_are_named_after_what_they_hold() {
 fn unsafe_code_is_in_sys_alone() {
     let mut offenders = Vec::new();
     for (name, text) in sources() {
-        if name == "shim/src/sys.rs" || name.starts_with("shim/src/sys/") || name == "xtask/tests/tidy.rs" {
+        if matches!(name.as_str(), "shim/src/sys.rs" | "inflate/src/sys.rs" | "xtask/tests/tidy.rs")
+            || name.starts_with("shim/src/sys/")
+        {
             continue;
         }
         for (number, line) in code(&text) {
@@ -246,7 +251,7 @@ fn unsafe_code_is_in_sys_alone() {
             }
         }
     }
-    assert_none("unsafe code stands in shim/src/sys only", &offenders);
+    assert_none("unsafe code stands in shim/src/sys, and for one call in inflate/src/sys.rs", &offenders);
 }
 
 #[test]
@@ -255,8 +260,9 @@ fn dependencies_point_one_way() {
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("agent", &["gantry-proto", "gantry-systemd"][..]),
         ("cni", &[]),
+        ("inflate", &[]),
         ("proto", &[]),
-        ("shim", &["gantry-proto", "gantry-cni", "gantry-systemd"]),
+        ("shim", &["gantry-proto", "gantry-cni", "gantry-inflate", "gantry-systemd"]),
         ("systemd", &[]),
         ("cli", &["gantry-agent", "gantry-shim", "gantry-cni", "gantry-proto"]),
         ("tests", &["gantry-agent", "gantry-proto", "gantry-systemd"]),
@@ -276,7 +282,10 @@ fn dependencies_point_one_way() {
             }
         }
     }
-    assert_none("agent → proto, systemd; shim → proto, cni, systemd; only cli knows both", &offenders);
+    assert_none(
+        "agent → proto, systemd; shim → proto, cni, inflate, systemd; only cli knows both",
+        &offenders,
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Compressed bytes to the archive in them. Owns which packings there are and their limits; knows no
-//! archive and no file. Run by `gantry-unpack inflate`, which can do nothing but read, inflate and write.
+//! archive and no file, and leaves gzip to `gantry_inflate` and zstd to libzstd. Run by `gantry-unpack inflate`, which
+//! can do nothing but read, inflate and write.
 
 use std::io::{self, BufReader, Read, Write};
 
-use flate2::bufread::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 
 /// Large enough that a system call costs little against its bytes.
@@ -49,12 +49,13 @@ impl Packing {
 /// # Errors
 /// `UnexpectedEof` when the stream is cut off, `BrokenPipe` when nobody wants more, `Unsupported` when a zstd
 /// frame asks for too large a window, others when it is no such stream.
-pub fn inflate(packing: Packing, input: impl Read, mut output: impl Write) -> io::Result<()> {
-    let input = BufReader::with_capacity(BUFFER, input);
+pub fn inflate(packing: Packing, mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     match packing {
         Packing::Plain => copy(input, &mut output),
-        Packing::Gzip => copy(MultiGzDecoder::new(input), &mut output),
+        // It has buffers of its own.
+        Packing::Gzip => gantry_inflate::gzip(&mut input, &mut output),
         Packing::Zstd => {
+            let input = BufReader::with_capacity(BUFFER, input);
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
             decoder.window_log_max(MAX_WINDOW_LOG)?;
             copy(decoder, &mut output).map_err(named)

@@ -1,0 +1,34 @@
+//! gzip (RFC 1952) to the bytes in it, from a stream to a stream. Owns deflate's codes (RFC 1951) and checks both sums
+//! of each member; never opens a file, starts a thread or keeps more than half a megabyte. Called by
+//! `gantry-unpack inflate`, in confinement; why there is one of our own: `docs/adr/0030-inflate.md`.
+//!
+//! ```text
+//!   read ─► input: bytes, bits ─► member ─► block ─► symbols, fast ─► output: window, sums ─► write
+//! ```
+//!
+//! All bytes are hostile. Every index is checked or masked by the length of its array, arithmetic is on numbers that
+//! were bounded before, and nothing recurses. The only `unsafe` is the call of code that was compiled for processors
+//! with BMI2, after asking whether this is one (`sys.rs`): what is called so is the same safe code.
+
+mod block;
+mod code;
+mod fast;
+mod input;
+mod member;
+mod output;
+mod symbols;
+mod sys;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+
+/// Inflates all members of `from`, one or more, up to its end. What comes before a fault is written nevertheless.
+///
+/// # Errors
+/// `UnexpectedEof` when the stream is cut off (one without any byte is), `InvalidInput` when it is no gzip or is
+/// damaged, and those of `from` and `to` as they are.
+pub fn gzip(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<()> {
+    member::all(from, to, sys::best())
+}
