@@ -24,6 +24,7 @@ use place::Place;
 const BLOCK: usize = 512;
 /// More than any input here may swell to: 64 KiB of zstd can stand for gigabytes.
 const MOST: usize = 16 << 20;
+const BUFFER: usize = 128 << 10;
 
 /// The first byte says how: bit 0 leaves checksums as they are, bit 1 leaves half of a file's data unread.
 pub fn layer(data: &[u8]) {
@@ -68,7 +69,8 @@ pub fn unpack(data: &[u8]) {
     assert!(removed.is_ok(), "a layer that can't be removed: {removed:?}");
 }
 
-/// The first byte says which packing, and with bit 2 that the rest is to be packed first.
+/// The first byte says which packing, and with bit 2 that the rest is to be packed first; without that, bit 3 puts a
+/// gzip header before it, which chance seldom writes.
 pub fn inflate(data: &[u8]) {
     let Some((how, rest)) = data.split_first() else { return };
     let packing = match how & 3 {
@@ -86,6 +88,10 @@ pub fn inflate(data: &[u8]) {
         assert!(cut.is_err() || cut.is_ok_and(|bytes| rest.starts_with(&bytes)));
         return;
     }
+    if packing == Packing::Gzip {
+        let header: &[u8] = if how & 8 == 0 { b"" } else { &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0] };
+        against_flate2(&[header, rest].concat());
+    }
     let whole = inflated(packing, rest);
     let trickled = inflated(packing, Trickle(rest));
     // Of a stream with several faults (broken, cut off, too long) the one that is met first is told, and who reads
@@ -98,6 +104,21 @@ pub fn inflate(data: &[u8]) {
     if packing == Packing::Plain {
         assert_eq!(whole.as_deref(), Ok(rest));
     }
+}
+
+/// The same verdict, the same bytes of what is whole or cut off; of what is damaged flate2 keeps back what came out last.
+fn against_flate2(packed: &[u8]) {
+    let (mut ours, mut theirs) = (Bounded::default(), Bounded::default());
+    let our_end = inflate_all(Packing::Gzip, packed, &mut ours).map_err(|error| error.kind());
+    let mut decoder = flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(BUFFER, packed));
+    let their_end = io::copy(&mut decoder, &mut theirs).map(drop).map_err(|error| error.kind());
+    // Which fault is met first where there are two hangs on how much is written at once.
+    if our_end == Err(io::ErrorKind::BrokenPipe) {
+        return;
+    }
+    assert_eq!(our_end, their_end);
+    assert!(ours.0.starts_with(&theirs.0), "other bytes than flate2's");
+    assert!(our_end == Err(io::ErrorKind::InvalidInput) || ours.0.len() == theirs.0.len(), "more bytes");
 }
 
 /// What processes of ours say that an image's bytes or a container may have taken over.
@@ -287,11 +308,16 @@ fn packed(packing: Packing, bytes: &[u8]) -> Option<Vec<u8>> {
     match packing {
         Packing::Plain => Some(bytes.to_vec()),
         Packing::Gzip => {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level(bytes));
             encoder.write_all(bytes).and_then(|()| encoder.finish()).ok()
         }
         Packing::Zstd => zstd::encode_all(bytes, 1).ok(),
     }
+}
+
+/// Any: stored, fixed and dynamic blocks all come of one level or another.
+fn level(bytes: &[u8]) -> flate2::Compression {
+    flate2::Compression::new(bytes.first().map_or(6, |byte| u32::from(*byte) % 10))
 }
 
 fn names(folder: &Path) -> Vec<String> {
