@@ -6,8 +6,8 @@ use std::io;
 use crate::code::{self, LENGTHS_INDEX, Tables};
 use crate::input::{Input, corrupt};
 use crate::output::{self, Output};
+use crate::run::Fast;
 use crate::symbols;
-use crate::sys::Fast;
 
 /// In which lengths of codes of code lengths come (section 3.2.7).
 const ORDER: [u8; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];

@@ -1,5 +1,5 @@
 //! The loop that nearly all bytes come through. Owns its margins: while so many packed bytes are there and so much room,
-//! it asks for neither. Never reads or writes a stream. Called by `symbols` by way of `sys`, which has it compiled for
+//! it asks for neither. Never reads or writes a stream. Called by `symbols` by way of `run`, which has it compiled for
 //! more than one kind of processor: hence all in it is inlined.
 //!
 //! One turn takes up to three literals, or up to two and a match. Bits, of which a refill leaves 56 at least:
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 
 /// Why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// Packed bytes or room are short.
     Edge,
     /// The block's.

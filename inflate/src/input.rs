@@ -4,7 +4,8 @@
 use std::io::{self, Read};
 
 /// What is read at once, at most: a system call costs little against so many bytes.
-pub(crate) const ROOM: usize = 1 << 17;
+/// A fuzzer's streams are short, and what is moved when it is full should be moved in them too.
+pub(crate) const ROOM: usize = if cfg!(fuzzing) { 1 << 9 } else { 1 << 17 };
 /// Eight bytes from any place in [`ROOM`] are inside: a place under a mask needs no other check.
 pub(crate) type Bytes = [u8; ROOM + 8];
 
@@ -56,10 +57,11 @@ impl<'a> Input<'a> {
     pub(crate) fn fill(&mut self, wanted: usize) -> io::Result<()> {
         while self.available() < wanted && !self.ended {
             if self.end > ROOM / 2 {
-                // `wanted` is little, so that this moves little.
-                self.bytes.copy_within(self.bits.at..self.end, 0);
-                self.end -= self.bits.at;
-                self.bits.at = 0;
+                // `wanted` is little, so that this moves little. What waits in the bit buffer may be given back.
+                let from = self.bits.at - (self.bits.count >> 3) as usize;
+                self.bytes.copy_within(from..self.end, 0);
+                self.end -= from;
+                self.bits.at -= from;
             }
             match self.from.read(&mut self.bytes[self.end..ROOM]) {
                 Ok(0) => self.ended = true,

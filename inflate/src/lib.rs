@@ -7,8 +7,10 @@
 //! ```
 //!
 //! All bytes are hostile. Every index is checked or masked by the length of its array, arithmetic is on numbers that
-//! were bounded before, and nothing recurses. The only `unsafe` is the call of code that was compiled for processors
-//! with BMI2, after asking whether this is one (`sys.rs`): what is called so is the same safe code.
+//! were bounded before, and nothing recurses. Code that was compiled for processors with BMI2 may be called on these
+//! only: whoever asks the processor hands it in, which is the one step that is not safe, and not taken here.
+
+#![forbid(unsafe_code)]
 
 mod block;
 mod code;
@@ -16,19 +18,21 @@ mod fast;
 mod input;
 mod member;
 mod output;
+mod run;
 mod symbols;
-mod sys;
-
-#[cfg(test)]
-mod tests;
 
 use std::io::{self, Read, Write};
+
+pub use fast::Stop;
+#[cfg(target_arch = "x86_64")]
+pub use run::with_bmi2;
+pub use run::{Fast, Run, plain};
 
 /// Inflates all members of `from`, one or more, up to its end. What comes before a fault is written nevertheless.
 ///
 /// # Errors
 /// `UnexpectedEof` when the stream is cut off (one without any byte is), `InvalidInput` when it is no gzip or is
 /// damaged, and those of `from` and `to` as they are.
-pub fn gzip(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<()> {
-    member::all(from, to, sys::best())
+pub fn gzip(from: &mut dyn Read, to: &mut dyn Write, fast: Fast) -> io::Result<()> {
+    member::all(from, to, fast)
 }

@@ -8,7 +8,7 @@ use crc32fast::Hasher;
 use crate::block::Blocks;
 use crate::input::{Input, corrupt};
 use crate::output::Output;
-use crate::sys::Fast;
+use crate::run::Fast;
 
 const FHCRC: u8 = 1 << 1;
 const FEXTRA: u8 = 1 << 2;

@@ -7,7 +7,7 @@ use crate::code::{DIST_INDEX, END, LITERAL, LITLEN_INDEX, SPECIAL, SUBTABLE, Tab
 use crate::fast::{MARGIN, Place, Stop};
 use crate::input::{Input, corrupt};
 use crate::output::Output;
-use crate::sys::Fast;
+use crate::run::{Fast, Run};
 
 /// All symbols of a block.
 pub(crate) fn all(
@@ -29,7 +29,8 @@ pub(crate) fn all(
         }
         let mut place =
             Place { bits: input.bits, end: input.end - MARGIN, at: output.at, oldest: output.oldest };
-        let stop = fast(tables, &input.bytes, &mut output.bytes, &mut place);
+        let run = Run { tables, from: &input.bytes, to: &mut output.bytes, place: &mut place };
+        let stop = fast(run);
         input.bits = place.bits;
         output.at = place.at;
         match stop {

@@ -6,6 +6,7 @@
 pub mod allow;
 pub mod bpf;
 pub mod clone;
+pub mod cpu;
 pub mod exec;
 pub mod fd;
 pub mod mount;

@@ -6,6 +6,11 @@ use std::io::{self, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sys::cpu;
+
+#[cfg(test)]
+mod against;
+
 /// Large enough that a system call costs little against its bytes.
 const BUFFER: usize = 128 << 10;
 /// 32 MiB of window: the most that builders of images write. buildkit and podman do at their levels from 10 on
@@ -53,7 +58,7 @@ pub fn inflate(packing: Packing, mut input: impl Read, mut output: impl Write) -
     match packing {
         Packing::Plain => copy(input, &mut output),
         // It has buffers of its own.
-        Packing::Gzip => gantry_inflate::gzip(&mut input, &mut output),
+        Packing::Gzip => gantry_inflate::gzip(&mut input, &mut output, cpu::inflate_loop()),
         Packing::Zstd => {
             let input = BufReader::with_capacity(BUFFER, input);
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;

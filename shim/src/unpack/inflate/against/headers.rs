@@ -90,7 +90,7 @@ fn an_output_that_is_closed_is_told_as_such() {
         }
     }
     for plain in [&b"a"[..], &[0; 1 << 20]] {
-        let error = crate::gzip(&mut packed(plain, 6).as_slice(), &mut Closed).unwrap_err();
+        let error = gzip(&mut packed(plain, 6).as_slice(), &mut Closed, best()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }
@@ -105,7 +105,7 @@ fn an_input_that_fails_is_told_as_it_is() {
     }
     let bytes = packed(b"abc", 6);
     for length in 0..=bytes.len() {
-        let error = crate::gzip(&mut Failing(&bytes[..length]), &mut Vec::new()).unwrap_err();
+        let error = gzip(&mut Failing(&bytes[..length]), &mut Vec::new(), best()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -7,7 +7,9 @@ mod headers;
 
 use std::io::{self, BufReader, Read, Write};
 
-use crate::{member, sys};
+use gantry_inflate::{Fast, gzip, plain};
+
+use crate::sys::cpu::inflate_loop as best;
 
 /// What becomes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +69,9 @@ impl Write for Short {
     }
 }
 
-fn ours(packed: &[u8], fast: sys::Fast, read: usize, write: usize) -> (Verdict, Vec<u8>) {
+fn ours(packed: &[u8], fast: Fast, read: usize, write: usize) -> (Verdict, Vec<u8>) {
     let mut to = Short(Vec::new(), write);
-    let result = member::all(&mut Pieces::new(packed, read), &mut to, fast);
+    let result = gzip(&mut Pieces::new(packed, read), &mut to, fast);
     (verdict(&result), to.0)
 }
 
@@ -85,13 +87,8 @@ fn theirs(packed: &[u8]) -> (Verdict, Vec<u8>) {
 fn agreed(packed: &[u8]) -> (Verdict, Vec<u8>) {
     let (verdict, bytes) = theirs(packed);
     let all = usize::MAX;
-    let ways: [(sys::Fast, usize, usize); 5] = [
-        (sys::best(), all, all),
-        (sys::plain, all, all),
-        (sys::best(), 1, all),
-        (sys::plain, 61, 7777),
-        (sys::best(), 4099, 1),
-    ];
+    let ways: [(Fast, usize, usize); 5] =
+        [(best(), all, all), (plain, all, all), (best(), 1, all), (plain, 61, 7777), (best(), 4099, 1)];
     let mut first = None;
     for (fast, read, write) in ways {
         let (found, out) = ours(packed, fast, read, write);

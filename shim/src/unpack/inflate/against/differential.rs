@@ -56,6 +56,27 @@ fn what_was_packed_at_any_level_comes_out() {
     }
 }
 
+/// Long enough for the buffer of packed bytes to be moved many times, also between the bits of a block's header.
+#[test]
+fn streams_of_short_blocks_come_out_however_they_arrive() {
+    for (name, plain) in contents(1_000_000) {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+        for piece in plain.chunks(300) {
+            encoder.write_all(piece).unwrap();
+            // Ends the block, and adds an empty one.
+            encoder.flush().unwrap();
+        }
+        let packed = encoder.finish().unwrap();
+        for read in [1, 2, 3, 5, 31, 64, 100, 127, 129, 1000] {
+            for fast in [best(), gantry_inflate::plain] {
+                let (verdict, bytes) = ours(&packed, fast, read, usize::MAX);
+                assert_eq!(verdict, Verdict::Whole, "{name}, read by {read}");
+                assert!(bytes == plain, "{name}, read by {read}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_stream_that_is_cut_off_anywhere_ends_early() {
     for (name, plain) in contents(900) {
