@@ -54,7 +54,8 @@ mod tests {
     #[test]
     fn what_is_long_is_poured_and_the_rest_read() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        let bytes: Vec<u8> = (0..150_000_u32).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..37_500_u32).flat_map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let writing = std::thread::spawn({
             let bytes = bytes.clone();
             move || File::from(writer).write_all(&bytes).unwrap()
