@@ -100,7 +100,7 @@ impl Scene {
         let small = self.push("small", Layer::default().file("small", 0o644, "small"))?;
         self.node.pull(&small)?;
         let large = self.push("large", layer)?;
-        let error = self.node.pull(&large).expect_err("there is no room");
+        let error = self.node.pull(&large).unwrap_err();
         let root = self.node.root().display().to_string();
         for word in [word, "no room in", root.as_str(), "remove files"] {
             assert!(error.message().contains(word), "{word:?} in {}", error.message());
