@@ -10,7 +10,8 @@
 //!         folders that nobody knows are deleted
 //! ```
 //! A power cut loses the journal with /run, and then exactly those layers whose files may be
-//! half-written. So does a disk that fails to write (`flush`). Called by `pull` (blocking threads), by `Images` for look-ups, by `sync`.
+//! half-written. So does a disk that fails to write (`flush`). Called by `pull` (blocking threads), by `Images` for
+//! look-ups, by `sync`.
 
 pub(crate) mod chain;
 mod disk;

@@ -96,7 +96,8 @@ pub fn inflate(data: &[u8]) {
     let trickled = inflated(packing, Trickle(rest));
     // Of a stream with several faults (broken, cut off, too long) the one that is met first is told, and who reads
     // ahead meets another one first. libzstd looks harder at a frame that it has whole: an empty compressed block is
-    // refused there, and passed over in a stream; and the window that it says counts in a stream alone. Digests are of what came out, either way.
+    // refused there, and passed over in a stream; and the window that it says counts in a stream alone.
+    // Digests are of what came out, either way.
     let one_fails = whole.is_err() || trickled.is_err();
     let both_fail = whole.is_err() && trickled.is_err();
     let may_differ = both_fail || (one_fails && packing == Packing::Zstd);
