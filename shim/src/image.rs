@@ -61,7 +61,7 @@ pub use layer::Unpacker;
 use manifest::Platform;
 use pins::Pins;
 use pull::{LayerResult, PullResult};
-use registry::{Http, Patience, Sources};
+use registry::{Http, Patience, Rooms, Sources};
 use store::Store;
 use sync::Syncer;
 
@@ -232,9 +232,10 @@ impl Images {
     ) -> Self {
         let sources =
             Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
+        let rooms = config.switches.has(Optimisation::Pieces).then(Rooms::of_machine);
         let inner = Inner {
             store,
-            http: Arc::new(Http::new(patience, config.switches.has(Optimisation::Pieces))),
+            http: Arc::new(Http::new(patience, rooms)),
             sources,
             means: Means {
                 unpacker: config.unpacker.clone(),

@@ -21,8 +21,21 @@ const NEXT_BOOT: &str = "11111111-2222-4333-8444-555555555555";
 /// What is asked for, and after which of its bytes nothing more comes.
 type Stage = fn(&Bed) -> (String, u64);
 
-/// Begins a pull that can't end by itself, waits until `part` has been asked for, and kills the runtime.
-fn killed_at(bed: &mut Bed, part: &str) -> Result<()> {
+/// How much of the large layer the node says that it has.
+fn arrived(bed: &Bed) -> Result<u64> {
+    let image = Some(cri::ImageSpec { image: bed.image.clone(), ..Default::default() });
+    let answer = bed.node.cri().image_status(cri::ImageStatusRequest { image, verbose: true })?;
+    let pull = answer.info.get("pull").context("no pull is under way")?;
+    let pull: serde_json::Value = serde_json::from_str(pull)?;
+    let layers = pull["layers"].as_array().context("no layers yet")?;
+    let large =
+        layers.iter().find(|layer| layer["digest"] == bed.large()).context("not the large layer yet")?;
+    large["downloaded"].as_u64().with_context(|| format!("{large}"))
+}
+
+/// Begins a pull that can't end by itself, waits until `part` has been asked for and, of the large layer, so many
+/// bytes are there, and kills the runtime.
+fn killed_at(bed: &mut Bed, part: &str, bytes: u64) -> Result<()> {
     let client = Cri::new(&bed.node.socket())?;
     let image = Some(cri::ImageSpec { image: bed.image.clone(), ..Default::default() });
     let (send, ended) = channel();
@@ -37,6 +50,12 @@ fn killed_at(bed: &mut Bed, part: &str) -> Result<()> {
         let is_there = asked.iter().any(|seen| seen.target.contains(part));
         if is_there { Ok(()) } else { Err(format!("{asked:?}")) }
     })?;
+    if part == bed.large() {
+        poll("so much of it to be there", PATIENCE, || match arrived(bed) {
+            Ok(found) if found == bytes => Ok(()),
+            other => Err(format!("{other:?} of {bytes}")),
+        })?;
+    }
     bed.node.kill()?;
     ensure!(!ended.recv_timeout(PATIENCE).context("the call did not end")?, "the pull ended well");
     pulling.join().map_err(|_| anyhow::anyhow!("the thread that pulls"))?;
@@ -57,7 +76,7 @@ fn a_runtime_that_is_killed_at_any_stage_leaves_nothing_and_pulls_again() -> Res
         let (part, bytes) = stage(&bed);
         let at = || format!("{part} after {bytes} bytes");
         bed.way.spoil(&part, 1, Fault::Stall(bytes));
-        killed_at(&mut bed, &part).with_context(at)?;
+        killed_at(&mut bed, &part, bytes).with_context(at)?;
         bed.way.mend();
         bed.node.restart().with_context(at)?;
         bed.bare().with_context(at)?;

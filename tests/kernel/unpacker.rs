@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -62,6 +62,45 @@ fn end(mut child: Child) -> Result<(Option<i32>, String)> {
     let mut text = String::new();
     child.stdout.take().context("no stdout")?.read_to_string(&mut text)?;
     Ok((child.wait()?.code(), text))
+}
+
+#[test]
+fn one_whose_runtime_is_killed_ends_with_bytes_left_in_its_pipe() -> Result<()> {
+    place::require_own_namespaces()?;
+    let folder = tempfile::Builder::new().prefix("gantry-unpack-").tempdir()?;
+    let path = folder.path().to_str().context("not UTF-8")?;
+    for args in [&["inflate", "gzip", "60"][..], &["unpack", path, "1000", "1000000", "60"]] {
+        // A parent that is not this process, and a pipe that stays open.
+        let script = "exec 3<&0; \"$@\" <&3 & echo $!; wait";
+        let mut parent = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(place::bin_dir()?.join("gantry-unpack"))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(parent.stdout.take().context("no stdout")?).read_line(&mut line)?;
+        let status = format!("/proc/{}/status", line.trim());
+        let fact = |key: &str| -> Option<String> {
+            let text = fs::read_to_string(&status).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+            Some(line.trim().to_owned())
+        };
+        poll("the process to confine itself", PATIENCE, || match fact("Seccomp") {
+            Some(mode) if mode == "2" => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
+        parent.kill()?;
+        parent.wait()?;
+        // Gone, or dead and waiting for whoever took it over to say so.
+        poll("it to end", PATIENCE, || match fact("State") {
+            Some(state) if !state.starts_with('Z') => Err(state),
+            _ => Ok(()),
+        })?;
+    }
+    Ok(())
 }
 
 #[test]

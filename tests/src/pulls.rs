@@ -5,6 +5,7 @@
 mod corpus;
 mod disk;
 mod image;
+mod memory;
 mod meter;
 mod pack;
 mod podman;
@@ -18,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 pub use image::{Made, SHAPES, Shape};
+use memory::Memory;
 pub use pack::Packing;
 pub use replay::{Step, replay};
 pub use shaper::Line;
@@ -76,6 +78,7 @@ pub fn fetch() -> Result<()> {
 /// What all rounds share.
 struct Stage {
     registry: Registry,
+    memory: Memory,
     images: Vec<Made>,
     sides: Vec<Side>,
     /// Where the registry is found over the line, and by the node beside it.
@@ -89,14 +92,15 @@ struct Stage {
 /// # Errors
 /// When a program is missing, or a runtime fails a call.
 pub fn run(wanted: &Wanted, mut tell: impl FnMut(&Table)) -> Result<()> {
-    let Stage { registry, images, sides, far, .. } = &Stage::new(wanted)?;
+    let stage = &Stage::new(wanted)?;
+    let Stage { images, sides, far, .. } = stage;
     for image in images {
         let mut table = Table {
             image: image.clone(),
             rows: sides.iter().map(|side| Row { side: side.name.clone(), pulls: Vec::new() }).collect(),
         };
         for (at, _) in turns(wanted.rounds, sides.len()) {
-            prepare(registry, &image.name, wanted.cold)?;
+            stage.prepare(&image.name, wanted.cold)?;
             let pull = sides[at].pull(&format!("{far}/{}", image.name))?;
             table.rows[at].pulls.push(pull);
         }
@@ -134,7 +138,20 @@ impl Stage {
         };
         let igzip = tempfile::Builder::new().prefix("gantry-igzip-").tempdir()?;
         let sides = sides(wanted, &registry, &[&near, &far], igzip.path())?;
-        Ok(Self { registry, images, sides, far, near, _igzip: igzip })
+        let memory = Memory::new(&wanted.cache)?;
+        Ok(Self { registry, memory, images, sides, far, near, _igzip: igzip })
+    }
+
+    /// The registry is another machine: what it serves is in its memory, whatever the node's knows.
+    fn prepare(&self, name: &str, cold: bool) -> Result<()> {
+        if cold {
+            rustix::fs::sync();
+            std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache")?;
+        } else {
+            self.memory.fill()?;
+        }
+        let (repository, tag) = name.split_once(':').context("a name without a tag")?;
+        self.registry.warm(repository, tag)
     }
 }
 
@@ -154,16 +171,6 @@ fn sides(wanted: &Wanted, registry: &Registry, hosts: &[&str], igzip: &Path) -> 
         hosts.iter().try_for_each(|host| side.trust(host))?;
     }
     Ok(sides)
-}
-
-/// The registry is another machine: what it serves is in its memory, whatever the node's knows.
-fn prepare(registry: &Registry, name: &str, cold: bool) -> Result<()> {
-    if cold {
-        rustix::fs::sync();
-        std::fs::write("/proc/sys/vm/drop_caches", "3").context("drop the page cache")?;
-    }
-    let (repository, tag) = name.split_once(':').context("a name without a tag")?;
-    registry.warm(repository, tag)
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
@@ -29,6 +29,7 @@ pub use worker::Unpacker;
 /// Chunks on their way between network and thread, hyper's of 8 KiB to 400 KiB, and the bytes in them.
 const CHUNKS: usize = 64;
 const RING: usize = 1 << 20;
+const HALF: u32 = 1 << 19;
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What a layer may unpack to: a generous base, and more for larger ones. Deflate itself ends at
 /// about 1000 to 1.
@@ -184,7 +185,7 @@ pub(crate) async fn feed(
     let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
     loop {
         let next = tokio::select! {
-            next = download.chunk(ring.available_permits() == RING) => next?,
+            next = download.chunk(|| ring.available_permits() == RING) => next?,
             // Either of them is dropped only when this returns.
             () = pieces.closed() => return Ok(false),
         };
@@ -196,13 +197,22 @@ pub(crate) async fn feed(
         progress.downloaded(found);
         let room = u32::try_from(chunk.len().min(RING)).unwrap_or(u32::MAX);
         // Never closed. A thread that has hung up has given all room back.
-        let Ok(room) = Arc::clone(&ring).acquire_many_owned(room).await else { return Ok(false) };
+        let Ok(room) = enough(&ring, room).await else { return Ok(false) };
         if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
             return Ok(false);
         }
     }
     progress.unpacking();
     Ok(pieces.send(Piece::End).await.is_ok())
+}
+
+/// Room for a chunk. Once there is none it waits until half of all is free: the thread on the other side has work
+/// until then, and each would wake the other for every chunk.
+async fn enough(ring: &Arc<Semaphore>, room: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
+    if ring.available_permits() < room as usize {
+        drop(ring.acquire_many(HALF).await?);
+    }
+    Arc::clone(ring).acquire_many_owned(room).await
 }
 
 /// Unpacks what comes through `pieces` into a new folder in `parent` and verifies all of it. Blocks.

@@ -35,6 +35,7 @@ use hosts::{Host, Tls};
 pub(crate) use http_client::{Http, Patience};
 use http_client::{is_loopback, shown};
 use patience::{Since, patiently};
+pub(crate) use rooms::Rooms;
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -543,7 +544,7 @@ mod tests {
         std::fs::write(own.join("hosts.toml"), "skip_verify = true\nca = \"ca.pem\"\n").unwrap();
         std::fs::write(own.join("ca.pem"), "an authority").unwrap();
         let sources = Sources { hosts_dir: Some(folder.path().to_owned()), docker_config: None };
-        let http = Arc::new(Http::new(Patience::default(), true));
+        let http = Arc::new(Http::new(Patience::default(), None));
         let reference = Reference::parse("r.example:5000/a:t").unwrap();
         let repository = Repository::new(&http, &sources, &reference, None).unwrap();
         let tls = |url: &str| repository.endpoints[0].tls(&Url::parse(url).unwrap());

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::sys::{self, allow, task};
@@ -88,7 +88,7 @@ const DESCRIPTORS: [i64; 5] =
 /// # Errors
 /// [`ConfineError`], naming the step.
 pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
-    first_to_be_killed()?;
+    first_of_all()?;
     limits(INFLATER_MEMORY, seconds, INFLATER_FILE)?;
     privileges(CapabilitySet::empty())?;
     allow::only(&BASIC).map_err(at("allow few system calls"))
@@ -101,7 +101,7 @@ pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
 pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), ConfineError> {
     // Or a file larger than promised would end the process without a word; as EFBIG it has a name.
     sys::signal::ignore(libc::SIGXFSZ);
-    first_to_be_killed()?;
+    first_of_all()?;
     task::new_namespaces(libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS)
         .map_err(at("enter namespaces of its own"))?;
     make_root(folder).map_err(|(step, errno)| ConfineError { step, source: errno.into() })?;
@@ -118,10 +118,15 @@ pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), C
     allow::only(&calls).map_err(at("allow few system calls"))
 }
 
-/// A layer that eats memory goes before the runtime, which may have handed down that nobody may kill it. Before any
-/// other wall: it takes a file.
-fn first_to_be_killed() -> Result<(), ConfineError> {
-    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))
+/// What is not allowed any more behind the other walls.
+fn first_of_all() -> Result<(), ConfineError> {
+    // Without its runtime there is nobody to unpack for, however much its pipe still holds. Its parent is the thread
+    // that waits for its end.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|errno| at("end with its runtime")(errno.into()))?;
+    // A layer that eats memory goes before the runtime, which may have handed down that nobody may kill it.
+    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))?;
+    task::work_in_batches().map_err(at("work in batches"))
 }
 
 /// Makes `folder` all that this process sees of the file system.

@@ -22,13 +22,21 @@ pub(super) fn mount(cache: &Path, folder: &Path) -> Result<()> {
     // All of it is written now, not by a thread of the kernel during the first pulls.
     let form = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N", "2000000"];
     run(Command::new("mkfs.ext4").args(form).arg(file.path()), "e2fsprogs")?;
-    // What is removed is the host's again. The file has no name from here on, and goes with the mount.
-    run(Command::new("mount").args(["-o", "loop,discard"]).arg(file.path()).arg(folder), "mount")
+    // Past the host's page cache: a disk does not copy what it is given into the node's memory once more.
+    let device = run(
+        Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file.path()),
+        "util-linux",
+    )?;
+    // What is removed is the host's again.
+    let mounted = run(Command::new("mount").args(["-o", "discard", &device]).arg(folder), "util-linux");
+    // The file has no name from here on, and goes with the mount.
+    run(Command::new("losetup").args(["--detach", &device]), "util-linux")?;
+    mounted.map(drop)
 }
 
-fn run(command: &mut Command, package: &str) -> Result<()> {
+fn run(command: &mut Command, package: &str) -> Result<String> {
     let output = command.output().with_context(|| format!("run {command:?}: install {package}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} failed: {}", said.trim());
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -1,7 +1,8 @@
 //! What a node's processes use: a cgroup in which they all are, those that have ended included. Owns the cgroup
 //! and the reading of it; starts nothing. Called by `side`.
 
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,8 @@ use crate::leakcheck;
 
 /// Between two looks at the memory.
 const TICK: Duration = Duration::from_millis(5);
+/// The kernel gives one page at once, and these files are no longer.
+const MOST: usize = 16 << 10;
 
 /// Gone when dropped; its processes must be gone before.
 #[derive(Debug)]
@@ -26,7 +29,9 @@ pub(super) struct Meter {
 /// A line of a file; None: the file's only number.
 #[derive(Debug, Clone)]
 struct Reading {
-    file: PathBuf,
+    path: PathBuf,
+    /// Open all the time: opening costs more than reading, and all that is measured has the same cores.
+    file: Arc<File>,
     key: Option<&'static str>,
 }
 
@@ -58,8 +63,8 @@ impl Meter {
             for folder in &folders {
                 made(folder)?;
             }
-            let cpu = Reading { file: cpu.join("cpuacct.usage"), key: None };
-            let memory = Reading { file: memory.join("memory.stat"), key: Some("total_rss") };
+            let cpu = Reading::new(cpu.join("cpuacct.usage"), None)?;
+            let memory = Reading::new(memory.join("memory.stat"), Some("total_rss"))?;
             return Ok(Self { cpu, memory, folders });
         }
         let unified =
@@ -68,8 +73,8 @@ impl Meter {
         let _ = std::fs::write(unified.point.join("cgroup.subtree_control"), "+memory");
         let folder = unified.point.join(name);
         made(&folder)?;
-        let cpu = Reading { file: folder.join("cpu.stat"), key: Some("usage_usec") };
-        let memory = Reading { file: folder.join("memory.stat"), key: Some("anon") };
+        let cpu = Reading::new(folder.join("cpu.stat"), Some("usage_usec"))?;
+        let memory = Reading::new(folder.join("memory.stat"), Some("anon"))?;
         Ok(Self { cpu, memory, folders: vec![folder] })
     }
 
@@ -119,15 +124,22 @@ impl Meter {
 }
 
 impl Reading {
+    fn new(path: PathBuf, key: Option<&'static str>) -> Result<Self> {
+        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        Ok(Self { path, file: Arc::new(file), key })
+    }
+
     fn value(&self) -> Result<u64> {
-        let at = || format!("read {}", self.file.display());
-        let text = std::fs::read_to_string(&self.file).with_context(at)?;
+        let at = || format!("read {}", self.path.display());
+        let mut buffer = vec![0; MOST];
+        let count = self.file.read_at(&mut buffer, 0).with_context(at)?;
+        let text = std::str::from_utf8(&buffer[..count]).with_context(at)?;
         let word = match self.key {
             None => text.trim(),
             Some(key) => text
                 .lines()
                 .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
-                .with_context(|| format!("{} has no {key}", self.file.display()))?,
+                .with_context(|| format!("{} has no {key}", self.path.display()))?,
         };
         word.parse().with_context(at)
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{Made, Shape, Side, Stage, Wanted, prepare, turns};
+use super::{Made, Shape, Side, Stage, Wanted, turns};
 
 /// One step by all.
 #[derive(Debug, Clone, Serialize)]
@@ -49,7 +49,7 @@ pub fn replay(wanted: &Wanted) -> Result<Vec<Step>> {
 /// The seconds of each step by one side.
 fn one(stage: &Stage, side: &Side, large: &Made, small: &Made, cold: bool) -> Result<[f64; STEPS.len()]> {
     let pulled = |host: &str, image: &Made| -> Result<f64> {
-        prepare(&stage.registry, &image.name, cold)?;
+        stage.prepare(&image.name, cold)?;
         Ok(side.pull(&format!("{host}/{}", image.name))?.usable)
     };
     let (first, second) = (pulled(&stage.far, large)?, pulled(&stage.far, small)?);

@@ -21,6 +21,7 @@ use super::worker::{End, Means, Worker};
 use super::{LayerError, MAX_ENTRIES, Piece};
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::LayerBlob;
+use crate::sys::task::Batches;
 use crate::unpack::{Command, Packing, Verdict};
 
 /// Stays in a core's own cache between the copy and the hash, and is little for each of sixteen layers.
@@ -80,6 +81,7 @@ pub(super) fn run(
     limit: u64,
     means: &Means,
 ) -> Result<Flow, LayerError> {
+    let _batches = Batches::begin();
     let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
@@ -164,6 +166,7 @@ fn tap(
     limit: u64,
     waiter: &mut Waiter<'_>,
 ) -> Result<Tapped, LayerError> {
+    let _batches = Batches::begin();
     let mut hasher = Hasher::new();
     let (Some(mut from), Some(to)) = (from, to) else {
         return Ok(Tapped { digest: hasher.finish(), bomb: false });

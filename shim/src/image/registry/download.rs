@@ -23,12 +23,12 @@ use super::http_client::{Pace, Patience};
 use super::known::{Fact, Origin};
 use super::patience::{Since, patiently};
 use super::pieces::Pieces;
-use super::rooms::PIECE;
+use super::rooms::{PIECE, Rooms};
 use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
 /// After each so many bytes it is seen what the download waited for.
-const LOOK: u64 = 2 << 20;
+const LOOK: u64 = 1 << 20;
 /// Cuts in a row, without so many bytes in between, after which a registry is given up.
 pub(super) const TRIES: u32 = 3;
 
@@ -78,7 +78,7 @@ pub(super) struct Span {
 impl Download {
     pub(super) fn new(endpoint: Arc<Endpoint>, blob: Blob, url: String, response: Response) -> Self {
         let origin = Origin::of(response.url());
-        let in_pieces = endpoint.http.in_pieces();
+        let in_pieces = endpoint.http.rooms().is_some();
         let fact = endpoint.http.known().of(&origin).filter(|_| in_pieces);
         let source = Source { endpoint, blob, url, origin, address: Mutex::default() };
         source.note_address(&response);
@@ -105,19 +105,20 @@ impl Download {
         self.source.url()
     }
 
-    /// The next bytes; None at the end of the answer, which need not be that of the blob. `hungry`: there is nothing to
-    /// be done until they come.
+    /// The next bytes; None at the end of the answer, which need not be that of the blob. `hungry`: there is nothing
+    /// else to be done.
     ///
     /// # Errors
     /// `Stalled`, `Slow`, `Lost`, `Size`, what the host says.
-    pub(crate) async fn chunk(&mut self, hungry: bool) -> Result<Option<Bytes>, RegistryError> {
+    pub(crate) async fn chunk(&mut self, hungry: impl Fn() -> bool) -> Result<Option<Bytes>, RegistryError> {
         loop {
             self.turn();
             let next = match (&mut self.answer, &mut self.pieces) {
                 (Some(Answer { response, pace }), _) => {
                     let began = Instant::now();
                     let next = pace.chunk(response, self.source.url()).await;
-                    if hungry {
+                    // Asked when they are there: whoever takes them may have come to its end meanwhile.
+                    if hungry() {
                         self.waited += began.elapsed();
                     }
                     next
@@ -204,7 +205,7 @@ impl Download {
         if self.source.size() < start + PIECE {
             return;
         }
-        if let Some(seat) = self.source.endpoint.http.rooms().seat() {
+        if let Some(seat) = self.source.endpoint.http.rooms().and_then(Rooms::seat) {
             self.pieces = Some(Pieces::begin(&self.source, seat, start, known));
         }
     }

@@ -105,8 +105,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Http {
     patience: Patience,
-    in_pieces: bool,
-    rooms: Arc<Rooms>,
+    rooms: Option<Arc<Rooms>>,
     known: Known,
     clients: Mutex<HashMap<Kind, reqwest::Client>>,
 }
@@ -150,24 +149,14 @@ impl Kind {
 }
 
 impl Http {
-    /// `in_pieces`: large blobs may come by several connections at a time.
-    pub(crate) fn new(patience: Patience, in_pieces: bool) -> Self {
-        Self {
-            patience,
-            in_pieces,
-            rooms: Arc::default(),
-            known: Known::default(),
-            clients: Mutex::default(),
-        }
-    }
-
-    pub(super) fn in_pieces(&self) -> bool {
-        self.in_pieces
+    /// `rooms`: for large blobs that come by several connections at a time; None: they don't.
+    pub(crate) fn new(patience: Patience, rooms: Option<Rooms>) -> Self {
+        Self { patience, rooms: rooms.map(Arc::new), known: Known::default(), clients: Mutex::default() }
     }
 
     /// For pieces of blobs, shared by all pulls.
-    pub(super) fn rooms(&self) -> &Arc<Rooms> {
-        &self.rooms
+    pub(super) fn rooms(&self) -> Option<&Arc<Rooms>> {
+        self.rooms.as_ref()
     }
 
     /// How hosts serve blobs.

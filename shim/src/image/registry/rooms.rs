@@ -13,14 +13,19 @@ use tokio::sync::Notify;
 /// Bytes asked for at once: long enough that a round trip between two does not count.
 pub(super) const PIECE: u64 = 4 << 20;
 /// Of all pieces that are on their way or wait for their turn; two more pieces for as long as one download holds all
-/// of it and two others begin.
-const ROOM: u64 = 7 * PIECE;
+/// of it and two others begin. What is over goes on arriving while the unpacker has more work than the line, so
+/// more is faster, on a machine that can spare it.
+const LEAST: u64 = 7 * PIECE;
+const MOST: u64 = 10 * PIECE;
+/// The part of a machine's memory.
+const PART: u64 = 512;
 /// Downloads in pieces at a time: with less than two pieces each, one answer is as good.
 const SEATS: usize = 3;
 
 /// All of the room.
-#[derive(Debug, Default)]
-pub(super) struct Rooms {
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    size: u64,
     seats: Mutex<Seats>,
     freed: Notify,
 }
@@ -54,6 +59,18 @@ pub(super) struct Room {
 }
 
 impl Rooms {
+    /// As this machine has memory.
+    pub(crate) fn of_machine() -> Self {
+        let info = rustix::system::sysinfo();
+        Self::of_memory(info.totalram.saturating_mul(u64::from(info.mem_unit)))
+    }
+
+    /// `bytes`: the machine's memory.
+    pub(crate) fn of_memory(bytes: u64) -> Self {
+        let size = (bytes / PART).clamp(LEAST, MOST) / PIECE * PIECE;
+        Self { size, seats: Mutex::default(), freed: Notify::new() }
+    }
+
     /// A seat, if one is free.
     pub(super) fn seat(self: &Arc<Self>) -> Option<Seat> {
         let mut seats = self.seats();
@@ -83,20 +100,21 @@ impl Rooms {
 }
 
 impl Seats {
-    fn may_take(&self, number: u64, bytes: u64) -> bool {
+    /// Whether a seat may have so many more bytes of `all`.
+    fn may_take(&self, all: u64, number: u64, bytes: u64) -> bool {
         let own = self.held.get(&number).map_or(0, |held| held.bytes);
         if own == 0 {
             return true;
         }
         let asking = self.held.values().filter(|held| held.asks).count().max(1) as u64;
-        let share = ROOM / PIECE / asking * PIECE;
+        let share = all / PIECE / asking * PIECE;
         let others = self.held.iter().filter(|(other, held)| **other != number && held.asks);
         let owed = match own + bytes <= share {
             true => 0,
             false => others.map(|(_, held)| share.saturating_sub(held.bytes)).sum(),
         };
         let taken: u64 = self.held.values().map(|held| held.bytes).sum();
-        taken + bytes + owed <= ROOM
+        taken + bytes + owed <= all
     }
 }
 
@@ -117,7 +135,7 @@ impl Seat {
 
     fn try_room(&self, bytes: u64) -> Option<Room> {
         let mut seats = self.rooms.seats();
-        if !seats.may_take(self.number, bytes) {
+        if !seats.may_take(self.rooms.size, self.number, bytes) {
             return None;
         }
         if let Some(held) = seats.held.get_mut(&self.number) {
@@ -161,8 +179,14 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_with_more_memory_has_more_of_it() {
+        let pieces = |gib: u64| Rooms::of_memory(gib << 30).size as f64 / PIECE as f64;
+        assert_eq!([1, 14, 16, 17, 24, 1024].map(pieces), [7.0, 7.0, 8.0, 8.0, 10.0, 10.0]);
+    }
+
+    #[test]
     fn one_alone_has_all_and_leaves_it() {
-        let rooms = Arc::new(Rooms::default());
+        let rooms = Arc::new(Rooms::of_memory(0));
         let seat = rooms.seat().unwrap();
         let all = fill(&seat);
         assert_eq!(all.len(), 7);
@@ -174,7 +198,7 @@ mod tests {
 
     #[test]
     fn one_that_holds_nothing_always_gets_a_piece_and_its_share_next() {
-        let rooms = Arc::new(Rooms::default());
+        let rooms = Arc::new(Rooms::of_memory(0));
         let (first, second) = (rooms.seat().unwrap(), rooms.seat().unwrap());
         let mut firsts = fill(&first);
         assert_eq!(firsts.len(), 4, "three are the other's");
@@ -195,7 +219,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_room_are_free_as_they_are_handed_on() {
-        let rooms = Arc::new(Rooms::default());
+        let rooms = Arc::new(Rooms::of_memory(0));
         let seat = rooms.seat().unwrap();
         let mut all = fill(&seat);
         all[0].give_back(PIECE - 1);
@@ -208,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_woken_by_another_seats_room() {
-        let rooms = Arc::new(Rooms::default());
+        let rooms = Arc::new(Rooms::of_memory(0));
         let (first, second) = (rooms.seat().unwrap(), rooms.seat().unwrap());
         let (firsts, _seconds) = (fill(&first), fill(&second));
         let waiting = tokio::spawn(async move { second.room(PIECE).await });
