@@ -166,8 +166,8 @@ impl Drop for Roots {
     fn drop(&mut self) {
         let Some(temporary) = self.temporary.take() else { return };
         leakcheck::sweep(&self.scope(), &self.folder);
-        // An unpacker whose runtime was killed still writes what its pipe holds. What stays all the same shows in
-        // the next leak check.
+        // An unpacker ends with its runtime, but not in the same instant. What stays all the same shows in the next
+        // leak check.
         let _ =
             poll("the node's folder to go", FOLDER_GOES, || match std::fs::remove_dir_all(&self.folder) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.to_string()),
