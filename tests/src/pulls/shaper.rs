@@ -80,14 +80,14 @@ fn serve(client: TcpStream, registry: SocketAddr, line: Line, all: &Free) -> Res
     thread::sleep(line.round_trip);
     let delay = line.round_trip / 2;
     let (from, to) = (client.try_clone()?, server.try_clone()?);
-    thread::spawn(move || drop(carry(from, to, delay, |_| Instant::now())));
+    thread::spawn(move || drop(carry(&from, to, delay, |_| Instant::now())));
     let each = Free::new();
-    carry(server, client, delay, |bytes| each.take(bytes, line.each).max(all.take(bytes, line.all)))
+    carry(&server, client, delay, |bytes| each.take(bytes, line.each).max(all.take(bytes, line.all)))
 }
 
 /// Moves bytes: through the line at its pace, then later by the delay. They go by reference: a line does not use the
 /// node's processor, and this one uses little of it.
-fn carry(from: TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) -> Instant) -> Result<()> {
+fn carry(from: &TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) -> Instant) -> Result<()> {
     let (arriving, leaving) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // A smaller one only makes a shorter line.
     let _ = rustix::pipe::fcntl_setpipe_size(&leaving, UNDER_WAY);
@@ -107,9 +107,9 @@ fn carry(from: TcpStream, to: TcpStream, delay: Duration, pace: impl Fn(usize) -
     });
     loop {
         // splice(2) keeps the pipe locked while it waits for a socket, also for who takes out of it.
-        let mut waited = [PollFd::new(&from, PollFlags::IN)];
+        let mut waited = [PollFd::new(from, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut waited, None))?;
-        let count = moved(&from, &leaving, CHUNK)?;
+        let count = moved(from, &leaving, CHUNK)?;
         let through = pace(count);
         thread::sleep(through.saturating_duration_since(Instant::now()));
         if count == 0 || send.send((through + delay, count)).is_err() {
