@@ -31,16 +31,9 @@ pub fn reset_scheduling() -> io::Result<()> {
     set_policy(libc::SCHED_OTHER)
 }
 
-/// From now on this thread does not take the processor from others when there is something for it to do again: of
-/// two that pass bytes to each other both go on for longer, with fewer switches between them (sched(7), `SCHED_BATCH`).
-///
-/// # Errors
-/// `EPERM` where whoever set up this machine forbids it.
-pub fn work_in_batches() -> io::Result<()> {
-    set_policy(libc::SCHED_BATCH)
-}
-
-/// A thread that works in batches until this is dropped, unless it has a policy that somebody gave it.
+/// A thread that does not take the processor from others as soon as there is something for it to do: of two that pass
+/// bytes to each other both go on for longer, with fewer switches between them (sched(7), `SCHED_BATCH`). So are the
+/// processes that it starts. Until this is dropped, and not where somebody gave the thread another policy.
 #[derive(Debug)]
 pub struct Batches(());
 
@@ -51,7 +44,7 @@ impl Batches {
         // SAFETY: plain numbers.
         let own = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0 as libc::c_long) };
         let usual = own == libc::c_long::from(libc::SCHED_OTHER);
-        (usual && work_in_batches().is_ok()).then_some(Self(()))
+        (usual && set_policy(libc::SCHED_BATCH).is_ok()).then_some(Self(()))
     }
 }
 

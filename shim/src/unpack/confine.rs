@@ -125,8 +125,7 @@ fn first_of_all() -> Result<(), ConfineError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|errno| at("end with its runtime")(errno.into()))?;
     // A layer that eats memory goes before the runtime, which may have handed down that nobody may kill it.
-    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))?;
-    task::work_in_batches().map_err(at("work in batches"))
+    std::fs::write("/proc/self/oom_score_adj", "500").map_err(at("raise the OOM score"))
 }
 
 /// Makes `folder` all that this process sees of the file system.

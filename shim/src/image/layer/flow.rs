@@ -81,6 +81,7 @@ pub(super) fn run(
     limit: u64,
     means: &Means,
 ) -> Result<Flow, LayerError> {
+    // The processes have it from here, and need no leave for it.
     let _batches = Batches::begin();
     let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
