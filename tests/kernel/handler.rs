@@ -50,6 +50,14 @@ pub(crate) fn exec(
     ready.node.cri().exec_sync(cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout })
 }
 
+/// Waits until a container has said `ready`, and nothing else.
+fn ready_in_log(pod: &Pod<'_>, container: &str) -> Result<()> {
+    poll("the container to be ready", Duration::from_secs(20), || match pod.log(container) {
+        Ok(log) if log == "ready\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -224,18 +232,17 @@ fn a_container_of_runc_ends_by_its_signal_or_its_memory() -> Result<()> {
     let pod = pod(&ready, "ends")?;
     let script = "trap 'echo asked; exit 9' TERM; echo ready; while :; do sleep 0.1; done";
     let id = pod.start(&pod::container_config("asked", &ready.image, &["/bin/sh", "-c", script]))?;
-    poll("the trap to be set", Duration::from_secs(20), || match pod.log("asked") {
-        Ok(log) if log == "ready\n" => Ok(()),
-        other => Err(format!("{other:?}")),
-    })?;
+    ready_in_log(&pod, "asked")?;
     ready.node.cri().stop_container(cri::StopContainerRequest { container_id: id.clone(), timeout: 60 })?;
     assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 9);
     assert_eq!(pod.log("asked")?, "ready\nasked\n");
     let deaf = pod.start(&pod::container_config(
         "deaf",
         &ready.image,
-        &["/bin/sh", "-c", "trap '' TERM; sleep 600"],
+        &["/bin/sh", "-c", "trap '' TERM; echo ready; sleep 600"],
     ))?;
+    // Until its program runs, SIGTERM meets runc's init, a Go program: as pid 1 that ends with code 2.
+    ready_in_log(&pod, "deaf")?;
     ready.node.cri().stop_container(cri::StopContainerRequest { container_id: deaf.clone(), timeout: 1 })?;
     assert_eq!(pod::await_exit(&ready.node, &deaf)?.exit_code, 137);
     let mut config = pod::container_config("oom", &ready.image, &["/workload", "alloc", "200"]);
