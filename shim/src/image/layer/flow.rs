@@ -284,6 +284,35 @@ mod tests {
         assert!(waiter.waits() <= 12, "{}", waiter.waits());
     }
 
+    /// Theirs from the start, and this thread's for no longer than the layer takes.
+    #[test]
+    fn whoever_moves_a_layer_leaves_the_processor_to_those_that_wait_for_an_answer() {
+        const BATCH: &str = "3";
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        // Written by another process: a file that this one's other threads take along when they fork can't be executed.
+        let script = r#"printf '#!/bin/sh\ncut -d" " -f41 /proc/$$/stat > %s/$1\n' "$0" > "$0/program"; chmod 755 "$0/program""#;
+        let status = std::process::Command::new("sh").args(["-c", script]).arg(folder.path()).status();
+        assert!(status.unwrap().success());
+        let policy = |path: &Path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            text.rsplit(')').next().unwrap().split_whitespace().nth(38).map(str::to_owned)
+        };
+        let own = || policy(Path::new("/proc/thread-self/stat"));
+        let before = own();
+        let (send, pieces) = mpsc::channel(1);
+        send.blocking_send(Piece::End).unwrap();
+        let blob = crate::image::manifest::Blob { digest: Digest::of(b""), size: 0 };
+        let layer = LayerBlob { blob, packing: Packing::Gzip };
+        let means = Means { unpacker: super::super::Unpacker::Program(program), large_pipes: false };
+        run(pieces, &layer, folder.path(), 1, &means).unwrap();
+        for name in ["inflate", "unpack"] {
+            let found = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            assert_eq!(found.trim(), BATCH, "{name}");
+        }
+        assert_eq!(own(), before);
+    }
+
     #[test]
     fn one_that_has_nobody_to_pass_it_on_to_ends() {
         let folder = tempfile::tempdir().unwrap();

@@ -186,8 +186,9 @@ async fn fetch(
         let rest = Span { from: at, ..span };
         let done = read(&source, rest, open.take(), |chunk| {
             at += chunk.len() as u64;
-            // Whoever does not listen any more ends this task.
-            let _ = to.send(Ok(chunk));
+            // A part of a connection's buffer keeps all of it, which may be several times as much, for as long as it
+            // waits for its turn. Whoever does not listen any more ends this task.
+            let _ = to.send(Ok(Bytes::copy_from_slice(&chunk)));
         });
         match done.await {
             Ok(()) => {}
