@@ -18,7 +18,7 @@ use crate::registry::Registry;
 
 /// Longer than any of the bench's images takes on a slow disk.
 const LONG: Duration = Duration::from_secs(1200);
-/// Bytes of an image that was removed.
+/// Bytes that may be left of an image when the next pull begins: a database that has grown.
 const LITTLE: u64 = 8 << 20;
 
 /// What of containerd's settings.
