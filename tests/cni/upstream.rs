@@ -1,13 +1,12 @@
 //! Our chain runner on upstream's `bridge`, `host-local` and `portmap`: the same pods, the same addresses and ports.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
 use gantry_proto::cri;
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
-use gantry_tests::{go, http};
+use gantry_tests::{go, http, nft};
 use serde_json::json;
 
 use crate::images::{PAGE, ready};
@@ -43,22 +42,13 @@ fn pods_run_on_upstreams_plugins() -> Result<()> {
         assert_eq!(page.text(), PAGE, "{at}");
     }
     // It was upstream's portmap that did it.
-    assert!(tables()?.contains("table ip cni_hostport"), "{:?}", tables()?);
+    let tables = nft::tables()?;
+    assert!(tables.iter().any(|table| table == "table ip cni_hostport"), "{tables:?}");
     web.remove()?;
     other.remove()?;
     http::get("127.0.0.1:18180".parse()?, "/").expect_err("the port is gone");
-    for table in tables()?.iter().filter(|table| table.contains(" cni_")) {
-        // What upstream's plugins leave by design.
-        let words: Vec<&str> = ["delete"].into_iter().chain(table.split(' ')).collect();
-        assert!(std::process::Command::new("nft").args(words).status()?.success(), "{table}");
-    }
+    nft::drop_upstream_tables()?;
     ready.node.assert_clean(&ready.before)
-}
-
-/// Lines like `table ip cni_hostport`.
-fn tables() -> Result<BTreeSet<String>> {
-    let output = std::process::Command::new("nft").args(["list", "tables"]).output()?;
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
 }
 
 #[test]

@@ -129,12 +129,15 @@ fn an_execs_terminal_that_nobody_has_open_for_a_moment_is_not_over() -> Result<(
     ready.node.assert_clean(&ready.before)
 }
 
+const SLOW_BYTES: usize = 24_000_000;
+
 #[test]
 fn rt_2_13_a_slow_attach_is_dropped_and_neither_log_nor_container_waits() -> Result<()> {
     let ready = ready()?;
     let pod = Pod::run(&ready.node, "slow")?;
-    let script = "read go; head -c 40000000 /dev/zero | tr '\\0' x; echo; echo finished";
-    let mut config = pod::container_config("slow", &ready.image, &["sh", "-c", script]);
+    // More than the sockets and pipes on the way to the client hold.
+    let script = format!("read go; head -c {SLOW_BYTES} /dev/zero | tr '\\0' x; echo; echo finished");
+    let mut config = pod::container_config("slow", &ready.image, &["sh", "-c", &script]);
     config.stdin = true;
     let id = pod.start(&config)?;
     let mut client = stream_client::start(&[
@@ -148,11 +151,11 @@ fn rt_2_13_a_slow_attach_is_dropped_and_neither_log_nor_container_waits() -> Res
     // It sends the word and reads nothing.
     client.stdin.as_mut().context("no stdin")?.write_all(b"go\n")?;
     assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 0);
-    let log = poll("the end of the log", Duration::from_secs(30), || {
+    let log = poll("the end of the log", Duration::from_secs(60), || {
         let log = pod.log("slow").map_err(|error| error.to_string())?;
         if log.ends_with("\nfinished\n") { Ok(log) } else { Err(format!("{} bytes", log.len())) }
     })?;
-    assert_eq!(log.len(), 40_000_000 + "\nfinished\n".len());
+    assert_eq!(log.len(), SLOW_BYTES + "\nfinished\n".len());
     let output = stream_client::finish(client)?;
     assert_eq!(output.status.code(), Some(FAILED), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stderr);

@@ -151,7 +151,14 @@ fn rt_2_9_what_takes_the_nodes_rights_is_done_before_they_are_given_up() -> Resu
         let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid));
         cgroup.is_ok_and(|text| text.contains(&id))
     };
-    let pid = proc::all()?.into_iter().find(is_its).context("no process in the container's cgroup")?.pid;
+    // The one that made the step over has nothing more to do, and may still be ending.
+    let pid = poll("the container's only process", Duration::from_secs(20), || {
+        let all = proc::all().map_err(|error| format!("{error:#}"))?;
+        match all.iter().filter(|process| is_its(process)).collect::<Vec<_>>()[..] {
+            [process] => Ok(process.pid),
+            ref others => Err(format!("{others:?}")),
+        }
+    })?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     for key in ["Uid", "Gid"] {
         let line = status.lines().find_map(|line| line.strip_prefix(&format!("{key}:"))).unwrap_or_default();

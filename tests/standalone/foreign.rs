@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use gantry_tests::leakcheck::{Scope, Snapshot};
 use gantry_tests::node::Roots;
 use gantry_tests::ready::{PAGE, web_image};
 use gantry_tests::registry::Registry;
 use gantry_tests::standalone::Standalone;
-use gantry_tests::{go, http, place};
+use gantry_tests::{go, http, nft, place};
 use serde_json::{Value, json};
 
 use crate::fleet::{assert_all_ready, manifests};
@@ -29,11 +28,6 @@ fn set_network(roots: &Roots) -> Result<()> {
     plugins.push(json!({"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}}));
     std::fs::write(&path, serde_json::to_vec_pretty(&list)?)?;
     Ok(())
-}
-
-fn tables() -> Result<Vec<String>> {
-    let output = Command::new("nft").args(["list", "tables"]).output().context("start nft")?;
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
 }
 
 #[test]
@@ -58,13 +52,10 @@ fn fifty_pods_run_on_upstreams_bridge_host_local_and_portmap() -> Result<()> {
     let page = http::get((Ipv4Addr::LOCALHOST, HOST_PORT).into(), "/")?;
     assert_eq!(page.text(), PAGE);
     // It was upstream's portmap that did it.
-    assert!(tables()?.iter().any(|table| table == "table ip cni_hostport"), "{:?}", tables()?);
+    let tables = nft::tables()?;
+    assert!(tables.iter().any(|table| table == "table ip cni_hostport"), "{tables:?}");
     run.interrupt()?;
     assert!(run.await_end()?.success(), "{}", run.stderr());
-    for table in tables()?.iter().filter(|table| table.contains(" cni_")) {
-        // What upstream's plugins leave by design.
-        let words: Vec<&str> = ["delete"].into_iter().chain(table.split(' ')).collect();
-        ensure!(Command::new("nft").args(words).status()?.success(), "{table}");
-    }
+    nft::drop_upstream_tables()?;
     before.await_clean(&scope)
 }
