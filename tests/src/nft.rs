@@ -25,7 +25,10 @@ pub fn drop_upstream_tables() -> Result<()> {
         let upstreams = table.contains(" cni_") || table == "table ip nat" || table == "table ip6 nat";
         if upstreams {
             let words = ["delete"].into_iter().chain(table.split(' '));
-            ensure!(Command::new("nft").args(words).status().context("start nft")?.success(), "delete {table}");
+            ensure!(
+                Command::new("nft").args(words).status().context("start nft")?.success(),
+                "delete {table}"
+            );
         }
     }
     Ok(())
