@@ -240,6 +240,8 @@ impl Images {
             means: Means {
                 unpacker: config.unpacker.clone(),
                 large_pipes: config.switches.has(Optimisation::LargePipes),
+                batches: config.switches.has(Optimisation::Batches),
+                splice: config.switches.has(Optimisation::Splice),
             },
             switches: config.switches.clone(),
             platform: Platform::host(),

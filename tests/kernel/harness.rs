@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gantry_tests::http;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::leakcheck::{Scope, Snapshot};
-use gantry_tests::place;
+use gantry_tests::poll::poll;
 use gantry_tests::registry::Registry;
+use gantry_tests::{place, proc};
 
 #[test]
 fn a_registry_serves_what_was_pushed_until_it_is_corrupted() -> Result<()> {
@@ -92,8 +94,14 @@ fn a_leaked_process_is_seen() -> Result<()> {
     let child = RefCell::new(None);
     let added = seen(
         |_| {
-            child.replace(Some(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn()?));
-            Ok(())
+            let sleeping = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn()?;
+            let pid = i32::try_from(sleeping.id())?;
+            child.replace(Some(sleeping));
+            // An exec lets its parent go on before it changes the name.
+            poll("its name", Duration::from_secs(20), || match proc::one(pid) {
+                Some(process) if process.name == "sleep" => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
         },
         |_| {
             let mut child = child.take().context("not started")?;

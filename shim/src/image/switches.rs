@@ -18,6 +18,10 @@ pub enum Optimisation {
     Pieces,
     /// The largest layers of an image begin first, instead of the base.
     LargestFirst,
+    /// Whoever unpacks works in batches (`SCHED_BATCH`).
+    Batches,
+    /// Large files go from pipe to disk by splice(2).
+    Splice,
 }
 
 /// No optimisation of this name.
@@ -27,12 +31,14 @@ pub struct UnknownOptimisation {
     name: String,
 }
 
-const NAMES: [(&str, Optimisation); 5] = [
+pub(super) const NAMES: [(&str, Optimisation); 7] = [
     ("side-by-side", Optimisation::SideBySide),
     ("large-pipes", Optimisation::LargePipes),
     ("sync-behind", Optimisation::SyncBehind),
     ("pieces", Optimisation::Pieces),
     ("largest-first", Optimisation::LargestFirst),
+    ("batches", Optimisation::Batches),
+    ("splice", Optimisation::Splice),
 ];
 
 /// Those that are left out.
@@ -81,7 +87,7 @@ mod tests {
         assert_eq!(
             error,
             "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces, \
-             largest-first"
+             largest-first, batches, splice"
         );
     }
 }

@@ -2,7 +2,7 @@
 //! Owns that short cut; knows no archive. Called by `tarball`.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -27,6 +27,18 @@ pub trait Source: BufRead {
 
 impl Source for &[u8] {}
 
+/// A pipe all of whose bytes are read: without the short cut.
+#[derive(Debug)]
+pub struct Seen(pub File);
+
+impl Read for Seen {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Source for BufReader<Seen> {}
+
 impl Source for BufReader<File> {
     fn pour(&mut self, to: &File, most: u64) -> io::Result<Option<usize>> {
         if most < WORTH || !self.buffer().is_empty() {
@@ -47,7 +59,7 @@ impl Source for BufReader<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek, Write};
+    use std::io::{Seek, Write};
 
     use super::*;
 
@@ -82,6 +94,14 @@ mod tests {
         to.read_to_end(&mut poured).unwrap();
         assert_eq!(poured, bytes[10 + buffered..at]);
         assert_eq!(source.pour(&to, WORTH).unwrap(), Some(0), "the end");
+    }
+
+    #[test]
+    fn what_is_to_be_seen_is_read() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(writer);
+        let mut source = BufReader::new(Seen(File::from(reader)));
+        assert_eq!(source.pour(&tempfile::tempfile().unwrap(), WORTH).unwrap(), None);
     }
 
     #[test]

@@ -81,12 +81,14 @@ pub(super) fn run(
     limit: u64,
     means: &Means,
 ) -> Result<Flow, LayerError> {
-    // The processes have it from here, and need no leave for it.
-    let _batches = Batches::begin();
+    // The processes and the thread between them have it from here, and need no leave for it.
+    let _batches = means.batches.then(Batches::begin);
     let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
-    let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
+    let splice = means.splice;
+    let command =
+        Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds, splice };
     let mut unpack = Worker::start(means, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
@@ -167,7 +169,6 @@ fn tap(
     limit: u64,
     waiter: &mut Waiter<'_>,
 ) -> Result<Tapped, LayerError> {
-    let _batches = Batches::begin();
     let mut hasher = Hasher::new();
     let (Some(mut from), Some(to)) = (from, to) else {
         return Ok(Tapped { digest: hasher.finish(), bomb: false });

@@ -269,3 +269,29 @@ async fn the_largest_layers_begin_first() {
         assert_eq!(registry.log().iter().filter_map(which).collect::<Vec<_>>(), order);
     }
 }
+
+#[tokio::test]
+async fn whatever_is_left_out_the_files_are_the_same() {
+    require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let layers = [
+        Layer::gzip(&Archive::new().file("small", b"s").file("big", &bytes)),
+        Layer::zstd(&Archive::new().file("other", &bytes[7..])),
+    ];
+    for name in crate::image::switches::NAMES.map(|(name, _)| name) {
+        let folder = folder.path().join(name);
+        let config = Config { switches: Switches::without(vec![name.parse().unwrap()]), ..config(&folder) };
+        let store = open_store(&config, &HashMap::new()).unwrap();
+        let images = Images::with(&config, store, Patience::default(), None, HashMap::new());
+        let registry = Registry::new();
+        registry.image("a", "t", &layers, "V=1");
+        let reference = Reference::parse(&registry.name("a:t")).unwrap();
+        let image = images.pull(&reference, None, &Recorder::default()).await.unwrap();
+        let [top, base] = &images.layers(&image)[..] else { panic!("two layers") };
+        let read = |layer: &str, file: &str| std::fs::read(folder.join("root/layers").join(layer).join(file));
+        assert_eq!(read(base, "small").unwrap(), b"s", "{name}");
+        assert!(read(base, "big").unwrap() == bytes, "{name}");
+        assert!(read(top, "other").unwrap() == bytes[7..], "{name}");
+    }
+}
