@@ -237,12 +237,7 @@ impl Images {
             store,
             http: Arc::new(Http::new(patience, rooms)),
             sources,
-            means: Means {
-                unpacker: config.unpacker.clone(),
-                large_pipes: config.switches.has(Optimisation::LargePipes),
-                batches: config.switches.has(Optimisation::Batches),
-                splice: config.switches.has(Optimisation::Splice),
-            },
+            means: Means::new(config.unpacker.clone(), &config.switches),
             switches: config.switches.clone(),
             platform: Platform::host(),
             images: Flights::new(),

@@ -251,6 +251,7 @@ fn inflated_well(inflate: &mut Worker, packing: Packing, unheard: bool) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::switches::{Optimisation, Switches};
 
     /// A pipe whose write end never blocks, as a worker's.
     fn pipe() -> (File, File) {
@@ -288,6 +289,7 @@ mod tests {
     /// Theirs from the start, and this thread's for no longer than the layer takes.
     #[test]
     fn whoever_moves_a_layer_leaves_the_processor_to_those_that_wait_for_an_answer() {
+        const USUAL: &str = "0";
         const BATCH: &str = "3";
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
@@ -301,17 +303,20 @@ mod tests {
         };
         let own = || policy(Path::new("/proc/thread-self/stat"));
         let before = own();
-        let (send, pieces) = mpsc::channel(1);
-        send.blocking_send(Piece::End).unwrap();
         let blob = crate::image::manifest::Blob { digest: Digest::of(b""), size: 0 };
         let layer = LayerBlob { blob, packing: Packing::Gzip };
-        let means = Means { unpacker: super::super::Unpacker::Program(program), large_pipes: false };
-        run(pieces, &layer, folder.path(), 1, &means).unwrap();
-        for name in ["inflate", "unpack"] {
-            let found = std::fs::read_to_string(folder.path().join(name)).unwrap();
-            assert_eq!(found.trim(), BATCH, "{name}");
+        for (without, wanted) in [(vec![], BATCH), (vec![Optimisation::Batches], USUAL)] {
+            let (send, pieces) = mpsc::channel(1);
+            send.blocking_send(Piece::End).unwrap();
+            let unpacker = super::super::Unpacker::Program(program.clone());
+            let means = Means::new(unpacker, &Switches::without(without));
+            run(pieces, &layer, folder.path(), 1, &means).unwrap();
+            for name in ["inflate", "unpack"] {
+                let found = std::fs::read_to_string(folder.path().join(name)).unwrap();
+                assert_eq!(found.trim(), wanted, "{name}");
+            }
+            assert_eq!(own(), before);
         }
-        assert_eq!(own(), before);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::LayerError;
 use super::room::worker;
+use crate::image::switches::{Optimisation, Switches};
 use crate::unpack::{Command, ProgramError};
 
 /// The most that a pipe may hold without asking for more (fs.pipe-max-size).
@@ -35,10 +36,21 @@ pub enum Unpacker {
 /// What the work is done with.
 #[derive(Debug)]
 pub(crate) struct Means {
-    pub(crate) unpacker: Unpacker,
-    pub(crate) large_pipes: bool,
-    pub(crate) batches: bool,
-    pub(crate) splice: bool,
+    unpacker: Unpacker,
+    large_pipes: bool,
+    pub(super) batches: bool,
+    pub(super) splice: bool,
+}
+
+impl Means {
+    pub(crate) fn new(unpacker: Unpacker, switches: &Switches) -> Self {
+        Self {
+            unpacker,
+            large_pipes: switches.has(Optimisation::LargePipes),
+            batches: switches.has(Optimisation::Batches),
+            splice: switches.has(Optimisation::Splice),
+        }
+    }
 }
 
 /// A process at work.
@@ -196,54 +208,26 @@ fn pipe(large: bool) -> Result<(OwnedFd, OwnedFd), LayerError> {
 mod tests {
     use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
 
     use super::*;
-    use crate::sys::task::Batches;
     use crate::unpack::Packing;
 
-    /// A shell at work instead of the program.
-    fn script(folder: &Path, text: &str) -> Worker {
-        let path = folder.join("script");
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    #[test]
+    fn one_that_has_said_all_and_stays_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stays");
+        std::fs::write(&path, "#!/bin/sh\necho all\nexec >&- sleep 600\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let means =
-            Means { unpacker: Unpacker::Program(path), large_pipes: false, batches: true, splice: true };
+        let means = Means::new(Unpacker::Program(path), &Switches::default());
         let command = Command::Inflate { packing: Packing::Gzip, seconds: 1 };
-        loop {
+        let mut worker = loop {
             match Worker::start(&means, &command) {
                 // A child of another test has the file open for writing for a moment, as its copy of ours.
                 Err(LayerError::Worker { source, .. })
                     if source.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
                 started => break started.unwrap(),
             }
-        }
-    }
-
-    /// The scheduling policy of one that is started here: field 41 of /proc/PID/stat (proc(5)).
-    fn policy() -> i32 {
-        let folder = tempfile::tempdir().unwrap();
-        let mut worker = script(folder.path(), "exec cat /proc/self/stat");
-        let mut stat = String::new();
-        worker.output.take().unwrap().read_to_string(&mut stat).unwrap();
-        assert_eq!(worker.end().unwrap(), End::Done);
-        let (_, behind_name) = stat.rsplit_once(") ").unwrap();
-        behind_name.split(' ').nth(38).unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn one_works_in_batches_as_the_thread_that_starts_it() {
-        assert_eq!(policy(), libc::SCHED_OTHER);
-        let batches = Batches::begin().unwrap();
-        assert_eq!(policy(), libc::SCHED_BATCH);
-        drop(batches);
-        assert_eq!(policy(), libc::SCHED_OTHER);
-    }
-
-    #[test]
-    fn one_that_has_said_all_and_stays_is_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut worker = script(folder.path(), "echo all\nexec >&- sleep 600");
+        };
         let mut said = String::new();
         worker.output.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said, "all\n");
