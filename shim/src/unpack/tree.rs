@@ -25,6 +25,10 @@ use super::tarball::{Meta, shown};
 
 const OPAQUE_XATTR: &str = "trusted.overlay.opaque";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const NEW_FILE: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Of a mode: what is no set-id bit and not sticky.
+const PERMISSIONS: u32 = 0o777;
 /// Removing a tree holds one descriptor for each level, and a tree that can't be removed is a trap.
 const DEEPEST: usize = 256;
 /// 100,000 directories of 80 bytes each are 8 MB.
@@ -45,6 +49,8 @@ pub struct Tree {
     /// Archives list a directory's files one after the other.
     last: Option<(Vec<u8>, Rc<OwnedFd>, Vec<u8>)>,
     owner: (u32, u32),
+    /// Files have the modes they are made with: no umask and no default ACL takes from them.
+    exact: bool,
     /// Bytes of all directories' paths and attributes, those that are gone again included.
     kept: usize,
 }
@@ -54,6 +60,8 @@ pub(super) struct Writing {
     file: File,
     path: Vec<u8>,
     owner: (u32, u32),
+    /// It was made with its mode.
+    has_mode: bool,
 }
 
 /// An open directory and its canonical path.
@@ -77,7 +85,8 @@ impl Tree {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let directories = BTreeMap::from([(Vec::new(), None)]);
         let opaque = BTreeSet::new();
-        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, kept: 0 })
+        let exact = makes_exact_modes(&root).map_err(io("try", named))?;
+        Ok(Self { root: Rc::new(root), directories, opaque, last: None, owner, exact, kept: 0 })
     }
 
     /// # Errors
@@ -105,12 +114,14 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn file(&mut self, path: &[u8]) -> Result<Writing, UnpackError> {
+    pub(super) fn file(&mut self, path: &[u8], mode: u32) -> Result<Writing, UnpackError> {
         let (parent, canonical, name) = self.place(path)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat(&*parent, os(name), flags, Mode::RUSR | Mode::WUSR);
+        // Set-id bits come after the owner, who takes them away.
+        let has_mode = self.exact && mode & !PERMISSIONS == 0;
+        let mode = if has_mode { Mode::from_raw_mode(mode) } else { Mode::RUSR | Mode::WUSR };
+        let open = || rustix::fs::openat(&*parent, os(name), NEW_FILE, mode);
         let fd = self.replacing(&parent, &canonical, name, open).map_err(io("create", path))?;
-        Ok(Writing { file: File::from(fd), path: path.to_vec(), owner: self.owner })
+        Ok(Writing { file: File::from(fd), path: path.to_vec(), owner: self.owner, has_mode })
     }
 
     pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), UnpackError> {
@@ -374,36 +385,44 @@ impl Tree {
 
 impl Writing {
     pub(super) fn write(&mut self, chunk: &[u8]) -> Result<usize, UnpackError> {
-        self.file.write_all(chunk).map_err(|source| self.failed(source))?;
-        Ok(chunk.len())
-    }
-
-    /// For what comes to it without passing through here.
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    pub(super) fn failed(&self, source: io::Error) -> UnpackError {
-        match source.kind() {
+        let written = self.file.write_all(chunk).map(|()| chunk.len());
+        written.map_err(|source| match source.kind() {
             io::ErrorKind::FileTooLarge => UnpackError::Large { path: shown(&self.path) },
             _ => UnpackError::Io { operation: "write", path: shown(&self.path), source: Arc::new(source) },
-        }
+        })
     }
 
     pub(super) fn finish(self, meta: &Meta) -> Result<(), UnpackError> {
         let fd = OwnedFd::from(self.file);
-        set_meta(&fd, &self.path, meta, self.owner)?;
+        set_owner(&fd, &self.path, meta, self.owner)?;
+        if !self.has_mode {
+            set_mode(&fd, &self.path, meta)?;
+        }
+        set_xattrs(&fd, &self.path, meta)?;
         set_times(&fd, &self.path, meta)
     }
 }
 
 /// Owner first: chown(2) clears set-id bits and file capabilities.
 fn set_meta(fd: &OwnedFd, path: &[u8], meta: &Meta, owner: (u32, u32)) -> Result<(), UnpackError> {
-    if (meta.uid, meta.gid) != owner {
-        rustix::fs::fchown(fd, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))
-            .map_err(io("chown", path))?;
+    set_owner(fd, path, meta, owner)?;
+    set_mode(fd, path, meta)?;
+    set_xattrs(fd, path, meta)
+}
+
+fn set_owner(fd: &OwnedFd, path: &[u8], meta: &Meta, owner: (u32, u32)) -> Result<(), UnpackError> {
+    if (meta.uid, meta.gid) == owner {
+        return Ok(());
     }
-    rustix::fs::fchmod(fd, Mode::from_raw_mode(meta.mode)).map_err(io("chmod", path))?;
+    let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+    rustix::fs::fchown(fd, Some(uid), Some(gid)).map_err(io("chown", path))
+}
+
+fn set_mode(fd: &OwnedFd, path: &[u8], meta: &Meta) -> Result<(), UnpackError> {
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(meta.mode)).map_err(io("chmod", path))
+}
+
+fn set_xattrs(fd: &OwnedFd, path: &[u8], meta: &Meta) -> Result<(), UnpackError> {
     for (name, value) in meta.xattrs.iter().filter(|(name, _)| is_allowed(name)) {
         rustix::fs::fsetxattr(fd, name.as_str(), value, XattrFlags::empty()).map_err(io("setxattr", path))?;
     }
@@ -487,6 +506,16 @@ pub fn own_xattrs(fd: &OwnedFd) -> Result<(Xattrs, bool), Errno> {
     Ok((xattrs, opaque))
 }
 
+/// Whether a file that is made in `directory`, which is empty, has the mode that is asked for: a call less for each.
+fn makes_exact_modes(directory: &OwnedFd) -> Result<bool, Errno> {
+    const NAME: &str = ".mode";
+    let all = Mode::from_raw_mode(PERMISSIONS);
+    let tried = rustix::fs::openat(directory, NAME, NEW_FILE, all)?;
+    let found = rustix::fs::fstat(&tried)?.st_mode;
+    rustix::fs::unlinkat(directory, NAME, AtFlags::empty())?;
+    Ok(Mode::from_raw_mode(found) == all)
+}
+
 /// A directory below, no symbolic link on the way.
 fn open_beneath(directory: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path: &[u8] = if path.is_empty() { b"." } else { path };
@@ -517,7 +546,7 @@ fn os(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(path)
 }
 
+/// The path is made fit for an error when there is one: there are several of these for each file.
 fn io(operation: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> UnpackError {
-    let path = shown(path);
-    move |errno| UnpackError::Io { operation, path, source: Arc::new(io::Error::from(errno)) }
+    move |errno| UnpackError::Io { operation, path: shown(path), source: Arc::new(io::Error::from(errno)) }
 }

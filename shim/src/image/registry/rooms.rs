@@ -16,7 +16,7 @@ pub(super) const PIECE: u64 = 4 << 20;
 /// of it and two others begin. What is over goes on arriving while the unpacker has more work than the line, so
 /// more is faster, on a machine that can spare it.
 const LEAST: u64 = 7 * PIECE;
-const MOST: u64 = 10 * PIECE;
+const MOST: u64 = 12 * PIECE;
 /// The part of a machine's memory.
 const PART: u64 = 512;
 /// Downloads in pieces at a time: with less than two pieces each, one answer is as good.
