@@ -20,6 +20,8 @@ pub enum Optimisation {
     LargestFirst,
     /// Whoever unpacks works in batches (`SCHED_BATCH`).
     Batches,
+    /// A second thread of the unpacker finishes small files.
+    Finisher,
 }
 
 /// No optimisation of this name.
@@ -29,13 +31,14 @@ pub struct UnknownOptimisation {
     name: String,
 }
 
-pub(super) const NAMES: [(&str, Optimisation); 6] = [
+pub(super) const NAMES: [(&str, Optimisation); 7] = [
     ("side-by-side", Optimisation::SideBySide),
     ("large-pipes", Optimisation::LargePipes),
     ("sync-behind", Optimisation::SyncBehind),
     ("pieces", Optimisation::Pieces),
     ("largest-first", Optimisation::LargestFirst),
     ("batches", Optimisation::Batches),
+    ("finisher", Optimisation::Finisher),
 ];
 
 /// Those that are left out.
@@ -84,7 +87,7 @@ mod tests {
         assert_eq!(
             error,
             "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces, \
-             largest-first, batches"
+             largest-first, batches, finisher"
         );
     }
 }

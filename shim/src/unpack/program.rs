@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::tarball::Tarball;
 use super::tree::Tree;
-use super::{ConfineError, Packing, Verdict, confine, inflate, unpack};
+use super::{ConfineError, Finisher, Packing, Verdict, confine, inflate, unpack};
 
 const BUFFER: usize = 128 << 10;
 
@@ -38,14 +38,19 @@ pub enum Command {
         bytes: u64,
         /// Seconds of processor time.
         seconds: u64,
+        /// A second thread finishes small files.
+        finisher: bool,
     },
 }
+
+/// The word for one thread.
+const WITHOUT_FINISHER: &str = "alone";
 
 /// Why the program failed; the runtime sees the exit code alone.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// Only the runtime starts this program.
-    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS")]
+    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS [alone]")]
     Usage,
     /// The walls could not be put up: nothing was read.
     #[error(transparent)]
@@ -107,11 +112,16 @@ impl Command {
                 let packing = packing.to_str().and_then(Packing::named).ok_or(ProgramError::Usage)?;
                 Ok(Self::Inflate { packing, seconds: number(seconds)? })
             }
-            [mode, folder, entries, bytes, seconds] if mode == "unpack" => Ok(Self::Unpack {
+            [mode, folder, entries, bytes, seconds, rest @ ..] if mode == "unpack" => Ok(Self::Unpack {
                 folder: folder.into(),
                 entries: number(entries)?,
                 bytes: number(bytes)?,
                 seconds: number(seconds)?,
+                finisher: match rest {
+                    [] => true,
+                    [word] if word == WITHOUT_FINISHER => false,
+                    _ => return Err(ProgramError::Usage),
+                },
             }),
             _ => Err(ProgramError::Usage),
         }
@@ -124,9 +134,10 @@ impl Command {
             Self::Inflate { packing, seconds } => {
                 vec!["inflate".into(), packing.name().into(), seconds.to_string().into()]
             }
-            Self::Unpack { folder, entries, bytes, seconds } => {
+            Self::Unpack { folder, entries, bytes, seconds, finisher } => {
                 let numbers = [entries, bytes, seconds].map(|number| number.to_string().into());
-                ["unpack".into(), folder.clone().into_os_string()].into_iter().chain(numbers).collect()
+                let words = ["unpack".into(), folder.clone().into_os_string()].into_iter().chain(numbers);
+                words.chain((!finisher).then(|| WITHOUT_FINISHER.into())).collect()
             }
         }
     }
@@ -135,7 +146,13 @@ impl Command {
     ///
     /// # Errors
     /// [`ProgramError`].
-    pub fn execute(&self, root: &Path, input: File, mut output: File) -> Result<(), ProgramError> {
+    pub fn execute(
+        &self,
+        root: &Path,
+        input: File,
+        mut output: File,
+        finisher: Option<Finisher>,
+    ) -> Result<(), ProgramError> {
         match self {
             Self::Inflate { packing, .. } => {
                 inflate(*packing, input, output).map_err(|error| match error.kind() {
@@ -147,7 +164,8 @@ impl Command {
             }
             Self::Unpack { entries, .. } => {
                 let mut tar = Tarball::new(BufReader::with_capacity(BUFFER, input));
-                let verdict = Tree::open(root).and_then(|tree| unpack(&mut tar, tree, *entries));
+                let verdict =
+                    Tree::open(root).and_then(|tree| unpack(&mut tar, tree, *entries, finisher.as_ref()));
                 if verdict.is_ok() {
                     // The runtime hashes what is taken: also what stands behind the archive's end.
                     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(ProgramError::Pipe)?;
@@ -168,11 +186,13 @@ pub fn run(command: &Command) -> Result<(), ProgramError> {
     let file = |fd: io::Result<std::os::fd::OwnedFd>| fd.map(File::from).map_err(ProgramError::Pipe);
     let input = file(io::stdin().as_fd().try_clone_to_owned())?;
     let output = file(io::stdout().as_fd().try_clone_to_owned())?;
-    match command {
-        Command::Inflate { seconds, .. } => confine::to_pipes(*seconds)?,
-        Command::Unpack { folder, bytes, seconds, .. } => confine::to_folder(folder, *bytes, *seconds)?,
-    }
-    command.execute(Path::new("/"), input, output)
+    let second = match command {
+        Command::Inflate { seconds, .. } => confine::to_pipes(*seconds).map(|()| None)?,
+        Command::Unpack { folder, bytes, seconds, finisher, .. } => {
+            confine::to_folder(folder, *bytes, *seconds, *finisher)?
+        }
+    };
+    command.execute(Path::new("/"), input, output, second)
 }
 
 #[cfg(test)]
@@ -183,11 +203,17 @@ mod tests {
     fn commands_survive_their_command_line() {
         for command in [
             Command::Inflate { packing: Packing::Zstd, seconds: 9 },
-            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3 },
+            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3, finisher: true },
+            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6, finisher: false },
         ] {
             assert_eq!(Command::parse(command.args().into_iter()).unwrap(), command);
         }
-        for args in [&["inflate"][..], &["inflate", "lzma", "1"], &["unpack", "/x", "a", "1", "1"]] {
+        for args in [
+            &["inflate"][..],
+            &["inflate", "lzma", "1"],
+            &["unpack", "/x", "a", "1", "1"],
+            &["unpack", "/x", "1", "1", "1", "x"],
+        ] {
             assert!(matches!(Command::parse(args.iter().map(OsString::from)), Err(ProgramError::Usage)));
         }
     }

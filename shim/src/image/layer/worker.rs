@@ -39,6 +39,7 @@ pub(crate) struct Means {
     unpacker: Unpacker,
     large_pipes: bool,
     pub(super) batches: bool,
+    pub(super) finisher: bool,
 }
 
 impl Means {
@@ -47,6 +48,7 @@ impl Means {
             unpacker,
             large_pipes: switches.has(Optimisation::LargePipes),
             batches: switches.has(Optimisation::Batches),
+            finisher: switches.has(Optimisation::Finisher),
         }
     }
 }
@@ -99,11 +101,12 @@ impl Worker {
                 let args = command.args();
                 move || {
                     let command = Command::parse(args.into_iter())?;
-                    let root = match &command {
-                        Command::Unpack { folder, .. } => folder.clone(),
-                        Command::Inflate { .. } => PathBuf::new(),
+                    let (root, finisher) = match &command {
+                        Command::Unpack { folder, finisher, .. } => (folder.clone(), *finisher),
+                        Command::Inflate { .. } => (PathBuf::new(), false),
                     };
-                    command.execute(&root, theirs_in.into(), theirs_out.into())
+                    let finisher = finisher.then(|| crate::unpack::Finisher::start().unwrap());
+                    command.execute(&root, theirs_in.into(), theirs_out.into(), finisher)
                 }
             }))),
         };
