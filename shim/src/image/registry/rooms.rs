@@ -16,7 +16,7 @@ pub(super) const PIECE: u64 = 4 << 20;
 /// of it and two others begin. What is over goes on arriving while the unpacker has more work than the line, so
 /// more is faster, on a machine that can spare it.
 const LEAST: u64 = 7 * PIECE;
-const MOST: u64 = 12 * PIECE;
+const MOST: u64 = 10 * PIECE;
 /// The part of a machine's memory.
 const PART: u64 = 512;
 /// Downloads in pieces at a time: with less than two pieces each, one answer is as good.
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_machine_with_more_memory_has_more_of_it() {
         let pieces = |gib: u64| Rooms::of_memory(gib << 30).size as f64 / PIECE as f64;
-        assert_eq!([1, 14, 16, 17, 24, 1024].map(pieces), [7.0, 7.0, 8.0, 8.0, 12.0, 12.0]);
+        assert_eq!([1, 14, 16, 17, 24, 1024].map(pieces), [7.0, 7.0, 8.0, 8.0, 10.0, 10.0]);
     }
 
     #[test]
