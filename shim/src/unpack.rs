@@ -4,13 +4,13 @@
 //! shares these files with the runtime; the runtime builds fix-up layers with `Tree`.
 
 mod confine;
-mod finisher;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod inflate;
 mod plan;
 mod program;
 mod report;
+mod source;
 mod space;
 mod tarball;
 mod tree;
@@ -18,21 +18,20 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::convert::Infallible;
-use std::io::{self, BufRead};
+use std::io;
 use std::sync::Arc;
 
 pub use confine::ConfineError;
-pub use finisher::Finisher;
-use finisher::{Filled, SMALL};
 pub use inflate::{Packing, inflate};
 use plan::Action;
 pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
+pub use source::Source;
 use space::Looks;
 pub use space::{Short, Space};
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};
+use tree::Writing;
 pub use tree::{Paths, Tree, mark_opaque, own_xattrs};
 
 /// Why a layer can't be unpacked.
@@ -114,19 +113,17 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Unpacks `tar` into `tree`, which must be empty; with a [`Finisher`], small files on two threads.
+/// Unpacks `tar` into `tree`, which must be empty.
 ///
 /// # Errors
 /// [`UnpackError`]; the folder is then good for nothing.
-pub fn unpack<R: BufRead>(
+pub fn unpack<R: Source>(
     tar: &mut Tarball<R>,
     mut tree: Tree,
     max_entries: u64,
-    finisher: Option<&Finisher>,
 ) -> Result<Report, UnpackError> {
     tree.check_space()?;
-    let filled = fill(tar, &mut tree, max_entries, finisher);
-    let filled = filled.and_then(|report| finisher.map_or(Ok(()), Finisher::settle).map(|()| report));
+    let filled = fill(tar, &mut tree, max_entries);
     // What ran out between two looks is told as by a look.
     let told = |error: UnpackError| match error.kind() {
         Kind::Full => tree.check_space().err().unwrap_or(error),
@@ -137,26 +134,16 @@ pub fn unpack<R: BufRead>(
     Ok(report)
 }
 
-/// All of a small file.
-fn content<R: BufRead>(tar: &mut Tarball<R>, size: u64) -> Result<Vec<u8>, TarError> {
-    let mut bytes = Vec::with_capacity(usize::try_from(size.min(SMALL)).unwrap_or_default());
-    loop {
-        let Ok(count) = tar.read_data(|chunk| {
-            bytes.extend_from_slice(chunk);
-            Ok::<_, Infallible>(chunk.len())
-        })?;
-        if count == 0 {
-            return Ok(bytes);
-        }
+/// The next bytes of a file; 0 at its end.
+fn some_data<R: Source>(tar: &mut Tarball<R>, file: &mut Writing) -> Result<usize, UnpackError> {
+    let bad = |source| UnpackError::Tar { source };
+    match tar.pour_data(file.file()).map_err(bad)? {
+        Some(poured) => poured.map_err(|error| file.failed(error)),
+        None => tar.read_data(|chunk| file.write(chunk)).map_err(bad)?,
     }
 }
 
-fn fill<R: BufRead>(
-    tar: &mut Tarball<R>,
-    tree: &mut Tree,
-    max_entries: u64,
-    finisher: Option<&Finisher>,
-) -> Result<Report, UnpackError> {
+fn fill<R: Source>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
     let mut report = Report::default();
     let mut looks = Looks::default();
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
@@ -177,18 +164,8 @@ fn fill<R: BufRead>(
             Action::Directory { path } => tree.directory(&path, entry.meta)?,
             Action::File { path } => {
                 let mut file = tree.file(&path, entry.meta.mode)?;
-                if let Some(finisher) = finisher.filter(|_| entry.size < SMALL) {
-                    let bytes = content(tar, entry.size).map_err(|source| UnpackError::Tar { source })?;
-                    report.bytes += bytes.len() as u64;
-                    if looks.is_due(0, bytes.len() as u64) {
-                        tree.check_space()?;
-                    }
-                    finisher.finish(Filled { file, bytes, meta: entry.meta })?;
-                    continue;
-                }
                 loop {
-                    let some = tar.read_data(|chunk| file.write(chunk));
-                    let count = some.map_err(|source| UnpackError::Tar { source })??;
+                    let count = some_data(tar, &mut file)?;
                     if count == 0 {
                         break;
                     }

@@ -20,8 +20,8 @@ pub enum Optimisation {
     LargestFirst,
     /// Whoever unpacks works in batches (`SCHED_BATCH`).
     Batches,
-    /// A second thread of the unpacker finishes small files.
-    Finisher,
+    /// Large files go from pipe to disk by splice(2).
+    Splice,
 }
 
 /// No optimisation of this name.
@@ -38,7 +38,7 @@ pub(super) const NAMES: [(&str, Optimisation); 7] = [
     ("pieces", Optimisation::Pieces),
     ("largest-first", Optimisation::LargestFirst),
     ("batches", Optimisation::Batches),
-    ("finisher", Optimisation::Finisher),
+    ("splice", Optimisation::Splice),
 ];
 
 /// Those that are left out.
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(
             error,
             "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces, \
-             largest-first, batches, finisher"
+             largest-first, batches, splice"
         );
     }
 }

@@ -7,7 +7,7 @@
 //! | files | none can be opened | the layer's folder is the root; devices there can't be opened |
 //! | network, IPC | none | namespaces of its own |
 //! | capabilities | none | those that owners, modes, nodes and file capabilities need |
-//! | system calls | read, write, memory | those and files; no exec, no process, no thread, no socket, no mount |
+//! | system calls | read, write, memory | those, splice and files; no exec, no process, no socket, no mount |
 //! | memory, time, file size | limited | limited |
 
 use std::io;
@@ -18,7 +18,6 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::Finisher;
 use crate::sys::{self, allow, task};
 
 /// The process could not be confined, and did nothing.
@@ -80,11 +79,9 @@ const FILES: [i64; 18] = [
     libc::SYS_lseek,
 ];
 
-/// By descriptor: of files that are open already; and whose files are its own.
-const DESCRIPTORS: [i64; 4] = [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid];
-
-/// Of two threads that wait for each other and have memory of their own: no way to make another.
-const THREADS: [i64; 2] = [libc::SYS_futex, libc::SYS_mprotect];
+/// By descriptor: of files that are open already, and from its pipe into them; and whose files are its own.
+const DESCRIPTORS: [i64; 5] =
+    [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid, libc::SYS_splice];
 
 /// For a process that only reads, computes and writes.
 ///
@@ -97,17 +94,11 @@ pub(super) fn to_pipes(seconds: u64) -> Result<(), ConfineError> {
     allow::only(&BASIC).map_err(at("allow few system calls"))
 }
 
-/// For a process that fills `folder`, and finds nothing else; with a thread beside it, if one is wanted, which has the
-/// same walls: it is born behind all but the last, and that one goes up around both.
+/// For a process that fills `folder`, and finds nothing else.
 ///
 /// # Errors
 /// [`ConfineError`], naming the step.
-pub(super) fn to_folder(
-    folder: &Path,
-    bytes: u64,
-    seconds: u64,
-    finisher: bool,
-) -> Result<Option<Finisher>, ConfineError> {
+pub(super) fn to_folder(folder: &Path, bytes: u64, seconds: u64) -> Result<(), ConfineError> {
     // Or a file larger than promised would end the process without a word; as EFBIG it has a name.
     sys::signal::ignore(libc::SIGXFSZ);
     first_of_all()?;
@@ -125,10 +116,8 @@ pub(super) fn to_folder(
             | CapabilitySet::MKNOD
             | CapabilitySet::SETFCAP,
     )?;
-    let finisher = finisher.then(Finisher::start).transpose().map_err(at("start a thread beside it"))?;
-    let calls = [&BASIC[..], &FILES, &DESCRIPTORS, &THREADS].concat();
-    allow::only(&calls).map_err(at("allow few system calls"))?;
-    Ok(finisher)
+    let calls = [&BASIC[..], &FILES, &DESCRIPTORS].concat();
+    allow::only(&calls).map_err(at("allow few system calls"))
 }
 
 /// What is not allowed any more behind the other walls.

@@ -12,9 +12,10 @@ use std::io::{self, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use super::source::{Seen, Source};
 use super::tarball::Tarball;
 use super::tree::Tree;
-use super::{ConfineError, Finisher, Packing, Verdict, confine, inflate, unpack};
+use super::{ConfineError, Packing, Verdict, confine, inflate, unpack};
 
 const BUFFER: usize = 128 << 10;
 
@@ -38,19 +39,19 @@ pub enum Command {
         bytes: u64,
         /// Seconds of processor time.
         seconds: u64,
-        /// A second thread finishes small files.
-        finisher: bool,
+        /// Large files go from pipe to disk unseen.
+        splice: bool,
     },
 }
 
-/// The word for one thread.
-const WITHOUT_FINISHER: &str = "alone";
+/// The word for an archive all of which is read.
+const WITHOUT_SPLICE: &str = "read";
 
 /// Why the program failed; the runtime sees the exit code alone.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// Only the runtime starts this program.
-    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS [alone]")]
+    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS [read]")]
     Usage,
     /// The walls could not be put up: nothing was read.
     #[error(transparent)]
@@ -117,9 +118,9 @@ impl Command {
                 entries: number(entries)?,
                 bytes: number(bytes)?,
                 seconds: number(seconds)?,
-                finisher: match rest {
+                splice: match rest {
                     [] => true,
-                    [word] if word == WITHOUT_FINISHER => false,
+                    [word] if word == WITHOUT_SPLICE => false,
                     _ => return Err(ProgramError::Usage),
                 },
             }),
@@ -134,10 +135,10 @@ impl Command {
             Self::Inflate { packing, seconds } => {
                 vec!["inflate".into(), packing.name().into(), seconds.to_string().into()]
             }
-            Self::Unpack { folder, entries, bytes, seconds, finisher } => {
+            Self::Unpack { folder, entries, bytes, seconds, splice } => {
                 let numbers = [entries, bytes, seconds].map(|number| number.to_string().into());
                 let words = ["unpack".into(), folder.clone().into_os_string()].into_iter().chain(numbers);
-                words.chain((!finisher).then(|| WITHOUT_FINISHER.into())).collect()
+                words.chain((!splice).then(|| WITHOUT_SPLICE.into())).collect()
             }
         }
     }
@@ -146,13 +147,7 @@ impl Command {
     ///
     /// # Errors
     /// [`ProgramError`].
-    pub fn execute(
-        &self,
-        root: &Path,
-        input: File,
-        mut output: File,
-        finisher: Option<Finisher>,
-    ) -> Result<(), ProgramError> {
+    pub fn execute(&self, root: &Path, input: File, mut output: File) -> Result<(), ProgramError> {
         match self {
             Self::Inflate { packing, .. } => {
                 inflate(*packing, input, output).map_err(|error| match error.kind() {
@@ -162,20 +157,27 @@ impl Command {
                     _ => ProgramError::Corrupt,
                 })
             }
-            Self::Unpack { entries, .. } => {
-                let mut tar = Tarball::new(BufReader::with_capacity(BUFFER, input));
-                let verdict =
-                    Tree::open(root).and_then(|tree| unpack(&mut tar, tree, *entries, finisher.as_ref()));
-                if verdict.is_ok() {
-                    // The runtime hashes what is taken: also what stands behind the archive's end.
-                    io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(ProgramError::Pipe)?;
-                }
-                let text = serde_json::to_vec(&Verdict::from(verdict));
+            Self::Unpack { entries, splice, .. } => {
+                let verdict = match splice {
+                    true => archive(BufReader::with_capacity(BUFFER, input), root, *entries),
+                    false => archive(BufReader::with_capacity(BUFFER, Seen(input)), root, *entries),
+                }?;
+                let text = serde_json::to_vec(&verdict);
                 let text = text.map_err(|error| ProgramError::Pipe(error.into()))?;
                 output.write_all(&text).map_err(ProgramError::Pipe)
             }
         }
     }
+}
+
+/// All of an archive, and what stands behind its end: the runtime hashes what is taken.
+fn archive(source: impl Source, root: &Path, entries: u64) -> Result<Verdict, ProgramError> {
+    let mut tar = Tarball::new(source);
+    let verdict = Tree::open(root).and_then(|tree| unpack(&mut tar, tree, entries));
+    if verdict.is_ok() {
+        io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(ProgramError::Pipe)?;
+    }
+    Ok(Verdict::from(verdict))
 }
 
 /// Confines this process for good, then does the command.
@@ -186,13 +188,11 @@ pub fn run(command: &Command) -> Result<(), ProgramError> {
     let file = |fd: io::Result<std::os::fd::OwnedFd>| fd.map(File::from).map_err(ProgramError::Pipe);
     let input = file(io::stdin().as_fd().try_clone_to_owned())?;
     let output = file(io::stdout().as_fd().try_clone_to_owned())?;
-    let second = match command {
-        Command::Inflate { seconds, .. } => confine::to_pipes(*seconds).map(|()| None)?,
-        Command::Unpack { folder, bytes, seconds, finisher, .. } => {
-            confine::to_folder(folder, *bytes, *seconds, *finisher)?
-        }
-    };
-    command.execute(Path::new("/"), input, output, second)
+    match command {
+        Command::Inflate { seconds, .. } => confine::to_pipes(*seconds)?,
+        Command::Unpack { folder, bytes, seconds, .. } => confine::to_folder(folder, *bytes, *seconds)?,
+    }
+    command.execute(Path::new("/"), input, output)
 }
 
 #[cfg(test)]
@@ -203,8 +203,8 @@ mod tests {
     fn commands_survive_their_command_line() {
         for command in [
             Command::Inflate { packing: Packing::Zstd, seconds: 9 },
-            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3, finisher: true },
-            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6, finisher: false },
+            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3, splice: true },
+            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6, splice: false },
         ] {
             assert_eq!(Command::parse(command.args().into_iter()).unwrap(), command);
         }

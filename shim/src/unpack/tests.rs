@@ -19,8 +19,7 @@ fn run(archive: &Archive) -> Result<Unpacked, UnpackError> {
     fs::create_dir(folder.path().join("layer")).unwrap();
     let bytes = archive.tar();
     let mut tar = Tarball::new(bytes.as_slice());
-    let report =
-        unpack(&mut tar, Tree::open(&folder.path().join("layer"))?, 1000, Some(&Finisher::start().unwrap()))?;
+    let report = unpack(&mut tar, Tree::open(&folder.path().join("layer"))?, 1000)?;
     mark_opaque(&folder.path().join("layer"), &report.opaque).unwrap();
     Ok(Unpacked { folder, report })
 }

@@ -385,11 +385,20 @@ impl Tree {
 
 impl Writing {
     pub(super) fn write(&mut self, chunk: &[u8]) -> Result<usize, UnpackError> {
-        let written = self.file.write_all(chunk).map(|()| chunk.len());
-        written.map_err(|source| match source.kind() {
+        self.file.write_all(chunk).map_err(|source| self.failed(source))?;
+        Ok(chunk.len())
+    }
+
+    /// For what comes to it without passing through here.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn failed(&self, source: io::Error) -> UnpackError {
+        match source.kind() {
             io::ErrorKind::FileTooLarge => UnpackError::Large { path: shown(&self.path) },
             _ => UnpackError::Io { operation: "write", path: shown(&self.path), source: Arc::new(source) },
-        })
+        }
     }
 
     pub(super) fn finish(self, meta: &Meta) -> Result<(), UnpackError> {

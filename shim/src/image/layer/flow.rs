@@ -86,13 +86,9 @@ pub(super) fn run(
     let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
-    let command = Command::Unpack {
-        folder: folder.to_owned(),
-        entries: MAX_ENTRIES,
-        bytes: limit,
-        seconds,
-        finisher: means.finisher,
-    };
+    let splice = means.splice;
+    let command =
+        Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds, splice };
     let mut unpack = Worker::start(means, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {

@@ -39,7 +39,7 @@ pub(crate) struct Means {
     unpacker: Unpacker,
     large_pipes: bool,
     pub(super) batches: bool,
-    pub(super) finisher: bool,
+    pub(super) splice: bool,
 }
 
 impl Means {
@@ -48,7 +48,7 @@ impl Means {
             unpacker,
             large_pipes: switches.has(Optimisation::LargePipes),
             batches: switches.has(Optimisation::Batches),
-            finisher: switches.has(Optimisation::Finisher),
+            splice: switches.has(Optimisation::Splice),
         }
     }
 }
@@ -101,12 +101,11 @@ impl Worker {
                 let args = command.args();
                 move || {
                     let command = Command::parse(args.into_iter())?;
-                    let (root, finisher) = match &command {
-                        Command::Unpack { folder, finisher, .. } => (folder.clone(), *finisher),
-                        Command::Inflate { .. } => (PathBuf::new(), false),
+                    let root = match &command {
+                        Command::Unpack { folder, .. } => folder.clone(),
+                        Command::Inflate { .. } => PathBuf::new(),
                     };
-                    let finisher = finisher.then(|| crate::unpack::Finisher::start().unwrap());
-                    command.execute(&root, theirs_in.into(), theirs_out.into(), finisher)
+                    command.execute(&root, theirs_in.into(), theirs_out.into())
                 }
             }))),
         };
