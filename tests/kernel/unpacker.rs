@@ -129,14 +129,17 @@ fn rt_1_9_bytes_are_unpacked_in_a_folder_with_nothing_around_it() -> Result<()> 
         let line = limits.lines().find(|line| line.starts_with(limit)).unwrap_or_default();
         assert!(line.contains(value), "{limit}: {line}");
     }
-    let archive = Layer::default().dir("d", 0o2755).file("d/suid", 0o4755, "x").owned(7, 8);
+    let archive =
+        Layer::default().file("plain", 0o666, "y").dir("d", 0o2755).file("d/suid", 0o4755, "x").owned(7, 8);
     let mut stdin = child.stdin.take().context("no stdin")?;
     stdin.write_all(&archive.archive()?)?;
     drop(stdin);
     let (code, verdict) = end(child)?;
     assert_eq!(code, Some(0), "{verdict}");
     let verdict: serde_json::Value = serde_json::from_str(&verdict)?;
-    assert_eq!(verdict["Unpacked"]["entries"], 2, "{verdict}");
+    assert_eq!(verdict["Unpacked"]["entries"], 3, "{verdict}");
+    // Made with its mode, whatever umask this process has.
+    assert_eq!(fs::metadata(folder.path().join("plain"))?.permissions().mode() & 0o7777, 0o666);
     let file = fs::metadata(folder.path().join("d/suid"))?;
     assert_eq!((file.permissions().mode() & 0o7777, file.uid(), file.gid()), (0o4755, 7, 8));
     Ok(())
