@@ -151,7 +151,7 @@ fn rt_2_13_a_slow_attach_is_dropped_and_neither_log_nor_container_waits() -> Res
     // It sends the word and reads nothing.
     client.stdin.as_mut().context("no stdin")?.write_all(b"go\n")?;
     assert_eq!(pod::await_exit(&ready.node, &id)?.exit_code, 0);
-    let log = poll("the end of the log", Duration::from_secs(60), || {
+    let log = poll("the end of the log", Duration::from_secs(30), || {
         let log = pod.log("slow").map_err(|error| error.to_string())?;
         if log.ends_with("\nfinished\n") { Ok(log) } else { Err(format!("{} bytes", log.len())) }
     })?;

@@ -256,9 +256,9 @@ pub fn container_status(node: &Node, id: &str) -> Result<cri::ContainerStatus> {
 /// Waits until a container has ended.
 ///
 /// # Errors
-/// When it has not after 60 s; shows its last status.
+/// When it has not after 30 s; shows its last status.
 pub fn await_exit(node: &Node, id: &str) -> Result<cri::ContainerStatus> {
-    poll("the container to end", Duration::from_secs(60), || {
+    poll("the container to end", Duration::from_secs(30), || {
         let status = container_status(node, id).map_err(|error| format!("{error:#}"))?;
         if status.state == i32::from(ContainerState::ContainerExited) {
             Ok(status)
