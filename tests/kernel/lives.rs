@@ -68,8 +68,7 @@ fn init_container_sidecar_and_probes_carry_a_pod_through_its_life() -> Result<()
         span.and_then(|s| s[format!("{end}UnixNanos")].as_i64())
             .with_context(|| format!("{name} of {container} in {timeline}"))
     };
-    // Of one that ends at once, the end may be told before the answer to its start.
-    assert!(at("container.start", "prepare", "start")? <= at("container.create", "proxy", "start")?);
+    assert!(at("container.start", "prepare", "end")? <= at("container.create", "proxy", "start")?);
     assert!(at("probe.startup", "proxy", "end")? <= at("container.create", "web", "start")?);
     assert!(at("container.start", "web", "end")? <= at("probe.readiness", "web", "end")?);
     // Nobody listens on port 9: the container is ended and comes back.

@@ -5,7 +5,7 @@
 //! regular container was made in it none of them ever does (trap 9). Records may be missing, so the
 //! last one that left any tells how far the pod is.
 
-use super::{Draft, Facts, Place, containers, ended, sidecars, stop};
+use super::{Draft, Facts, Op, Place, containers, ended, sidecars, stop};
 use crate::pod::spec::{Container, Role};
 use crate::runtime::InstanceState;
 
@@ -48,7 +48,11 @@ fn is_done(facts: Facts<'_>, container: &Container, place: &Place) -> bool {
     match container.role {
         Role::Sidecar => facts.has_started(container, instance),
         Role::Init | Role::Regular | Role::Ephemeral => {
-            matches!(instance.state, InstanceState::Exited(_)) && ended::failure(instance).is_none()
+            // The news of its end may overtake the answer to its start; its story is told before the next one's.
+            let begins = facts.history.flights.contains_key(&Op::Container(container.name.clone()));
+            !begins
+                && matches!(instance.state, InstanceState::Exited(_))
+                && ended::failure(instance).is_none()
         }
     }
 }

@@ -389,6 +389,18 @@ fn init_containers_go_one_by_one_and_sidecars_among_them_stay() {
     assert_eq!(created(&pod, &[named("i1", "i1", "s", exited(3))]), ["i1"]);
 }
 
+/// Upstream's order of events: Started, then the next one's Created.
+#[test]
+fn an_init_container_that_ended_before_its_start_was_answered_is_waited_for() {
+    let pod = staged(RestartPolicy::Always);
+    let seen = observed(&[sandbox("s", 0, true)], &[named("i1", "i1", "s", exited(0))]);
+    let mut history = memory(&pod, &seen);
+    history.flights.insert(Op::Container("i1".into()), None);
+    assert_eq!(created_with(&pod, &seen, &history), [""; 0]);
+    history.flights.clear();
+    assert_eq!(created_with(&pod, &seen, &history), ["side"]);
+}
+
 #[test]
 fn an_init_container_that_lost_a_part_for_lack_of_memory_has_failed_whatever_its_code() {
     let killed = named(
