@@ -61,7 +61,7 @@ pub use layer::Unpacker;
 use manifest::Platform;
 use pins::Pins;
 use pull::{LayerResult, PullResult};
-use registry::{Http, Patience, Rooms, Sources};
+use registry::{Http, Patience, Shelf, Sources};
 use store::Store;
 use sync::Syncer;
 
@@ -232,10 +232,11 @@ impl Images {
     ) -> Self {
         let sources =
             Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
-        let rooms = config.switches.has(Optimisation::Pieces).then(Rooms::of_machine);
+        let in_pieces = config.switches.has(Optimisation::Pieces);
+        let shelf = in_pieces.then(|| Shelf::of_machine(store.ingest_dir()));
         let inner = Inner {
             store,
-            http: Arc::new(Http::new(patience, rooms)),
+            http: Arc::new(Http::new(patience, shelf)),
             sources,
             means: Means::new(config.unpacker.clone(), &config.switches),
             switches: config.switches.clone(),

@@ -53,7 +53,7 @@ fn registry(error: &RegistryError) -> Class {
         | RegistryError::Large { .. }
         | RegistryError::Url { .. } => Class::Invalid,
         RegistryError::Digest { .. } | RegistryError::Size { .. } => Class::Corrupt,
-        RegistryError::Client { .. } => Class::Io,
+        RegistryError::Client { .. } | RegistryError::Shelf { .. } => Class::Io,
     }
 }
 

@@ -9,11 +9,13 @@ pub(crate) mod fuzzing;
 mod hosts;
 mod http_client;
 mod known;
+mod lanes;
 mod patience;
 mod pieces;
-mod rooms;
+mod shelf;
 mod token;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +37,7 @@ use hosts::{Host, Tls};
 pub(crate) use http_client::{Http, Patience};
 use http_client::{is_loopback, shown};
 use patience::{Since, patiently};
-pub(crate) use rooms::Rooms;
+pub(crate) use shelf::Shelf;
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -68,6 +70,13 @@ pub enum RegistryError {
     /// Another part than was asked for, from a place that gave the right ones before.
     #[error("{url}: the answer is another part of the blob than was asked for")]
     Range { url: String },
+    /// What comes in pieces waits for its turn on the disk of the images, which has no room for it, or fails.
+    #[error("keeping pieces of a layer in {}", folder.display())]
+    Shelf {
+        folder: PathBuf,
+        #[source]
+        source: Arc<io::Error>,
+    },
     /// Not a byte for too long.
     #[error("{url}: no data for {seconds} s")]
     Stalled { url: String, seconds: u64 },

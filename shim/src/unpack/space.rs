@@ -43,6 +43,12 @@ impl From<StatVfs> for Space {
 }
 
 impl Space {
+    /// For whoever is not root.
+    #[must_use]
+    pub fn free_bytes(self) -> u64 {
+        self.free_bytes
+    }
+
     /// What is below its floor.
     #[must_use]
     pub fn short(self) -> Option<Short> {

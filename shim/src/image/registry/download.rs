@@ -22,8 +22,7 @@ use tokio::time::Instant;
 use super::http_client::{Pace, Patience};
 use super::known::{Fact, Origin};
 use super::patience::{Since, patiently};
-use super::pieces::Pieces;
-use super::rooms::{PIECE, Rooms};
+use super::pieces::{PIECE, Pieces};
 use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
@@ -78,7 +77,7 @@ pub(super) struct Span {
 impl Download {
     pub(super) fn new(endpoint: Arc<Endpoint>, blob: Blob, url: String, response: Response) -> Self {
         let origin = Origin::of(response.url());
-        let in_pieces = endpoint.http.rooms().is_some();
+        let in_pieces = endpoint.http.shelf().is_some();
         let fact = endpoint.http.known().of(&origin).filter(|_| in_pieces);
         let source = Source { endpoint, blob, url, origin, address: Mutex::default() };
         source.note_address(&response);
@@ -205,8 +204,11 @@ impl Download {
         if self.source.size() < start + PIECE {
             return;
         }
-        if let Some(seat) = self.source.endpoint.http.rooms().and_then(Rooms::seat) {
-            self.pieces = Some(Pieces::begin(&self.source, seat, start, known));
+        let http = &self.source.endpoint.http;
+        if let Some(shelf) = http.shelf()
+            && let Some(seat) = http.lanes().seat()
+        {
+            self.pieces = Some(Pieces::begin(&self.source, seat, shelf.clone(), start, known));
         }
     }
 
@@ -302,9 +304,10 @@ impl Source {
     pub(super) fn learn(&self, said: &Result<(), RegistryError>) {
         let fact = match said {
             Ok(()) => Fact::Pieces,
-            // The network's fault.
+            // The network's fault, or this node's.
             Err(
-                RegistryError::Connect { .. }
+                RegistryError::Shelf { .. }
+                | RegistryError::Connect { .. }
                 | RegistryError::Slow { .. }
                 | RegistryError::Lost { .. }
                 | RegistryError::Stalled { .. },

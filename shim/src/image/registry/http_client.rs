@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout};
 use super::RegistryError;
 use super::hosts::Tls;
 use super::known::Known;
-use super::rooms::Rooms;
+use super::lanes::Lanes;
+use super::shelf::Shelf;
 use crate::image::digest::clip;
 
 /// Enough of an error page to find the registry's own words.
@@ -105,7 +106,8 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Http {
     patience: Patience,
-    rooms: Option<Arc<Rooms>>,
+    lanes: Arc<Lanes>,
+    shelf: Option<Shelf>,
     known: Known,
     clients: Mutex<HashMap<Kind, reqwest::Client>>,
 }
@@ -149,14 +151,20 @@ impl Kind {
 }
 
 impl Http {
-    /// `rooms`: for large blobs that come by several connections at a time; None: they don't.
-    pub(crate) fn new(patience: Patience, rooms: Option<Rooms>) -> Self {
-        Self { patience, rooms: rooms.map(Arc::new), known: Known::default(), clients: Mutex::default() }
+    /// `shelf`: for large blobs that come by several connections at a time; None: they don't.
+    pub(crate) fn new(patience: Patience, shelf: Option<Shelf>) -> Self {
+        let lanes = Arc::default();
+        Self { patience, lanes, shelf, known: Known::default(), clients: Mutex::default() }
     }
 
     /// For pieces of blobs, shared by all pulls.
-    pub(super) fn rooms(&self) -> Option<&Arc<Rooms>> {
-        self.rooms.as_ref()
+    pub(super) fn lanes(&self) -> &Arc<Lanes> {
+        &self.lanes
+    }
+
+    /// Where such pieces wait.
+    pub(super) fn shelf(&self) -> Option<&Shelf> {
+        self.shelf.as_ref()
     }
 
     /// How hosts serve blobs.

@@ -7,7 +7,7 @@ use super::server::Gate;
 use super::*;
 use crate::image::digest::Digest;
 use crate::image::manifest::Blob;
-use crate::image::registry::{Http, Repository, Rooms, Sources};
+use crate::image::registry::{Http, Repository, Shelf, Sources};
 
 const PIECE: usize = 4 << 20;
 /// No wait of a test is longer, unless something hangs.
@@ -21,6 +21,11 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
         (state >> 56) as u8
     };
     (0..length).map(|_| next()).collect()
+}
+
+/// With seven places.
+fn shelf() -> Shelf {
+    Shelf::new(&std::env::temp_dir(), 7)
 }
 
 fn large() -> (Layer, Vec<u8>) {
@@ -124,8 +129,7 @@ async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
     for hungry in [None, Some("before"), Some("meanwhile")] {
         let before = spans(&registry).len();
         // Slower than any line is.
-        let http =
-            Arc::new(Http::new(Patience { slow: 1e300, ..Patience::default() }, Some(Rooms::of_memory(0))));
+        let http = Arc::new(Http::new(Patience { slow: 1e300, ..Patience::default() }, Some(shelf())));
         let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
         let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
         let mut found = 0;
@@ -189,10 +193,7 @@ async fn pieces_come_while_nobody_takes_them() {
     let registry = Registry::new();
     let content = noise(3, 45 << 20);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
-    let http = Arc::new(Http::new(
-        Patience { slow: f64::INFINITY, ..Patience::default() },
-        Some(Rooms::of_memory(0)),
-    ));
+    let http = Arc::new(Http::new(Patience { slow: f64::INFINITY, ..Patience::default() }, Some(shelf())));
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
     let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
     let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
@@ -209,7 +210,7 @@ async fn pieces_come_while_nobody_takes_them() {
     while found.len() < 5 << 20 {
         found.extend_from_slice(&download.chunk(|| true).await.unwrap().unwrap());
     }
-    until("all room is taken", || spans(&registry).len() == 7).await;
+    until("all places are taken", || spans(&registry).len() == 7).await;
     open.send(()).unwrap();
     let all = async {
         while let Some(chunk) = download.chunk(|| true).await.unwrap() {
@@ -218,44 +219,51 @@ async fn pieces_come_while_nobody_takes_them() {
     };
     tokio::time::timeout(LONGEST, all).await.unwrap();
     assert!(found == content);
-    assert!(spans(&registry).len() > 7, "room is given back");
+    assert!(spans(&registry).len() > 7, "places are given back");
 }
 
+/// Without room for pieces a layer comes as one answer, and that says nothing of its host.
 #[tokio::test]
-async fn room_is_free_as_bytes_are_handed_on_not_piece_by_piece() {
+async fn a_disk_that_has_no_room_for_pieces_costs_no_pull() {
     let registry = Registry::new();
-    // What the first answer brings, all the room, and half a piece.
-    let content = noise(4, 8 * PIECE + PIECE / 2);
+    let content = noise(4, 10 * PIECE);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
-    let http = Arc::new(Http::new(Patience::default(), Some(Rooms::of_memory(0))));
-    http.tell_that_pieces_are_served(&format!("http://{}/", registry.address));
-    let reference = Reference::parse(&registry.name("a:t")).unwrap();
-    let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
-    let (open, gate) = Gate::new();
-    let bytes = content.clone();
-    registry.script(move |request| {
-        let span = span_of(request).filter(|span| span.0 == PIECE)?;
-        Some(part(span, bytes.len(), &bytes[span.0..span.1]).cut(PIECE - 1, Some(&gate)))
-    });
-    let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
-    until("all room is taken", || spans(&registry).len() == 7).await;
-    let mut found = Vec::new();
-    while found.len() < 2 * PIECE - 1 {
-        let chunk = tokio::time::timeout(LONGEST, download.chunk(|| true)).await.unwrap();
-        found.extend_from_slice(&chunk.unwrap().unwrap());
-    }
-    let last = (8 * PIECE, content.len());
-    until("the last half piece is asked for", || spans(&registry).contains(&last)).await;
-    open.send(()).unwrap();
-    let all = async {
-        while let Some(chunk) = download.chunk(|| true).await.unwrap() {
-            // Room is counted in bytes: a part of a connection's buffer would keep all of it.
-            assert!(chunk.is_unique(), "at {}", found.len());
-            found.extend_from_slice(&chunk);
+    let (host, reference) =
+        (format!("http://{}/", registry.address), Reference::parse(&registry.name("a:t")).unwrap());
+    let (folder, nowhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap().path().to_owned());
+    let full = Shelf::new(folder.path(), 7).with_floor(u64::MAX);
+    // One that is gone for pieces from the eighth on.
+    let goes = Shelf::new(folder.path(), 7);
+    for (shelf, known, asked) in [
+        (full.clone(), false, 0..=0),
+        (full, true, 1..=1),
+        (Shelf::new(&nowhere, 7), true, 1..=1),
+        (goes, true, 3..=8),
+    ] {
+        let http = Arc::new(Http::new(Patience { slow: f64::INFINITY, ..Patience::default() }, Some(shelf)));
+        if known {
+            http.tell_that_pieces_are_served(&host);
         }
-    };
-    tokio::time::timeout(LONGEST, all).await.unwrap();
-    assert!(found == content);
+        let before = spans(&registry).len();
+        let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
+        let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
+        let mut found = Vec::new();
+        if *asked.end() > 1 {
+            until("all places are taken", || spans(&registry).len() - before == 7).await;
+            std::fs::remove_dir(folder.path()).unwrap();
+        }
+        let all = async {
+            while let Some(chunk) = download.chunk(|| true).await.unwrap() {
+                found.extend_from_slice(&chunk);
+            }
+        };
+        tokio::time::timeout(LONGEST, all).await.unwrap();
+        assert!(found == content);
+        let spans = &spans(&registry)[before..];
+        assert!(asked.contains(&spans.len()), "{spans:?}");
+        assert!(spans.last().is_none_or(|last| last.1 == content.len()), "the rest as one: {spans:?}");
+        assert_eq!(http.serves_pieces(&host), known.then_some(true));
+    }
 }
 
 /// A round trip less for each piece, and none of them counts for the registry's limits.
@@ -264,7 +272,7 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
     let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let content = noise(5, 5 * PIECE);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
-    let http = Arc::new(Http::new(Patience::default(), Some(Rooms::of_memory(0))));
+    let http = Arc::new(Http::new(Patience::default(), Some(shelf())));
     http.tell_that_pieces_are_served(&format!("http://{}/", store.address));
     let (to, path) = (store.address, format!("/v2/a/blobs/{}", blob.digest));
     store.blob("a", &content);
@@ -295,7 +303,7 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
     assert!(store.log().iter().all(|request| !request.headers.contains_key("authorization")));
 }
 
-/// All room is held by pieces that wait for the first of their layer.
+/// All that come behind them wait for the first of their layer.
 #[tokio::test]
 async fn two_layers_whose_first_pieces_hang_both_end() {
     let (node, registry) = (Node::slow(), Registry::new());
@@ -321,7 +329,7 @@ async fn two_layers_whose_first_pieces_hang_both_end() {
                 let of = |request: &&Request| request.path.contains(digest) && range_of(request).is_some();
                 registry.log().iter().filter(of).count()
             };
-            until("both ask, and all room is taken", || {
+            until("both ask, and for more than their first", || {
                 let (one, other) = (hits(&digests[0]), hits(&digests[1]));
                 one > 0 && other > 0 && one + other >= 7
             })
