@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -108,8 +109,17 @@ impl Shelved {
     pub(super) async fn get(&self, at: u64, length: usize) -> Result<Bytes, RegistryError> {
         let file = Arc::clone(&self.file);
         let read = move || {
-            let mut bytes = vec![0; length];
-            file.read_exact_at(&mut bytes, at).map(|()| Bytes::from(bytes))
+            let mut bytes = Vec::with_capacity(length);
+            while bytes.len() < length {
+                // Zeroes first would be a copy more.
+                let from = at + bytes.len() as u64;
+                let read = || rustix::io::pread(&file, spare_capacity(&mut bytes), from);
+                if rustix::io::retry_on_intr(read)? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            bytes.truncate(length);
+            Ok(Bytes::from(bytes))
         };
         work(&self.folder, read).await
     }
