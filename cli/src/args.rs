@@ -116,7 +116,7 @@ pub(crate) struct RuntimeFlags {
     /// Images that are pulled at the start if they are not here: names as in a pull.
     #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) prepull_images: Vec<String>,
-    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches, splice.
+    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
     pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
@@ -287,7 +287,7 @@ pub(crate) struct DoctorFlags {
     /// Run the programs of that folder even for plugins that are built in.
     #[arg(long)]
     pub(crate) cni_external: bool,
-    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches, splice.
+    /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
     pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.

@@ -10,7 +10,6 @@ mod inflate;
 mod plan;
 mod program;
 mod report;
-mod source;
 mod space;
 mod tarball;
 mod tree;
@@ -18,7 +17,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::io::{self, BufRead};
 use std::sync::Arc;
 
 pub use confine::ConfineError;
@@ -26,12 +25,10 @@ pub use inflate::{Packing, inflate};
 use plan::Action;
 pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
-pub use source::Source;
 use space::Looks;
 pub use space::{Short, Space};
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};
-use tree::Writing;
 pub use tree::{Paths, Tree, mark_opaque, own_xattrs};
 
 /// Why a layer can't be unpacked.
@@ -117,7 +114,7 @@ fn is_full(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// [`UnpackError`]; the folder is then good for nothing.
-pub fn unpack<R: Source>(
+pub fn unpack<R: BufRead>(
     tar: &mut Tarball<R>,
     mut tree: Tree,
     max_entries: u64,
@@ -134,16 +131,7 @@ pub fn unpack<R: Source>(
     Ok(report)
 }
 
-/// The next bytes of a file; 0 at its end.
-fn some_data<R: Source>(tar: &mut Tarball<R>, file: &mut Writing) -> Result<usize, UnpackError> {
-    let bad = |source| UnpackError::Tar { source };
-    match tar.pour_data(file.file()).map_err(bad)? {
-        Some(poured) => poured.map_err(|error| file.failed(error)),
-        None => tar.read_data(|chunk| file.write(chunk)).map_err(bad)?,
-    }
-}
-
-fn fill<R: Source>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
+fn fill<R: BufRead>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
     let mut report = Report::default();
     let mut looks = Looks::default();
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
@@ -165,7 +153,9 @@ fn fill<R: Source>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> R
             Action::File { path } => {
                 let mut file = tree.file(&path, entry.meta.mode)?;
                 loop {
-                    let count = some_data(tar, &mut file)?;
+                    let count = tar
+                        .read_data(|chunk| file.write(chunk))
+                        .map_err(|source| UnpackError::Tar { source })??;
                     if count == 0 {
                         break;
                     }

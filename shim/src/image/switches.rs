@@ -20,8 +20,6 @@ pub enum Optimisation {
     LargestFirst,
     /// Whoever unpacks works in batches (`SCHED_BATCH`).
     Batches,
-    /// Large files go from pipe to disk by splice(2).
-    Splice,
 }
 
 /// No optimisation of this name.
@@ -31,14 +29,13 @@ pub struct UnknownOptimisation {
     name: String,
 }
 
-pub(super) const NAMES: [(&str, Optimisation); 7] = [
+pub(super) const NAMES: [(&str, Optimisation); 6] = [
     ("side-by-side", Optimisation::SideBySide),
     ("large-pipes", Optimisation::LargePipes),
     ("sync-behind", Optimisation::SyncBehind),
     ("pieces", Optimisation::Pieces),
     ("largest-first", Optimisation::LargestFirst),
     ("batches", Optimisation::Batches),
-    ("splice", Optimisation::Splice),
 ];
 
 /// Those that are left out.
@@ -87,7 +84,7 @@ mod tests {
         assert_eq!(
             error,
             "no optimisation of pulls is called \"x\": there are side-by-side, large-pipes, sync-behind, pieces, \
-             largest-first, batches, splice"
+             largest-first, batches"
         );
     }
 }

@@ -7,7 +7,7 @@
 //! | files | none can be opened | the layer's folder is the root; devices there can't be opened |
 //! | network, IPC | none | namespaces of its own |
 //! | capabilities | none | those that owners, modes, nodes and file capabilities need |
-//! | system calls | read, write, memory | those, splice and files; no exec, no process, no socket, no mount |
+//! | system calls | read, write, memory | those and files; no exec, no process, no socket, no mount |
 //! | memory, time, file size | limited | limited |
 
 use std::io;
@@ -79,9 +79,8 @@ const FILES: [i64; 18] = [
     libc::SYS_lseek,
 ];
 
-/// By descriptor: of files that are open already, and from its pipe into them; and whose files are its own.
-const DESCRIPTORS: [i64; 5] =
-    [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid, libc::SYS_splice];
+/// By descriptor: of files that are open already; and whose files are its own.
+const DESCRIPTORS: [i64; 4] = [libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_geteuid, libc::SYS_getegid];
 
 /// For a process that only reads, computes and writes.
 ///

@@ -8,11 +8,10 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::source::{Seen, Source};
 use super::tarball::Tarball;
 use super::tree::Tree;
 use super::{ConfineError, Packing, Verdict, confine, inflate, unpack};
@@ -39,19 +38,14 @@ pub enum Command {
         bytes: u64,
         /// Seconds of processor time.
         seconds: u64,
-        /// Large files go from pipe to disk unseen.
-        splice: bool,
     },
 }
-
-/// The word for an archive all of which is read.
-const WITHOUT_SPLICE: &str = "read";
 
 /// Why the program failed; the runtime sees the exit code alone.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// Only the runtime starts this program.
-    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS [read]")]
+    #[error("usage: gantry-unpack inflate PACKING SECONDS | unpack FOLDER ENTRIES BYTES SECONDS")]
     Usage,
     /// The walls could not be put up: nothing was read.
     #[error(transparent)]
@@ -113,16 +107,11 @@ impl Command {
                 let packing = packing.to_str().and_then(Packing::named).ok_or(ProgramError::Usage)?;
                 Ok(Self::Inflate { packing, seconds: number(seconds)? })
             }
-            [mode, folder, entries, bytes, seconds, rest @ ..] if mode == "unpack" => Ok(Self::Unpack {
+            [mode, folder, entries, bytes, seconds] if mode == "unpack" => Ok(Self::Unpack {
                 folder: folder.into(),
                 entries: number(entries)?,
                 bytes: number(bytes)?,
                 seconds: number(seconds)?,
-                splice: match rest {
-                    [] => true,
-                    [word] if word == WITHOUT_SPLICE => false,
-                    _ => return Err(ProgramError::Usage),
-                },
             }),
             _ => Err(ProgramError::Usage),
         }
@@ -135,10 +124,10 @@ impl Command {
             Self::Inflate { packing, seconds } => {
                 vec!["inflate".into(), packing.name().into(), seconds.to_string().into()]
             }
-            Self::Unpack { folder, entries, bytes, seconds, splice } => {
+            Self::Unpack { folder, entries, bytes, seconds } => {
                 let numbers = [entries, bytes, seconds].map(|number| number.to_string().into());
                 let words = ["unpack".into(), folder.clone().into_os_string()].into_iter().chain(numbers);
-                words.chain((!splice).then(|| WITHOUT_SPLICE.into())).collect()
+                words.collect()
             }
         }
     }
@@ -157,11 +146,8 @@ impl Command {
                     _ => ProgramError::Corrupt,
                 })
             }
-            Self::Unpack { entries, splice, .. } => {
-                let verdict = match splice {
-                    true => archive(BufReader::with_capacity(BUFFER, input), root, *entries),
-                    false => archive(BufReader::with_capacity(BUFFER, Seen(input)), root, *entries),
-                }?;
+            Self::Unpack { entries, .. } => {
+                let verdict = archive(BufReader::with_capacity(BUFFER, input), root, *entries)?;
                 let text = serde_json::to_vec(&verdict);
                 let text = text.map_err(|error| ProgramError::Pipe(error.into()))?;
                 output.write_all(&text).map_err(ProgramError::Pipe)
@@ -171,7 +157,7 @@ impl Command {
 }
 
 /// All of an archive, and what stands behind its end: the runtime hashes what is taken.
-fn archive(source: impl Source, root: &Path, entries: u64) -> Result<Verdict, ProgramError> {
+fn archive(source: impl BufRead, root: &Path, entries: u64) -> Result<Verdict, ProgramError> {
     let mut tar = Tarball::new(source);
     let verdict = Tree::open(root).and_then(|tree| unpack(&mut tar, tree, entries));
     if verdict.is_ok() {
@@ -203,8 +189,8 @@ mod tests {
     fn commands_survive_their_command_line() {
         for command in [
             Command::Inflate { packing: Packing::Zstd, seconds: 9 },
-            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3, splice: true },
-            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6, splice: false },
+            Command::Unpack { folder: "/a b/c".into(), entries: 1, bytes: 2, seconds: 3 },
+            Command::Unpack { folder: "/d".into(), entries: 4, bytes: 5, seconds: 6 },
         ] {
             assert_eq!(Command::parse(command.args().into_iter()).unwrap(), command);
         }

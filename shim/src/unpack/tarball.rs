@@ -9,12 +9,10 @@ mod pax;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io::{self, BufRead};
 
 use tar::{EntryType, Header};
 
-use super::source::Source;
 use pax::Overrides;
 
 const BLOCK: usize = 512;
@@ -271,26 +269,6 @@ impl<R: BufRead> Tarball<R> {
         self.padding = pad(size);
         let meta = fields::meta(header, own).map_err(bad)?;
         Ok(Entry { path, kind, size, meta })
-    }
-}
-
-impl<R: Source> Tarball<R> {
-    /// Moves some of the current entry's data on to `to` without a look at it. None: nothing was moved, and it is to be
-    /// read.
-    ///
-    /// # Errors
-    /// [`TarError::Truncated`]; inside, those of the file.
-    pub(super) fn pour_data(&mut self, to: &File) -> Result<Option<io::Result<usize>>, TarError> {
-        match self.inner.pour(to, self.data) {
-            Ok(None) => Ok(None),
-            Ok(Some(0)) => Err(TarError::Truncated { path: self.path.clone() }),
-            Ok(Some(count)) => {
-                self.data -= count as u64;
-                self.offset += count as u64;
-                Ok(Some(Ok(count)))
-            }
-            Err(error) => Ok(Some(Err(error))),
-        }
     }
 }
 

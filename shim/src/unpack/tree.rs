@@ -389,12 +389,7 @@ impl Writing {
         Ok(chunk.len())
     }
 
-    /// For what comes to it without passing through here.
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    pub(super) fn failed(&self, source: io::Error) -> UnpackError {
+    fn failed(&self, source: io::Error) -> UnpackError {
         match source.kind() {
             io::ErrorKind::FileTooLarge => UnpackError::Large { path: shown(&self.path) },
             _ => UnpackError::Io { operation: "write", path: shown(&self.path), source: Arc::new(source) },

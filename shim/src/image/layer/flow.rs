@@ -86,9 +86,7 @@ pub(super) fn run(
     let (packing, size) = (layer.packing, layer.blob.size);
     let room = Room::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
-    let splice = means.splice;
-    let command =
-        Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds, splice };
+    let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
     let mut unpack = Worker::start(means, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {

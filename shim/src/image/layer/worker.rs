@@ -39,7 +39,6 @@ pub(crate) struct Means {
     unpacker: Unpacker,
     large_pipes: bool,
     pub(super) batches: bool,
-    pub(super) splice: bool,
 }
 
 impl Means {
@@ -48,7 +47,6 @@ impl Means {
             unpacker,
             large_pipes: switches.has(Optimisation::LargePipes),
             batches: switches.has(Optimisation::Batches),
-            splice: switches.has(Optimisation::Splice),
         }
     }
 }
