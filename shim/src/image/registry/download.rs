@@ -28,6 +28,8 @@ use crate::image::manifest::Blob;
 
 /// After each so many bytes it is seen what the download waited for.
 const LOOK: u64 = 1 << 20;
+/// Slow looks in a row after which pieces are asked for.
+const SLOW: u32 = 2;
 /// Cuts in a row, without so many bytes in between, after which a registry is given up.
 pub(super) const TRIES: u32 = 3;
 
@@ -43,6 +45,8 @@ pub(crate) struct Download {
     waited: Duration,
     /// When the next look is due; None: pieces are not to be had.
     look: Option<u64>,
+    /// Looks in a row that found it slow.
+    slow: u32,
     /// How far before the pieces the answer may be: what it brings while the host is asked for the first.
     ahead: u64,
     tries: u32,
@@ -89,6 +93,7 @@ impl Download {
             at: 0,
             waited: Duration::ZERO,
             look: (in_pieces && fact != Some(Fact::Whole)).then_some(LOOK),
+            slow: 0,
             ahead: PIECE,
             tries: 0,
             cut_at: 0,
@@ -194,7 +199,9 @@ impl Download {
         }
         // Where the disk is slower than the network there is nothing to wait for.
         let rate = bytes as f64 / waited.as_secs_f64();
-        if rate <= self.source.patience().slow {
+        self.slow = if rate <= self.source.patience().slow { self.slow + 1 } else { 0 };
+        // On a node with much to do, the registry's beside it included, one MiB alone says little.
+        if self.slow >= SLOW {
             self.begin_pieces(false);
         }
     }
