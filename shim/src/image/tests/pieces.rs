@@ -119,14 +119,16 @@ async fn a_large_layer_comes_in_pieces_where_the_network_is_slow_and_no_byte_twi
     assert_eq!(pieces.last().unwrap().1, layer.blob.len());
 }
 
-/// A faster network is of no use to it.
+/// A faster network is of no use to it. That it waits once says little: it may share its processor with the registry.
 #[tokio::test]
 async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
     let registry = Registry::new();
     let content = noise(6, 21 << 20);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
-    for hungry in [None, Some("before"), Some("meanwhile")] {
+    for hungry in [None, Some("once"), Some("before"), Some("meanwhile")] {
+        let waits = matches!(hungry, Some("before" | "meanwhile"));
+        let mut once = hungry == Some("once");
         let before = spans(&registry).len();
         // Slower than any line is.
         let http = Arc::new(Http::new(Patience { slow: 1e300, ..Patience::default() }, Some(shelf())));
@@ -134,7 +136,9 @@ async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
         let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
         let mut found = 0;
         loop {
-            let idle = AtomicBool::new(hungry == Some("before"));
+            // One chunk, which counts in one look, and not in the first, which counts for nothing.
+            let now = found > 2 << 20 && std::mem::take(&mut once);
+            let idle = AtomicBool::new(hungry == Some("before") || now);
             let next = tokio::time::timeout(LONGEST, download.chunk(|| idle.load(Ordering::Relaxed)));
             // Only while it waits: the other one is looked at first.
             let (next, ()) = tokio::join!(next, async {
@@ -142,13 +146,13 @@ async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
             });
             let Some(chunk) = next.unwrap().unwrap() else { break };
             found += chunk.len();
-            if hungry.is_some() && found > 4 << 20 && spans(&registry).len() == before {
+            if found > 4 << 20 && (waits || found < 6 << 20) && spans(&registry).len() == before {
                 // The question goes out beside the answer, which must not end first on a machine that is busy.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
         assert_eq!(found, content.len());
-        assert_eq!(spans(&registry).len() == before, hungry.is_none(), "{hungry:?}");
+        assert_eq!(spans(&registry).len() > before, waits, "{hungry:?}");
     }
 }
 
