@@ -15,6 +15,7 @@ use crate::beyond::outlived;
 use crate::orphans;
 use crate::pod::last::{Last, LastEnd};
 use crate::pod::predecessor;
+use crate::pod::resize;
 use crate::pod::run::Deps;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::status::{Phase, PodStatus};
@@ -376,10 +377,10 @@ impl Agent {
 }
 
 /// A pod that is known is described anew, or was deleted. A description that asks for what this node
-/// does not do is passed over: the pod goes on as it was.
+/// does not do is passed over: the pod goes on as it was; so do its resources when only they are new.
 fn renew(handle: &mut PodHandle, wanted: Wanted) {
     match &wanted.refused {
-        None => *handle = handle.update(wanted.pod),
+        None => *handle = handle.update(resize::keep(&handle.pod, wanted.pod)),
         Some(why) => handle.pass_over(wanted.pod.generation, why),
     }
     if let Some(grace) = wanted.ending {

@@ -152,6 +152,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: Source) -> Res
         overhead: resources::texts(overhead),
         runtime_class: runtime_class_name.unwrap_or_default(),
         service_links: enable_service_links.unwrap_or(true),
+        resize_pending: false,
         volumes,
         generation: meta.generation,
         created_at: meta.created_at,

@@ -122,5 +122,6 @@ pub(crate) fn shell(known: KnownPod) -> Pod {
         overhead: BTreeMap::new(),
         runtime_class: String::new(),
         service_links: false,
+        resize_pending: false,
     }
 }

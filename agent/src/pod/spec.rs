@@ -144,6 +144,8 @@ pub struct Pod {
     pub runtime_class: String,
     /// Variables for each service of its namespace.
     pub service_links: bool,
+    /// The API describes other resources than those here, which it was admitted with.
+    pub resize_pending: bool,
 }
 
 /// Where a pod was described.

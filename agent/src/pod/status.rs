@@ -116,6 +116,8 @@ pub enum ConditionKind {
     PodScheduled,
     /// A rule of one of its containers starts them all anew.
     AllContainersRestarting,
+    /// The API asks for other resources than it has.
+    PodResizePending,
 }
 
 impl ConditionKind {
@@ -129,6 +131,7 @@ impl ConditionKind {
             Self::ContainersReady => "ContainersReady",
             Self::PodScheduled => "PodScheduled",
             Self::AllContainersRestarting => "AllContainersRestarting",
+            Self::PodResizePending => "PodResizePending",
         }
     }
 }

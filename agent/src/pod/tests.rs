@@ -60,6 +60,7 @@ pub(crate) fn pod() -> Pod {
         overhead: BTreeMap::new(),
         runtime_class: String::new(),
         service_links: false,
+        resize_pending: false,
     }
 }
 

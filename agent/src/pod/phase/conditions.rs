@@ -1,6 +1,7 @@
 //! A pod's conditions, with the kubelet's reasons and messages. Pure. Called by [`super::status`].
 
 use super::container::View;
+use crate::pod::resize;
 use crate::pod::spec::Role;
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
 
@@ -21,6 +22,10 @@ pub(super) fn all(
     ];
     if crate::pod::plan::reset::may(view.pod) {
         all.push(all_restarting(view, phase));
+    }
+    if view.pod.resize_pending && matches!(phase, Phase::Pending | Phase::Running) {
+        let message = resize::MESSAGE.to_owned();
+        all.push(because(ConditionKind::PodResizePending, true, resize::REASON, message));
     }
     all
 }

@@ -7,7 +7,7 @@ use crate::pod::spec::Pod;
 use crate::pod::status::{Condition, ConditionKind, PodStatus};
 
 const DISRUPTION: &str = "DisruptionTarget";
-/// Nobody else writes these; of resizes there are none here.
+/// Nobody else writes these; no resize is ever in progress here.
 const OWN: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
