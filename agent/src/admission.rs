@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use crate::pod::spec::security::AppArmor;
 use crate::pod::spec::{Origin, Pod};
 use crate::ports;
+pub(crate) use fit::is_extended;
 pub use fit::{Shortage, requests};
 pub use sysctls::Allowed;
 

@@ -42,6 +42,7 @@ pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     names.extend(pod.all_containers().flat_map(|c| c.written.requests.keys()).map(String::as_str));
     names.extend(pod.overhead.keys().map(String::as_str));
     let own = pod.resources.as_ref().map(|r| &r.requests);
+    names.extend(own.into_iter().flat_map(BTreeMap::keys).map(String::as_str).filter(|name| of_pod(name)));
     let sum = |name: &str| {
         let needed = match own.and_then(|own| own.get(name)).filter(|_| of_pod(name)) {
             Some(text) => amount(name, text),
@@ -121,7 +122,7 @@ pub(super) fn shortages(pod: &Pod, others: &[&Pod], node: &Node) -> Vec<Shortage
 }
 
 /// By IsExtendedResourceName: a domain that is not Kubernetes' own.
-fn is_extended(name: &str) -> bool {
+pub(crate) fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }
 

@@ -69,6 +69,17 @@ fn resources_are_counted_as_the_scheduler_counts_them() {
 }
 
 #[test]
+fn huge_pages_that_only_the_pod_as_a_whole_asks_for_count() {
+    let own = Requirements {
+        requests: BTreeMap::from([("hugepages-2Mi".to_owned(), "4Mi".to_owned())]),
+        ..Requirements::default()
+    };
+    let pod = Pod { resources: Some(own), ..named("a", 0) };
+    assert_eq!(requests(&pod).get("hugepages-2Mi"), Some(&(4 << 20)));
+    assert_eq!(reason(&pod, &[], &node()), "OutOfhugepages-2Mi");
+}
+
+#[test]
 fn overhead_and_the_pods_own_numbers_count() {
     let overhead = BTreeMap::from([("cpu".to_owned(), "500m".to_owned())]);
     let pod = Pod { overhead, ..named("a", 501) };
