@@ -13,6 +13,7 @@
 mod amount;
 mod compose;
 mod conditions;
+pub mod devices;
 pub mod enforce;
 pub mod fits;
 pub mod health;

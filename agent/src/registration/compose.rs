@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::devices::{self, Devices};
 use super::machine::Machine;
 use super::{Settings, Threshold, amount};
 use crate::cgroups::Together;
@@ -92,7 +93,7 @@ pub(super) fn initial(settings: &Settings, machine: &Machine) -> Node {
 }
 
 /// A node that is registered already, as it should be at start; `fresh` is [`initial`] with its status.
-pub(super) fn reconciled(fresh: &Node, existing: &Node) -> Node {
+pub(super) fn reconciled(fresh: &Node, existing: &Node, served: &Devices) -> Node {
     let mut node = existing.clone();
     let wanted = fresh.metadata.annotations.as_ref().and_then(|all| all.get(ATTACH_DETACH));
     match wanted {
@@ -114,6 +115,7 @@ pub(super) fn reconciled(fresh: &Node, existing: &Node) -> Node {
         }
     }
     let (Some(new), status) = (&fresh.status, node.status.get_or_insert_default()) else { return node };
+    devices::reset(status, served);
     let huge = |name: &String| name.starts_with("hugepages-");
     for (old, new) in [(&mut status.capacity, &new.capacity), (&mut status.allocatable, &new.allocatable)] {
         let Some(new) = new else { continue };

@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::devices::{self, Devices};
+
 /// Read once: none of it changes while the machine is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
@@ -21,6 +23,8 @@ pub struct Machine {
     pub ephemeral: i64,
     /// Bytes by size of a page, in KiB.
     pub huge_pages: BTreeMap<i64, i64>,
+    /// Whose extended resources a node that is there already has.
+    pub devices: Devices,
     /// machine-id(5).
     pub machine_id: String,
     /// Of the firmware; the machine ID where there is none.
@@ -88,6 +92,7 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         swap: kibibytes(&text, "SwapTotal:").unwrap_or(0),
         ephemeral: i64::try_from(space.f_blocks.saturating_mul(space.f_frsize)).unwrap_or(i64::MAX),
         huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
+        devices: devices::read(root_dir),
         machine_id,
         system_uuid,
         boot_id: first(&["/proc/sys/kernel/random/boot_id"]),

@@ -195,7 +195,7 @@ impl Reporter {
         let mut existing = self.nodes().get(&self.settings.node_name).await?;
         existing.metadata.managed_fields = None;
         tracing::info!(node = self.settings.node_name, "node was previously registered");
-        let wanted = compose::reconciled(node, &existing);
+        let wanted = compose::reconciled(node, &existing, &self.world.machine.devices);
         match difference(&existing, &wanted) {
             None => Ok(existing),
             Some(patch) => self.send(&patch).await,

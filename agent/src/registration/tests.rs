@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::devices::Devices;
 use super::health;
 use super::machine::{Addresses, Machine};
 use super::{Registered, Settings, Threshold, World, start};
@@ -80,6 +81,7 @@ pub(super) fn machine() -> Machine {
         swap: 0,
         ephemeral: 1000,
         huge_pages: BTreeMap::from([(2048, 2 << 21)]),
+        devices: Devices::Unknown,
         machine_id: "mid".into(),
         system_uuid: "uuid".into(),
         boot_id: "boot-1".into(),
@@ -389,7 +391,8 @@ async fn a_node_that_is_there_already_is_taken_up_and_a_reboot_is_told_once() {
         json!({
             "metadata": { "labels": { "kubernetes.io/hostname": "old", "mine": "x" }, "annotations": {} },
             "spec": { "taints": [{ "key": "k", "effect": "NoSchedule" }], "podCIDRs": ["10.1.0.0/24"] },
-            "status": { "capacity": { "hugepages-1Gi": "1Gi", "cpu": "9" }, "allocatable": { "hugepages-1Gi": "1Gi" },
+            "status": { "capacity": { "hugepages-1Gi": "1Gi", "cpu": "9", "example.com/gpu": "2" },
+                "allocatable": { "hugepages-1Gi": "1Gi", "example.com/gpu": "2" },
                 "nodeInfo": { "bootID": "boot-0", "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
                     "systemUUID": "" } },
@@ -402,6 +405,8 @@ async fn a_node_that_is_there_already_is_taken_up_and_a_reboot_is_told_once() {
     assert_eq!(bed.metrics.node_startup.get([]), Some(0.0), "it is no new node");
     assert_eq!(node["spec"]["taints"][0]["key"], "k", "the spec is not a kubelet's");
     assert_eq!(node["status"]["capacity"].get("hugepages-1Gi"), None);
+    assert_eq!(node["status"]["capacity"]["example.com/gpu"], "0");
+    assert_eq!(node["status"]["allocatable"]["example.com/gpu"], "0");
     assert_eq!(node["status"]["nodeInfo"]["bootID"], "boot-1");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(reasons(&server).iter().filter(|reason| *reason == "Rebooted").count(), 1);
