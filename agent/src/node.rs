@@ -51,6 +51,18 @@ pub struct NodeInfo {
     pub resolver: Arc<Resolver>,
 }
 
+/// Sizes of huge pages that the kernel has, in KiB, in order; they do not change.
+#[must_use]
+pub fn page_sizes() -> Vec<i64> {
+    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| {
+        entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()
+    };
+    let mut sizes: Vec<i64> = sizes.filter_map(size).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
 /// Whether the kernel has AppArmor enabled; it does not change its mind.
 #[must_use]
 pub fn has_app_armor() -> bool {
@@ -154,6 +166,7 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
     Ok(NodeConfig {
         pod_logs_dir,
         memory_capacity,
+        page_sizes: page_sizes(),
         resolver: Arc::new(resolver),
         cgroup_v2,
         swap: counts_swap(cgroup_v2),

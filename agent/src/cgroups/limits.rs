@@ -164,12 +164,35 @@ impl Limits {
 }
 
 /// As the kernel names files by the size of a page, in KiB.
-fn page(size: i64) -> String {
+pub(crate) fn page(size: i64) -> String {
     match size {
         size if size % (1 << 20) == 0 => format!("{}GB", size >> 20),
         size if size % (1 << 10) == 0 => format!("{}MB", size >> 10),
         size => format!("{size}KB"),
     }
+}
+
+/// As Kubernetes names the resource by the same.
+pub(crate) fn huge_page_resource(size: i64) -> String {
+    match size {
+        size if size % (1 << 20) == 0 => format!("hugepages-{}Gi", size >> 20),
+        size if size % (1 << 10) == 0 => format!("hugepages-{}Mi", size >> 10),
+        size => format!("hugepages-{size}Ki"),
+    }
+}
+
+/// A pod gets the huge pages that it asks for, of each size that the machine has. Pages that are only
+/// reserved count as used where the kernel can tell them.
+pub(super) fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
+    let asked = requests(pod);
+    let files: [&str; 2] =
+        if unified { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
+    let held = |(size, file): (&i64, &str)| Held {
+        controller: "hugetlb",
+        file: format!("hugetlb.{}.{file}", page(*size)),
+        value: asked.get(&huge_page_resource(*size)).copied().unwrap_or(0).to_string(),
+    };
+    sizes.iter().flat_map(|size| files.map(|file| (size, file))).map(held).collect()
 }
 
 impl Together {
@@ -223,6 +246,29 @@ mod tests {
             ..container(&format!("c{index}"))
         };
         Pod { containers: list.iter().enumerate().map(make).collect(), ..pod() }
+    }
+
+    #[test]
+    fn a_pod_is_held_to_the_huge_pages_that_it_asks_for() {
+        let mut asks = container("a");
+        asks.written.requests.insert("hugepages-2Mi".to_owned(), "4Mi".to_owned());
+        let pod = Pod { containers: vec![asks, container("b")], ..pod() };
+        let of = |sizes: &[i64], unified| -> Vec<(String, String)> {
+            huge_pages(&pod, sizes, unified).into_iter().map(|held| (held.file, held.value)).collect()
+        };
+        let pairs = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+            all.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())).collect()
+        };
+        let v2 = [
+            ("hugetlb.2MB.max", "4194304"),
+            ("hugetlb.2MB.rsvd.max", "4194304"),
+            ("hugetlb.1GB.max", "0"),
+            ("hugetlb.1GB.rsvd.max", "0"),
+        ];
+        assert_eq!(of(&[2048, 1 << 20], true), pairs(&v2));
+        let v1 = [("hugetlb.64KB.limit_in_bytes", "0"), ("hugetlb.64KB.rsvd.limit_in_bytes", "0")];
+        assert_eq!(of(&[64], false), pairs(&v1));
+        assert_eq!(of(&[], false), []);
     }
 
     #[test]

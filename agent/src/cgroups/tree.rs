@@ -24,6 +24,7 @@ use super::limits::{self, BEST_EFFORT, Limits, Rules};
 use super::names::{self, Driver};
 use super::units::{self, Units};
 use super::{Cgroups, Error, Together};
+use crate::node::page_sizes;
 use crate::pod::spec::qos::{Qos, qos};
 use crate::pod::spec::{Pod, PodUid};
 
@@ -48,6 +49,8 @@ struct Inner {
     root: String,
     /// With the driver systemd.
     units: Option<Units>,
+    /// Of huge pages, in KiB.
+    page_sizes: Vec<i64>,
     /// What all pods have together; until it is told, the weight of the node's cores.
     all: Mutex<Together>,
     /// It was told: what is written must stay.
@@ -80,7 +83,7 @@ impl Tree {
             Driver::Cgroupfs => None,
             Driver::Systemd => Some(Units::reached().map_err(|message| Error { message })?),
         };
-        let inner = Arc::new(Inner { hierarchies, root, units, all, held, turn });
+        let inner = Arc::new(Inner { hierarchies, root, units, page_sizes: page_sizes(), all, held, turn });
         Ok(Self { inner, rules: Rules::default() })
     }
 
@@ -137,6 +140,7 @@ impl Inner {
         let path = self.pod(&class, &pod.uid);
         self.make(&path)?;
         self.write(&path, &limits::of_pod(pod, rules))?;
+        self.hold_huge_pages(&path, pod)?;
         match qos(pod) {
             Qos::Guaranteed => {}
             Qos::Burstable => self.weigh_burstable()?,
@@ -144,6 +148,18 @@ impl Inner {
         }
         self.write_all()?;
         Ok(format!("/{}", path.display()))
+    }
+
+    /// systemd knows no such limits. A kernel without the controller holds nobody to them.
+    fn hold_huge_pages(&self, path: &Path, pod: &Pod) -> Result<(), String> {
+        let mount = match &self.hierarchies {
+            Hierarchies::Unified(mount) => Some(mount),
+            Hierarchies::Legacy(list) => list.iter().find(|h| h.has("hugetlb")).map(|h| &h.mount),
+        };
+        let Some(mount) = mount else { return Ok(()) };
+        let all = limits::huge_pages(pod, &self.page_sizes, self.is_unified());
+        let files = all.iter().map(|held| (mount.join(path).join(&held.file), &held.value));
+        files.filter(|(file, _)| file.exists()).try_for_each(|(file, value)| set(&file, value))
     }
 
     /// Memory that is in use already may be more than the limit: the kernel says so then.

@@ -56,6 +56,8 @@ pub struct NodeConfig {
     pub memory_capacity: i64,
     /// Of pods.
     pub resolver: Arc<Resolver>,
+    /// Sizes of huge pages that the kernel has, in KiB.
+    pub page_sizes: Vec<i64>,
     /// Whether the controllers are on cgroup v2.
     pub cgroup_v2: bool,
     /// Whether the kernel counts swap, so that it can be forbidden.

@@ -9,7 +9,7 @@ use super::NodeConfig;
 use crate::admission;
 use crate::cgroups::limits::{self, Rules, shares};
 use crate::manifest::quantity::{parse_milli, parse_units};
-use crate::pod::spec::qos::{Qos, qos};
+use crate::pod::spec::qos::{Qos, peak, qos};
 use crate::pod::spec::{Container, Origin, Pod, Resources, Role};
 
 const GUARANTEED: i64 = -997;
@@ -51,7 +51,7 @@ pub(super) fn linux(pod: &Pod, container: &Container, node: &NodeConfig) -> Linu
         memory_limit_in_bytes: resources.memory_limit.unwrap_or(0),
         memory_swap_limit_in_bytes,
         oom_score_adj: oom_score_adj(pod, container, node.memory_capacity),
-        hugepage_limits: huge_pages(container),
+        hugepage_limits: huge_pages(container, &node.page_sizes),
         unified,
         ..LinuxContainerResources::default()
     }
@@ -96,16 +96,17 @@ pub(super) fn overhead(pod: &Pod, rules: &Rules) -> Option<LinuxContainerResourc
     })
 }
 
-/// Pages of each size, for a container that asks for any: what it doesn't ask for it doesn't get.
-fn huge_pages(container: &Container) -> Vec<HugepageLimit> {
-    let limit = |(name, text): (&String, &String)| {
-        let size = name.strip_prefix("hugepages-")?;
-        let limit = u64::try_from(parse_units(text).ok()?).ok()?;
-        // The kernel's files say 2MB where Kubernetes says 2Mi.
-        let page_size = size.replace('i', "B");
-        Some(HugepageLimit { page_size, limit })
+/// Pages of each size that the machine has: what a container doesn't ask for it doesn't get.
+fn huge_pages(container: &Container, sizes: &[i64]) -> Vec<HugepageLimit> {
+    let asked = |size: i64| {
+        let name = limits::huge_page_resource(size);
+        parse_units(container.written.limits.get(&name)?).ok()
     };
-    container.written.limits.iter().filter_map(limit).collect()
+    let limit = |size: &i64| HugepageLimit {
+        page_size: limits::page(*size),
+        limit: asked(*size).and_then(|limit| u64::try_from(limit).ok()).unwrap_or(0),
+    };
+    sizes.iter().map(limit).collect()
 }
 
 /// The larger the request of a burstable container, the later it is killed; a sidecar not before
@@ -119,8 +120,10 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
         Qos::BestEffort => return BEST_EFFORT,
         Qos::Burstable => {}
     }
+    let rest = unasked(pod);
     let score = |request: Option<i64>| {
-        let share = 1000_i128 * i128::from(request.unwrap_or(0)) / i128::from(capacity.max(1));
+        let request = i128::from(request.unwrap_or(0)) + i128::from(rest);
+        let share = 1000 * request / i128::from(capacity.max(1));
         1000 - i64::try_from(share).unwrap_or(i64::MAX)
     };
     let mut own = score(container.resources.memory_request);
@@ -131,11 +134,19 @@ fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
     own.clamp(1000 + GUARANTEED, BEST_EFFORT - 1)
 }
 
+/// Each container's part of the memory that the pod as a whole asks for and none of them does.
+fn unasked(pod: &Pod) -> i64 {
+    let own = pod.resources.as_ref().and_then(|own| parse_units(own.requests.get("memory")?).ok());
+    let Some(own) = own.filter(|own| *own != 0) else { return 0 };
+    let all = i64::try_from(pod.containers.len() + pod.init_containers.len()).unwrap_or(i64::MAX);
+    own.saturating_sub(peak(pod, |r| r.memory_request)) / all.max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::node;
     use super::*;
-    use crate::pod::spec::Shown;
+    use crate::pod::spec::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {
@@ -207,5 +218,38 @@ mod tests {
         let regular = Container { resources: with(500 << 20), ..container("a") };
         let pod = Pod { init_containers: vec![sidecar.clone()], containers: vec![regular], ..pod() };
         assert_eq!(oom_score_adj(&pod, &sidecar, 1000 << 20), 500);
+    }
+
+    #[test]
+    fn the_memory_that_only_the_pod_asks_for_counts_for_each_of_its_containers() {
+        let own = Requirements {
+            requests: BTreeMap::from([("memory".to_owned(), "700Mi".to_owned())]),
+            ..Requirements::default()
+        };
+        let of = |pod: &Pod, name: &str| oom_score_adj(pod, &container(name), 1000 << 20);
+        let alone = Pod { containers: vec![container("a"), container("b")], resources: Some(own), ..pod() };
+        assert_eq!([of(&alone, "a"), of(&alone, "b")], [650, 650]);
+        // What a container asks for itself is its own.
+        let resources = Resources { memory_request: Some(100 << 20), ..Resources::default() };
+        let first = Container { resources, ..container("a") };
+        let mixed = Pod { containers: vec![first.clone(), container("b")], ..alone };
+        assert_eq!([oom_score_adj(&mixed, &first, 1000 << 20), of(&mixed, "b")], [600, 700]);
+    }
+
+    #[test]
+    fn a_container_gets_no_huge_pages_that_it_does_not_ask_for() {
+        let written = Requirements {
+            limits: BTreeMap::from([("hugepages-2Mi".to_owned(), "4Mi".to_owned())]),
+            ..Requirements::default()
+        };
+        let asks = Container { written, ..container("a") };
+        let node = NodeConfig { page_sizes: vec![64, 2048, 1 << 20], ..node() };
+        let of = |container: &Container| -> Vec<(String, u64)> {
+            let pages = linux(&pod(), container, &node).hugepage_limits;
+            pages.into_iter().map(|page| (page.page_size, page.limit)).collect()
+        };
+        let all = |of_2mb| [("64KB".to_owned(), 0), ("2MB".to_owned(), of_2mb), ("1GB".to_owned(), 0)];
+        assert_eq!(of(&container("b")), all(0));
+        assert_eq!(of(&asks), all(4 << 20));
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn node() -> NodeConfig {
     NodeConfig {
         pod_logs_dir: "/var/log/pods".into(),
         memory_capacity: 1 << 30,
+        page_sizes: vec![],
         resolver: Arc::default(),
         cgroup_v2: false,
         swap: false,
@@ -399,7 +400,8 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
         image_id: "i",
         setup: &Setup::default(),
     };
-    let linux = container_config::container(&new, &node()).linux.unwrap();
+    let node = NodeConfig { page_sizes: vec![2048], ..node() };
+    let linux = container_config::container(&new, &node).linux.unwrap();
     let context = linux.security_context.unwrap();
     let profile = context.apparmor.unwrap();
     assert_eq!(
@@ -415,7 +417,7 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
     assert_eq!((held.cpu_quota, held.memory_limit_in_bytes), (100_000, 1 << 20));
     let pages = held.hugepage_limits.first().unwrap();
     assert_eq!((pages.page_size.as_str(), pages.limit), ("2MB", 4 << 20));
-    let config = sandbox_config::sandbox(&pod, 0, "", None, with(&node()));
+    let config = sandbox_config::sandbox(&pod, 0, "", None, with(&node));
     assert_eq!(config.annotations.get("kubernetes.io/config.source").map(String::as_str), Some("api"));
     let sandbox = config.linux.unwrap();
     assert_eq!(sandbox.overhead.unwrap().memory_limit_in_bytes, 1 << 20);
