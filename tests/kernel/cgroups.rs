@@ -177,6 +177,7 @@ fn rt_5_1_a_slice_that_ends_alone_takes_nobody_along() -> Result<()> {
     if !with_systemd() {
         let told = systemd.check().map_err(|error| error.to_string());
         assert!(told.as_ref().is_err_and(|told| told.contains("use the driver cgroupfs")), "{told:?}");
+        gantry_tests::not_run("systemd is not init here");
         return Ok(());
     }
     let tag = format!("gantryalone{}", std::process::id());

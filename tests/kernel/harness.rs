@@ -49,7 +49,7 @@ fn elsewhere(point: &str) -> Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("start unshare: apt-get install util-linux")?;
+        .context("start unshare")?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no stdout")?).read_line(&mut line)?;
     ensure!(line == "ready\n", "the other namespaces are not as they should be: {line:?}");

@@ -209,7 +209,7 @@ pub(crate) fn extract(archives: &[PathBuf], to: &Path) -> Result<()> {
             .args([archive, to])
             .stdin(Stdio::null())
             .status()
-            .context("start dpkg-deb: apt-get install dpkg")?;
+            .with_context(|| gantry_needs::remedy("dpkg-deb"))?;
         ensure!(status.success(), "dpkg-deb --extract {}: {status}", archive.display());
     }
     Ok(())

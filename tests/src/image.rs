@@ -96,7 +96,7 @@ impl Layer {
     /// When busybox-static is not installed.
     pub fn busybox() -> Result<Self> {
         let path = Path::new("/bin/busybox");
-        let bytes = std::fs::read(path).context("/bin/busybox: apt-get install busybox-static")?;
+        let bytes = std::fs::read(path).with_context(|| gantry_needs::remedy("/bin/busybox"))?;
         let listed = Command::new(path).arg("--list").output().context("run /bin/busybox --list")?;
         let mut layer = Layer::default()
             .dir("bin", 0o755)

@@ -19,6 +19,7 @@ pub mod leakcheck;
 pub mod load;
 pub mod nft;
 pub mod node;
+pub mod not_run;
 pub mod peers;
 pub mod place;
 pub mod pod;
@@ -35,3 +36,5 @@ pub mod stream_client;
 pub mod suite;
 pub mod tour;
 pub mod websocket;
+
+pub use not_run::{NOT_RUN, not_run};

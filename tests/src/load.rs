@@ -15,7 +15,7 @@ pub fn requests(addr: SocketAddr, count: u64) -> Result<()> {
         .args(["-q", "-c", "50", "-n", &count.to_string(), &format!("http://{addr}/")])
         .stdin(Stdio::null())
         .output()
-        .context("start ab: apt-get install apache2-utils")?;
+        .with_context(|| gantry_needs::remedy("ab"))?;
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
     ensure!(number(&report, "Complete requests")? == count, "{report}");

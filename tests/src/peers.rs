@@ -124,7 +124,7 @@ impl Programs {
             let status = command.status().context("start go: Go 1.26 is needed for the peers")?;
             ensure!(
                 status.success(),
-                "go build of {} in tests/go/{}: {status} (runc needs apt-get install gcc libseccomp-dev pkg-config)",
+                "go build of {} in tests/go/{}: {status}",
                 recipe.packages.join(" "),
                 recipe.module
             );

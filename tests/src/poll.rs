@@ -1,6 +1,7 @@
 //! Waiting: the only place in the harness that sleeps. Owns the rhythm and the message of a wait
 //! that ran out; never decides what is waited for. Called by everything that watches a process.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -25,6 +26,7 @@ pub fn poll_every<T>(
     deadline: Duration,
     mut step: impl FnMut() -> Result<T, String>,
 ) -> Result<T> {
+    let deadline = deadline.mul_f64(factor());
     let end = Instant::now() + deadline;
     loop {
         match step() {
@@ -36,6 +38,20 @@ pub fn poll_every<T>(
         }
     }
 }
+
+/// How much longer than usual a wait may be on this machine: a number, set by `cargo xtask test`.
+pub const FACTOR: &str = "GANTRY_WAIT_FACTOR";
+
+fn factor() -> f64 {
+    static FACTOR_READ: OnceLock<f64> = OnceLock::new();
+    *FACTOR_READ.get_or_init(|| {
+        let told = std::env::var(FACTOR).ok().and_then(|text| text.parse().ok());
+        told.filter(|factor: &f64| factor.is_finite()).unwrap_or(1.0).clamp(1.0, MOST)
+    })
+}
+
+/// A factor is this at most: a wait for what never comes should end some day.
+pub const MOST: f64 = 8.0;
 
 #[cfg(test)]
 mod tests {

@@ -292,7 +292,7 @@ fn serve(folder: &TempDir, store: &Path, addr: SocketAddr, more: &str) -> Result
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
-        .context("start docker-registry: apt-get install docker-registry")
+        .with_context(|| gantry_needs::remedy("docker-registry"))
 }
 
 /// `htpasswd -nbB` of the two below.

@@ -81,7 +81,8 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
     let folder = out(wanted)?;
     let own = prepare(wanted.suite)?;
     let processes = wanted.procs.unwrap_or(suite.processes);
-    let specs = once(wanted, suite, &choose(wanted, suite), processes, &own, &folder)?;
+    let Run { specs, wrong } = once(wanted, suite, &choose(wanted, suite), processes, &own, &folder)?;
+    let mut wrongs: Vec<String> = wrong.into_iter().collect();
     let mut table = table(wanted, suite, specs)?;
     for turn in 1..=wanted.again {
         if table.is_green() {
@@ -91,9 +92,15 @@ pub(crate) fn run(wanted: &Wanted) -> Result<()> {
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         println!("{} specs run again, one at a time", table.worse().count());
         let choice = suites::Choice::named(table.worse());
-        table.again(&once(wanted, suite, &choice, 1, &own, &folder)?);
+        let again = once(wanted, suite, &choice, 1, &own, &folder)?;
+        wrongs.extend(again.wrong);
+        table.again(&again.specs);
     }
-    tell(wanted, &table, &folder)
+    tell(wanted, &table, &folder)?;
+    if !wrongs.is_empty() {
+        bail!("beside the specs: {}", wrongs.join("; "));
+    }
+    Ok(())
 }
 
 /// Runs what is chosen, and reads what became of it.
@@ -104,7 +111,7 @@ fn once(
     procs: usize,
     own: &Path,
     folder: &Path,
-) -> Result<Vec<report::Spec>> {
+) -> Result<Run> {
     let called = Called {
         suite: wanted.suite,
         out: folder.to_owned(),
@@ -120,14 +127,21 @@ fn once(
     command.args(init).arg(std::env::current_exe().context("find this program")?).arg("conformance-inside");
     command.args(called.words()).env(BIN_DIR, own);
     let ran = sh::run(&mut command);
-    if let Err(error) = cell.close() {
-        // The table is what was asked for; what the suite leaves is told beside it.
-        println!("{error:#}");
+    let ended = ran.and(cell.close());
+    match (report::read(&folder.join("report.json")), ended) {
+        (Err(error), Err(first)) => Err(error.context(format!("{first:#}"))),
+        (Err(error), Ok(())) => Err(error),
+        // Failed specs are in the report and no error of the run. What is one, or was left behind, counts
+        // beside the table.
+        (Ok(specs), ended) => Ok(Run { specs, wrong: ended.err().map(|error| format!("{error:#}")) }),
     }
-    report::read(&folder.join("report.json")).map_err(|error| match &ran {
-        Err(first) => anyhow::anyhow!("{first:#}; {error:#}"),
-        Ok(()) => error,
-    })
+}
+
+/// What became of one run of a suite.
+struct Run {
+    specs: Vec<report::Spec>,
+    /// What failed around the specs: the teardown, or something that was left behind.
+    wrong: Option<String>,
 }
 
 fn tell(wanted: &Wanted, table: &Table, folder: &Path) -> Result<()> {

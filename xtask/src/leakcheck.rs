@@ -10,9 +10,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use gantry_tests::leakcheck::{Scope, Snapshot};
 use gantry_tests::place;
+use gantry_tests::poll::FACTOR;
 
 use crate::cell::Cell;
-use crate::sh;
+use crate::{pace, sh};
 
 /// The subcommand inside the place.
 const INSIDE: &str = "leakcheck-inside";
@@ -55,9 +56,12 @@ pub(crate) fn inside(command: &[OsString]) -> Result<ExitCode> {
         leases: LEASES.into(),
         ..Scope::default()
     };
+    let factor = pace::factor()?;
+    println!("waits may be {factor:.1} times as long as usual");
     let before = Snapshot::take(&scope)?;
     let status = Command::new(program)
         .args(args)
+        .env(FACTOR, factor.to_string())
         .status()
         .with_context(|| format!("start {}", program.to_string_lossy()))?;
     if let Err(error) = before.await_clean(&scope) {

@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -7,14 +7,18 @@ mod bench;
 mod build;
 mod cell;
 mod churn;
+mod clean_room;
 mod cluster;
 mod conformance;
 mod cpio;
+mod debian_repository;
 mod demo;
+mod flaky;
 mod fuzz;
 mod kernel;
 mod leakcheck;
 mod older;
+mod pace;
 mod sh;
 mod summary;
 mod tiers;
@@ -53,6 +57,8 @@ enum Task {
         /// Programs that are built already
         #[arg(long, hide = true)]
         built: Option<PathBuf>,
+        #[command(flatten)]
+        look: Look,
     },
     /// Runs the test tiers (as root, except static and unit)
     Test {
@@ -69,6 +75,13 @@ enum Task {
         /// that may be unstable
         #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         repeat: u32,
+        #[command(flatten)]
+        look: Look,
+    },
+    /// Holds the list of needed packages against a Debian system that has nothing else (as root)
+    CleanRoom {
+        /// A command line to run there, with no package installed but Rust's C compiler
+        command: Vec<String>,
     },
     /// Boots the small VM (cgroup v2) and runs a command in it; a shell command line
     Vm {
@@ -147,6 +160,17 @@ enum Task {
     },
 }
 
+/// What `gantry-needs` does with a command line before this program is built.
+#[derive(Debug, clap::Args)]
+struct Look {
+    /// Names what is missing instead of installing it
+    #[arg(long)]
+    no_install: bool,
+    /// Only looks, and starts each needed program once
+    #[arg(long)]
+    check: bool,
+}
+
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// A pod's start and an image's pull
@@ -165,7 +189,7 @@ enum Bench {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
-        Task::Demo { release, out, built } => demo::outside(release, out, built),
+        Task::Demo { release, out, built, look: _ } => demo::outside(release, out, built),
         Task::Cluster { task } => cluster::run(&task),
         Task::Conformance(wanted) => conformance::run(&wanted),
         Task::ConformanceInside(called) => conformance::inside(&called),
@@ -175,13 +199,16 @@ fn main() -> ExitCode {
         Task::Fuzz(wanted) => fuzz::run(&wanted),
         Task::Churn(asked) => churn::outside(&asked),
         Task::ChurnInside(asked) => churn::inside(&asked),
+        Task::CleanRoom { command } => clean_room::run(&command),
         Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
         Task::Bench { what: Bench::First { pods, pulls } } => bench::outside(Counts { pods, pulls }),
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),
         Task::BenchInside { pods, pulls } => bench::inside(Counts { pods, pulls }),
         Task::DemoInside { out } => demo::inside(&out),
-        Task::Test { tier, full, filter, repeat } => tiers::test(&tier, full, filter.as_deref(), repeat),
+        Task::Test { tier, full, filter, repeat, look: _ } => {
+            tiers::test(&tier, full, filter.as_deref(), repeat)
+        }
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
         Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),

@@ -1,7 +1,6 @@
 //! Running programs: with a clear error when one is missing or fails. Owns the wording and the
 //! folders of the repository; decides nothing. Called by every task.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -86,29 +85,9 @@ pub(crate) fn show(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Which Debian package a program comes from, for the error that it is missing.
+/// The error that a program is missing, with how it is installed.
 fn missing(command: &Command) -> String {
-    let program = command.get_program();
-    let package = match Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default() {
-        "docker-registry" => "docker-registry",
-        "busybox" => "busybox-static",
-        "qemu-system-x86_64" => "qemu-system-x86",
-        "ip" => "iproute2",
-        "depmod" => "kmod",
-        "strip" => "binutils",
-        "unshare" => "util-linux",
-        "sudo" => "sudo (or become root)",
-        "dpkg-deb" | "apt-get" | "apt-cache" => "a Debian system",
-        "nft" => "nftables",
-        "ab" => "apache2-utils",
-        "mke2fs" => "e2fsprogs",
-        "go" | "gofmt" => {
-            return "start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH".to_owned();
-        }
-        "cargo-deny" => return "start cargo-deny: cargo install --locked cargo-deny@0.20.2".to_owned(),
-        other => return format!("start {other}"),
-    };
-    format!("start {}: apt-get install {package}", program.to_string_lossy())
+    gantry_needs::remedy(&command.get_program().to_string_lossy())
 }
 
 /// Root, or an error that says so.

@@ -16,15 +16,43 @@ const KEPT: usize = 12;
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// Of those that passed: they run in another tier, too, on another machine.
+    pub(crate) repeated: u64,
+    /// Tests that say that this machine lacks what they look at.
+    pub(crate) not_run: Vec<String>,
     /// What the first that failed said.
     pub(crate) first: Option<String>,
+    /// The tests that failed, as far as they have names.
+    pub(crate) failures: Vec<Failure>,
+    /// A line for each that failed and then passed alone.
+    pub(crate) flaky: Vec<String>,
+}
+
+/// A failed test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) name: String,
+    /// The first lines of its output.
+    pub(crate) said: Vec<String>,
+}
+
+impl Failure {
+    /// The first words of what it said.
+    pub(crate) fn words(&self) -> String {
+        let line = self.said.first().map_or("it said nothing", String::as_str);
+        line.chars().take(160).collect()
+    }
 }
 
 impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.repeated += other.repeated;
+        self.not_run.extend(other.not_run);
         self.first = self.first.take().or(other.first);
+        self.failures.extend(other.failures);
+        self.flaky.extend(other.flaky);
     }
 }
 
@@ -45,7 +73,7 @@ impl Counts {
 
     /// One that failed.
     pub(crate) fn failure(what: String) -> Counts {
-        Counts { passed: 0, failed: 1, first: Some(what) }
+        Counts { failed: 1, first: Some(what), ..Counts::default() }
     }
 
     /// The counts in one line of libtest's output, when it is a summary.
@@ -54,34 +82,47 @@ impl Counts {
         let number = |word: &str| -> Option<u64> {
             tail.split(['.', ';']).find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
         };
-        Some(Counts { passed: number("passed")?, failed: number("failed")?, first: None })
+        Some(Counts { passed: number("passed")?, failed: number("failed")?, ..Counts::default() })
+    }
+
+    /// A line that a test wrote past libtest's capture: `not run: NAME: why`. Libtest counts it as passed.
+    fn read_not_run(&mut self, line: &str) {
+        // What libtest has written of the test's line stands before it.
+        if let Some((_, what)) = line.split_once(gantry_tests::NOT_RUN) {
+            self.not_run.push(what.to_owned());
+        }
     }
 }
 
-/// The first failed test's name and the beginning of its output, from libtest's lines.
+/// The failed tests' names and the beginning of their output, from libtest's lines.
 #[derive(Debug, Default)]
-struct FirstFailure {
-    lines: Vec<String>,
-    ended: bool,
+struct Failures {
+    found: Vec<Failure>,
+    /// Whether the lines that come are a test's output.
+    within: bool,
 }
 
-impl FirstFailure {
+impl Failures {
     /// `---- NAME stdout ----`, its output, then the next one's or `failures:` and the names.
     fn read(&mut self, line: &str) {
         let named = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
-        match named {
-            Some(name) if self.lines.is_empty() => self.lines.push(name.to_owned()),
-            None if self.lines.is_empty() => {}
-            _ if named.is_some() || line == "failures:" => self.ended = true,
-            _ if !self.ended && self.lines.len() < KEPT && !line.is_empty() => {
-                self.lines.push(line.to_owned());
+        match (named, self.found.last_mut()) {
+            (Some(name), _) => {
+                self.found.push(Failure { name: name.to_owned(), said: Vec::new() });
+                self.within = true;
+            }
+            _ if line == "failures:" => self.within = false,
+            (None, Some(last)) if self.within && last.said.len() < KEPT && !line.is_empty() => {
+                last.said.push(line.to_owned());
             }
             _ => {}
         }
     }
 
-    fn text(self) -> Option<String> {
-        (!self.lines.is_empty()).then(|| self.lines.join("\n"))
+    /// The first one's name and what it said.
+    fn first(&self) -> Option<String> {
+        let first = self.found.first()?;
+        Some([std::slice::from_ref(&first.name), &first.said].concat().join("\n"))
     }
 }
 
@@ -99,7 +140,7 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {shown}"))?;
-    let (mut counts, mut first) = (Counts::default(), FirstFailure::default());
+    let (mut counts, mut failures) = (Counts::default(), Failures::default());
     let mut last = String::new();
     let stdout = child.stdout.take().context("no stdout")?;
     for line in BufReader::new(stdout).split(b'\n') {
@@ -108,7 +149,8 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
         let line = line.trim_end_matches('\r');
         println!("{line}");
         see(line);
-        first.read(line);
+        failures.read(line);
+        counts.read_not_run(line);
         if let Some(more) = Counts::of_line(line) {
             counts += more;
         }
@@ -116,7 +158,9 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
             line.clone_into(&mut last);
         }
     }
-    counts.first = first.text();
+    counts.first = failures.first();
+    counts.failures = failures.found;
+    counts.passed = counts.passed.saturating_sub(counts.not_run.len() as u64);
     let status = child.wait().with_context(|| format!("wait for {shown}"))?;
     if !status.success() && counts.failed == 0 {
         println!("{shown}: {status}, without a failed test");
@@ -132,9 +176,9 @@ mod tests {
     #[test]
     fn reads_libtest_summaries() {
         let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s";
-        assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 3, first: None }));
+        assert_eq!(Counts::of_line(line), Some(Counts { passed: 12, failed: 3, ..Counts::default() }));
         let line = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(Counts::of_line(line), Some(Counts { passed: 1, failed: 0, first: None }));
+        assert_eq!(Counts::of_line(line), Some(Counts { passed: 1, ..Counts::default() }));
         assert_eq!(Counts::of_line("test lifecycle::one ... ok"), None);
     }
 
@@ -147,13 +191,25 @@ mod tests {
     }
 
     #[test]
+    fn a_test_that_could_not_run_is_not_counted_as_passed() {
+        let text =
+            "test a::b ... not run: a::b: Linux 6.1\nok\ntest result: ok. 3 passed; 0 failed; 0 ignored";
+        let counts = count(Command::new("printf").arg("%s\n").arg(text)).unwrap();
+        assert_eq!((counts.passed, counts.failed), (2, 0));
+        assert_eq!(counts.not_run, ["a::b: Linux 6.1"]);
+    }
+
+    #[test]
     fn keeps_what_the_first_failed_test_said() {
         let text = "test a::b ... FAILED\ntest c ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\
                     Error: no rain\n\n---- c stdout ----\nError: no sun\n\nfailures:\n    a::b\n    c\n\n\
                     test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
         let counts = count(Command::new("printf").arg("%s\n").arg(text)).unwrap();
         let first = Some("a::b\nError: no rain".to_owned());
-        assert_eq!(counts, Counts { passed: 3, failed: 2, first: first.clone() });
+        assert_eq!((counts.passed, counts.failed, &counts.first), (3, 2, &first));
+        let failures: Vec<_> =
+            counts.failures.iter().map(|failure| (&*failure.name, failure.words())).collect();
+        assert_eq!(failures, [("a::b", "Error: no rain".to_owned()), ("c", "Error: no sun".to_owned())]);
         let mut total = Counts { passed: 1, ..Counts::default() };
         total += counts;
         total += Counts::failure("a later one".to_owned());

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
-use crate::{build, churn, conformance, demo, fuzz, kernel, older, sh, vm};
+use crate::{build, churn, clean_room, conformance, demo, flaky, fuzz, kernel, older, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +56,8 @@ pub(crate) enum Tier {
     VmSystemd,
     /// Each fuzz target for a minute; only with --full or by name
     Fuzz,
+    /// The list of needed packages on a Debian system that has nothing else; only with --full or by name
+    CleanRoom,
 }
 
 const ALL: [Tier; 9] = [
@@ -94,6 +96,7 @@ impl Tier {
             Tier::VmFailpoints => 1800,
             Tier::VmSystemd => 1800,
             Tier::Fuzz => 1200,
+            Tier::CleanRoom => 300,
         }
     }
 
@@ -101,15 +104,11 @@ impl Tier {
         match self {
             Tier::Static => Ok(static_checks()),
             // With the feature: it adds tests and takes none away, and a second build would cost minutes.
-            Tier::Unit => summary::count(&mut sh::cargo(&[
-                "test",
-                "--workspace",
-                "--exclude",
-                "xtask",
-                "--features",
-                "gantry-agent/containerd",
-                "--no-fail-fast",
-            ])),
+            Tier::Unit => {
+                let mut command = sh::cargo(&["test", "--workspace", "--exclude", "xtask"]);
+                command.args(["--features", "gantry-agent/containerd", "--no-fail-fast"]);
+                summary::count(command.args(filter))
+            }
             Tier::Kernel => kernel::on_host(&kernel::KERNEL, &with_go()?, filter),
             Tier::Vm => in_the_vm(filter),
             Tier::VmFailpoints => failpoints_in_vms(filter),
@@ -147,7 +146,28 @@ impl Tier {
                 kernel::on_host(&kernel::PEER, &build::build(false)?, filter)
             }
             Tier::Fuzz => fuzz::checks(60),
+            Tier::CleanRoom => Ok(Counts::check("clean-room", clean_room::run(&[]))),
         }
+    }
+
+    /// The tier, and each test that failed once more, alone.
+    fn run_and_settle(self, filter: Option<&str>) -> Result<Counts> {
+        let counts = self.run(filter)?;
+        // A machine that was booted more than once has tests that follow one another.
+        let mut reboots = None;
+        Ok(flaky::settle(counts, &mut |name| {
+            let is_of_reboot = name.starts_with("before::") || name.starts_with("after::");
+            if self == Tier::Vm && is_of_reboot {
+                if reboots.is_none() {
+                    reboots = Some(self.run(Some("reboot"))?);
+                }
+                return Ok(reboots.clone().unwrap_or_default());
+            }
+            match self {
+                Tier::Static => summary::count(&mut sh::cargo(&["test", "--package", "xtask", name])),
+                _ => self.run(Some(name)),
+            }
+        }))
     }
 }
 
@@ -163,6 +183,7 @@ fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
     let mut counts = Counts::default();
     if filter != Some("reboot") {
         counts += vm::tests(&programs, filter, Machine::Small)?;
+        counts.repeated = counts.passed;
     }
     if filter.is_none_or(|filter| filter == "reboot") {
         counts += vm::reboots(&programs)?;
@@ -227,7 +248,8 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 11] = [
+const LONG: [Tier; 12] = [
+    Tier::CleanRoom,
     Tier::Faults,
     Tier::Older,
     Tier::Peer,
@@ -283,13 +305,14 @@ fn of_many(runs: &[Counts]) -> String {
 
 /// All tiers, one after the other.
 fn once(tiers: &[Tier], filter: Option<&str>) -> Counts {
-    let mut total = Counts::default();
+    let (mut total, mut repeated) = (Counts::default(), 0);
     let mut lines = Vec::new();
     for &tier in tiers {
         println!("=== tier {tier:?}");
         let start = Instant::now();
-        let counts =
-            tier.run(filter).unwrap_or_else(|error| Counts::check(&format!("tier {tier:?}"), Err(error)));
+        let mut counts = tier
+            .run_and_settle(filter)
+            .unwrap_or_else(|error| Counts::check(&format!("tier {tier:?}"), Err(error)));
         let seconds = start.elapsed().as_secs();
         lines.push(format!(
             "{:<11}{:>5} passed {:>4} failed {:>6} s of {:>4} s",
@@ -299,11 +322,41 @@ fn once(tiers: &[Tier], filter: Option<&str>) -> Counts {
             seconds,
             tier.budget()
         ));
+        if tier == Tier::Vm && tiers.contains(&Tier::Kernel) {
+            repeated += take_repeated(&mut counts);
+        }
         total += counts;
     }
     println!("\n{}\n", lines.join("\n"));
-    println!("{} passed, {} failed", total.passed, total.failed);
+    for line in
+        total.not_run.iter().map(|what| format!("{}{what}", gantry_tests::NOT_RUN)).chain(total.flaky.clone())
+    {
+        println!("{line}");
+    }
+    if repeated > 0 {
+        println!(
+            "{repeated} of tier Kernel's tests passed on a second machine, too: cgroup v2, another kernel"
+        );
+    }
+    println!("{}", closing(&total));
     total
+}
+
+/// The last line: each test counts once.
+fn closing(total: &Counts) -> String {
+    let mut line = format!("{} passed, {} failed", total.passed, total.failed);
+    if !total.not_run.is_empty() {
+        line.push_str(&format!(", {} skipped", total.not_run.len()));
+    }
+    line
+}
+
+/// Takes out of the VM's counts the tests that tier Kernel has counted already, and returns how many.
+fn take_repeated(counts: &mut Counts) -> u64 {
+    // What failed there counts; the reboots are no tests of tier Kernel's.
+    let repeated = counts.repeated.min(counts.passed);
+    counts.passed -= repeated;
+    repeated
 }
 
 fn static_checks() -> Counts {
@@ -398,11 +451,27 @@ mod tests {
     #[test]
     fn many_runs_are_told_by_what_failed_first_in_each() {
         let green = Counts { passed: 7, ..Counts::default() };
-        let red = Counts { passed: 6, failed: 1, first: Some("a::b\nError: no rain".to_owned()) };
+        let red = Counts {
+            passed: 6,
+            failed: 1,
+            first: Some("a::b\nError: no rain".to_owned()),
+            ..Counts::default()
+        };
         let text = of_many(&[green.clone(), red, Counts::default(), green]);
         let expected = "2 of 4 runs were green\nrun 2: 1 failed, first of all a::b\nError: no rain\n\
                         run 3: 0 failed, first of all no test ran";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_closing_line_counts_each_test_once() {
+        let mut vm = Counts { passed: 12, repeated: 10, ..Counts::default() };
+        assert_eq!(take_repeated(&mut vm), 10);
+        let mut total = Counts { passed: 20, ..Counts::default() };
+        total += vm;
+        assert_eq!(closing(&total), "22 passed, 0 failed");
+        total.not_run.push("a test: no kernel for it".to_owned());
+        assert_eq!(closing(&total), "22 passed, 0 failed, 1 skipped");
     }
 
     #[test]

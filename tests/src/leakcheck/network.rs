@@ -77,7 +77,7 @@ fn ruleset() -> Result<BTreeSet<String>> {
         .args(["--stateless", "--numeric", "list", "ruleset"])
         .stdin(Stdio::null())
         .output()
-        .context("start nft: apt-get install nftables")?;
+        .with_context(|| gantry_needs::remedy("nft"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "nft list ruleset: {}: {said}", output.status);
     Ok(flatten(&String::from_utf8_lossy(&output.stdout)))

@@ -96,7 +96,7 @@ pub(super) fn each(archive: &Path, mut take: impl FnMut(Item) -> Result<bool>) -
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("start dpkg-deb: apt-get install dpkg")?;
+        .with_context(|| gantry_needs::remedy("dpkg-deb"))?;
     let out = child.stdout.take().context("dpkg-deb has no output")?;
     let mut tar = tar::Archive::new(out);
     let mut more = true;
