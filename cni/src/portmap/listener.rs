@@ -2,7 +2,7 @@
 //!
 //! Owns the question only: a forwarded port would silently take the traffic of whoever listens on it (a host port 22
 //! would cut off sshd), so the mapping is refused instead. Asks by binding, which is cheap, and only when that fails
-//! looks who it is: a listener on another address of the same port is not in the way. Called by `portmap`.
+//! looks who it is: a mapping on one address leaves a listener on another one alone; a mapping on all addresses takes from every listener. Called by `portmap`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -53,14 +53,13 @@ fn bind(kind: SocketType, at: SocketAddr) -> Result<(), rustix::io::Errno> {
     rustix::net::bind(&socket, &at)
 }
 
-/// Both on the same address, or the listener on all: then the mapping takes from it.
+/// Both on the same address, or one of them on all of its family: then the mapping takes from the listener.
 fn is_in_the_way(listener: SocketAddr, wanted: SocketAddr) -> bool {
-    let on_all = match listener.ip() {
-        // One on all IPv6 addresses usually takes IPv4, too.
-        IpAddr::V6(ip) => ip.is_unspecified(),
-        IpAddr::V4(ip) => ip.is_unspecified() && wanted.is_ipv4(),
-    };
-    listener.port() == wanted.port() && (on_all || listener.ip() == wanted.ip())
+    let (ip, wanted_ip) = (listener.ip().to_canonical(), wanted.ip());
+    // A listener on all IPv6 addresses usually takes IPv4, too.
+    let same_family = ip.is_ipv4() == wanted_ip.is_ipv4() || (ip.is_ipv6() && ip.is_unspecified());
+    let overlap = ip == wanted_ip || ip.is_unspecified() || wanted_ip.is_unspecified();
+    listener.port() == wanted.port() && same_family && overlap
 }
 
 /// The local addresses of the sockets of one state in a table like `/proc/net/tcp`.
@@ -109,7 +108,14 @@ mod tests {
         for (listener, wanted, expected) in [
             ("0.0.0.0:80", "0.0.0.0:80", true),
             ("0.0.0.0:80", "192.0.2.1:80", true),
-            ("127.0.0.53:80", "0.0.0.0:80", false),
+            ("127.0.0.53:80", "0.0.0.0:80", true),
+            ("192.0.2.7:80", "0.0.0.0:80", true),
+            ("192.0.2.7:80", "192.0.2.1:80", false),
+            ("[::ffff:127.0.0.1]:80", "0.0.0.0:80", true),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80", true),
+            ("[::1]:80", "[::]:80", true),
+            ("[::1]:80", "0.0.0.0:80", false),
+            ("127.0.0.1:80", "[::]:80", false),
             ("127.0.0.1:80", "127.0.0.1:80", true),
             ("[::]:80", "0.0.0.0:80", true),
             ("0.0.0.0:80", "[::]:80", false),
@@ -126,8 +132,9 @@ mod tests {
         let at = tcp.local_addr().unwrap();
         assert!(has(Protocol::Tcp, at));
         let all = SocketAddr::new("0.0.0.0".parse().unwrap(), at.port());
-        assert!(!has(Protocol::Tcp, all), "one on 127.0.0.1 alone is not in the way of all");
+        assert!(has(Protocol::Tcp, all), "a mapping on all addresses takes what comes to 127.0.0.1, too");
         drop(tcp);
+        assert!(!has(Protocol::Tcp, all));
         assert!(!has(Protocol::Tcp, at));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(has(Protocol::Udp, udp.local_addr().unwrap()));

@@ -149,7 +149,7 @@ fn listed(image: &Image, pinned: &[String]) -> cri::Image {
 }
 
 fn show(image: &Image, pinned: &[String]) -> cri::Image {
-    let (uid, username) = user(&image.config.user);
+    let (uid, username) = spec::user::of_image(&image.config.user);
     let annotations: BTreeMap<String, String> = image.annotations.clone().into_iter().collect();
     cri::Image {
         id: image.id.clone(),
@@ -171,15 +171,6 @@ fn is_named(tags: &[String], digests: &[String], name: &str) -> bool {
         (Some(tag), _) => tags.contains(&tag),
         (None, Some(digest)) => digests.contains(&format!("{}@{digest}", reference.repository())),
         (None, None) => false,
-    }
-}
-
-/// The user of `user[:group]`: a number, or a name; neither when the image names none.
-fn user(config: &str) -> (Option<i64>, String) {
-    let user = config.split(':').next().unwrap_or_default();
-    match user.parse() {
-        Ok(uid) => (Some(uid), String::new()),
-        Err(_) => (None, user.to_owned()),
     }
 }
 
@@ -211,6 +202,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_digits_are_told_as_a_user_id() {
+        assert_eq!(spec::user::of_image("1000:5"), (Some(1000), String::new()));
+        assert_eq!(spec::user::of_image("web"), (None, "web".to_owned()));
+        assert_eq!(spec::user::of_image("+1000"), (None, "+1000".to_owned()));
+        assert_eq!(spec::user::of_image("-1"), (None, "-1".to_owned()));
+        assert_eq!(spec::user::of_image(""), (None, String::new()));
+    }
+
+    #[test]
     fn an_image_of_an_unknown_handler_is_refused_by_name() {
         let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
         let error = named(&Handlers::new(), Some(image)).unwrap_err();
@@ -235,9 +235,9 @@ mod tests {
 
     #[test]
     fn the_image_user_is_a_number_or_a_name_and_never_its_group() {
-        assert_eq!(user(""), (None, String::new()));
-        assert_eq!(user("1002:web"), (Some(1002), String::new()));
-        assert_eq!(user("web:7"), (None, "web".to_owned()));
+        assert_eq!(spec::user::of_image(""), (None, String::new()));
+        assert_eq!(spec::user::of_image("1002:web"), (Some(1002), String::new()));
+        assert_eq!(spec::user::of_image("web:7"), (None, "web".to_owned()));
     }
 
     #[test]

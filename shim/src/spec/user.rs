@@ -54,12 +54,32 @@ const MAX_ID: u32 = i32::MAX as u32;
 
 /// A number in the text, if it is one that can be an id.
 fn id(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|id| *id <= MAX_ID)
+    text.parse().ok().filter(|id| is_number(text) && *id <= MAX_ID)
 }
 
 /// Digits are an id, never a name: an image could name its root user "1000".
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The user of an image's `user[:group]`, as ImageStatus tells it: an id, or a name; neither when the image
+/// names none. What is told as an id here runs as that id, or not at all.
+pub(crate) fn of_image(config: &str) -> (Option<i64>, String) {
+    let user = config.split(':').next().unwrap_or_default();
+    match user.parse() {
+        Ok(uid) if is_number(user) => (Some(uid), String::new()),
+        _ => (None, user.to_owned()),
+    }
+}
+
+/// A number with a sign is not looked up as a name: other programs read it as a number
+/// (CVE-2026-46680 is of this kind).
+fn check_sign(text: &str, field: &'static str) -> Result<(), Error> {
+    if text.starts_with(['+', '-']) {
+        let expected = "a number without a sign, or a name";
+        return Err(Error::Invalid { field, value: text.to_owned(), expected });
+    }
+    Ok(())
 }
 
 fn entries(passwd: &str) -> impl Iterator<Item = Entry<'_>> {
@@ -101,6 +121,8 @@ pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, 
             None => (image.to_owned(), None),
         },
     };
+    check_sign(&user, "user")?;
+    check_sign(group.unwrap_or_default(), "group of the image's user")?;
     let entry = entries(&accounts.passwd)
         .find(|entry| if is_number(&user) { Some(entry.uid) == id(&user) } else { entry.name == user });
     let (uid, mut gid, name, home) = match (&entry, id(&user)) {
@@ -178,6 +200,17 @@ mod tests {
         assert_eq!((user.uid, user.gid), (1000, 1000));
         assert!(resolve(&Wanted { uid: Some(4_294_967_295), ..Wanted::default() }, &accounts).is_err());
         assert!(resolve(&Wanted { image: "4294967295", ..Wanted::default() }, &accounts).is_err());
+    }
+
+    #[test]
+    fn a_number_with_a_sign_is_neither_a_number_nor_a_name() {
+        let passwd = "+1000:x:0:0::/:/bin/sh\n-1:x:0:0::/:/bin/sh\nplus:x:+7:+7::/:/bin/sh\n";
+        let accounts = Accounts { passwd: passwd.into(), group: "+5:x:0:\n".into() };
+        for image in ["+1000", "-1", "+1000:0", "1:+5", "plus"] {
+            let refused = resolve(&Wanted { image, ..Wanted::default() }, &accounts);
+            assert!(refused.is_err(), "{image}: {refused:?}");
+        }
+        assert!(resolve(&Wanted { name: "+1000", ..Wanted::default() }, &accounts).is_err());
     }
 
     #[test]

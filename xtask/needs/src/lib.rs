@@ -69,9 +69,6 @@ pub const NEEDS: &[Need] = &[
     need("/usr/include/seccomp.h", "libseccomp-dev", Use::Cgo),
     need("qemu-system-x86_64", "qemu-system-x86", Use::Machine),
     need("depmod", "kmod", Use::Machine),
-    need("xz", "xz-utils", Use::Machine),
-    need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::Machine),
-    need("find", "findutils", Use::Machine),
     need("ldd", "libc-bin", Use::Machine),
     need("timeout", "coreutils", Use::Machine),
     need("ab", "apache2-utils", Use::Load),
@@ -79,6 +76,7 @@ pub const NEEDS: &[Need] = &[
     need("git", "git", Use::History),
     need("g++", "g++", Use::Fuzz),
     need("debootstrap", "debootstrap", Use::CleanRoom),
+    need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
 ];
 
@@ -199,8 +197,6 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("pkg-config", &["--exists", "libseccomp"], Use::Cgo),
     ("qemu-system-x86_64", &["--version"], Use::Machine),
     ("depmod", &["--version"], Use::Machine),
-    ("xz", &["--version"], Use::Machine),
-    ("find", &["--version"], Use::Machine),
     ("ldd", &["--version"], Use::Machine),
     ("timeout", &["--version"], Use::Machine),
     ("ab", &["-V"], Use::Load),
