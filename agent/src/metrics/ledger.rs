@@ -18,9 +18,9 @@ fn root() -> PathBuf {
     PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
 }
 
-/// Every text without a space that the code of the agent and of the kubelet's start has; not the tests'.
-fn texts() -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+/// The code of the agent and of the kubelet's start by file; not the tests'.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
     let mut open = vec![root().join("agent/src"), root().join("cli/src")];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -32,15 +32,34 @@ fn texts() -> BTreeSet<String> {
                 && !is("tests.rs")
                 && !is("ledger.rs")
             {
-                let text = std::fs::read_to_string(path).unwrap();
-                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-                found.extend(
-                    code.split('"').filter(|part| !part.contains(char::is_whitespace)).map(str::to_owned),
-                );
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
+                found.push((path, code));
             }
         }
     }
     found
+}
+
+/// Every text without a space that it has.
+fn texts() -> BTreeSet<String> {
+    let plain = |code: String| -> Vec<String> {
+        code.split('"').filter(|part| !part.contains(char::is_whitespace)).map(str::to_owned).collect()
+    };
+    sources().into_iter().flat_map(|(_, code)| plain(code)).collect()
+}
+
+/// Fields of the families that are declared, by their names in the text.
+fn fields(declared: &str) -> Vec<(&str, &str)> {
+    declared
+        .lines()
+        .filter_map(|line| {
+            let (field, rest) = line.strip_prefix("    ")?.split_once(": ")?;
+            let (kind, rest) = rest.split_once(" = \"")?;
+            let of = ["Counter", "Gauge", "Histogram", "Asked"].iter().any(|of| kind.starts_with(of));
+            of.then(|| (field, rest.split('"').next().unwrap()))
+        })
+        .collect()
 }
 
 /// The rows of a ledger: the first cell and the endpoint, if there is one, whether it is there, why not.
@@ -97,6 +116,24 @@ fn metrics() -> Vec<[&'static str; 4]> {
 fn every_metric_of_upstream_is_served_or_named_with_a_reason() {
     let upstream = metrics().iter().map(|[at, name, ..]| ((*name).to_owned(), (*at).to_owned())).collect();
     check("metrics.md", &upstream);
+}
+
+#[test]
+fn somebody_changes_every_family_that_is_declared() {
+    let all = sources();
+    let home = |path: &PathBuf| path.ends_with("agent/src/metrics.rs");
+    let declared = all.iter().find(|(path, _)| home(path)).unwrap().1.clone();
+    let code: String = all.iter().filter(|(path, _)| !home(path)).map(|(_, code)| code.as_str()).collect();
+    // Not a longer name, nor a word that only begins like it.
+    let used = |field: &str| {
+        code.match_indices(&format!(".{field}")).any(|(at, found)| {
+            code[at + found.len()..].chars().next().is_some_and(|c| !c.is_alphanumeric() && c != '_')
+        })
+    };
+    let fields = fields(&declared);
+    assert!(fields.len() > 50, "{fields:?}");
+    let idle: Vec<_> = fields.iter().filter(|(field, _)| !used(field)).collect();
+    assert!(idle.is_empty(), "served and changed by nobody: {idle:?}");
 }
 
 #[test]

@@ -39,8 +39,6 @@ pub(super) fn machine(machine: &Machine, text: &mut Text) {
         text.family(name, help, Kind::Gauge);
         text.sample(name, &labels, value);
     }
-    text.family("machine_scrape_error", "1 when the machine could not be looked at, else 0.", Kind::Gauge);
-    text.sample("machine_scrape_error", &[], 0.0);
     let (kernel, os) = of_system();
     let labels = [
         // cAdvisor is no part of this, and Docker neither.
@@ -483,7 +481,7 @@ mod tests {
         let mut text = Text::new();
         super::machine(&Machine::new().unwrap(), &mut text);
         let text = text.finish();
-        assert!(text.contains("machine_scrape_error 0\n"), "{text}");
+        assert!(!text.contains("machine_scrape_error"), "{text}");
         let info = text.lines().find(|line| line.starts_with("cadvisor_version_info{")).unwrap();
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         assert!(info.contains(&format!("kernelVersion=\"{kernel}\",osVersion=\"")), "{info}");
