@@ -6,12 +6,8 @@ use std::collections::BTreeMap;
 /// Made by tests/go/kubelet: name, default, locked, stage.
 const LIST: &str = include_str!("upstream/gates.tsv");
 
-/// Gates of the kubelet whose other position is as good as the default here: both do the same,
-/// or what they switch is honoured.
-const EITHER: [&str; 0] = [];
-
-/// Gates that the kubelet reads and that change what it does; each stands at its default. The rest
-/// belongs to other components, which share one map of gates with it.
+/// Gates that the kubelet reads and that change what it does; one whose feature is there stands
+/// at its default. The rest belongs to other components, which share one map of gates with it.
 const OURS: [&str; 76] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
@@ -91,6 +87,60 @@ const OURS: [&str; 76] = [
     "UserNamespacesSupport",
 ];
 
+/// Those whose feature a node has and this one has not: closed whatever a configuration says, so none may be
+/// opened and each that upstream lets one close may be closed.
+const ABSENT: [&str; 49] = [
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "CPUManagerPolicyOptions",
+    "CRIListStreaming",
+    "CSIServiceAccountTokenSecrets",
+    "CSIVolumeHealth",
+    "ChangeContainerStatusOnKubeletRestart",
+    "ClusterTrustBundleProjection",
+    "DRAExtendedResource",
+    "DRAWorkloadResourceClaims",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "DynamicResourceAllocation",
+    "EventedPLEG",
+    "ExtendWebSocketsToKubelet",
+    "GitRepoVolumeDriver",
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScaling",
+    "InPlacePodVerticalScalingExclusiveCPUs",
+    "InPlacePodVerticalScalingExclusiveMemory",
+    "InPlacePodVerticalScalingInitContainers",
+    "KubeletInUserNamespace",
+    "KubeletPodResourcesDynamicResources",
+    "KubeletPodResourcesGet",
+    "KubeletPodResourcesListUseActivePods",
+    "KubeletTracing",
+    "LocalStorageCapacityIsolationFSQuotaMonitoring",
+    "LoggingAlphaOptions",
+    "MemoryQoS",
+    "MutableCSINodeAllocatableCount",
+    "NodeLogQuery",
+    "PodAndContainerStatsFromCRI",
+    "PodCertificateRequest",
+    "PodLevelResourceManagers",
+    "PodLogsQuerySplitStreams",
+    "PodsAPI",
+    "QOSReserved",
+    "RecoverVolumeExpansionFailure",
+    "ReduceDefaultCrashLoopBackOffDecay",
+    "ResourceHealthStatus",
+    "RuntimeClassInImageCriApi",
+    "SELinuxChangePolicy",
+    "SELinuxMount",
+    "SELinuxMountReadWriteOncePod",
+    "TopologyManagerPolicyAlphaOptions",
+    "TopologyManagerPolicyBetaOptions",
+    "TopologyManagerPolicyOptions",
+    "UserNamespacesHostNetworkSupport",
+];
+
 /// One gate of this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gate {
@@ -130,12 +180,13 @@ impl Gates {
         by_stage.and_then(|(all, _)| set.get(*all)).copied().filter(|_| !gate.locked).unwrap_or(gate.default)
     }
 
-    /// Each gate, its stage, and whether it is open.
+    /// Each gate, its stage, and whether what it stands for is on: what is not there never is.
     pub fn all<'a>(
         &'a self,
         set: &'a BTreeMap<String, bool>,
     ) -> impl Iterator<Item = (&'static str, &'static str, bool)> + 'a {
-        self.0.iter().map(|(name, gate)| (*name, gate.stage, self.enabled(name, set)))
+        let on = move |name: &str| self.enabled(name, set) && !ABSENT.contains(&name);
+        self.0.iter().map(move |(name, gate)| (*name, gate.stage, on(name)))
     }
 
     /// What no kubelet of this release may be told.
@@ -159,14 +210,20 @@ impl Gates {
         let mut found = Vec::new();
         let moved = OURS
             .iter()
-            .filter(|name| !EITHER.contains(name))
             .filter_map(|name| self.0.get_key_value(name))
             .filter(|(name, gate)| !gate.locked && self.enabled(name, set) != gate.default);
         for (name, gate) in moved {
-            found.push(format!(
-                "feature gate {name}={} is not supported by this kubelet: leave it at {}",
-                !gate.default, gate.default
-            ));
+            let (value, absent) = (!gate.default, ABSENT.contains(name));
+            match (absent, value) {
+                (true, false) => {}
+                (true, true) => found.push(format!(
+                    "feature gate {name}=true is not supported by this kubelet: its feature is not there, leave it at false"
+                )),
+                (false, _) => found.push(format!(
+                    "feature gate {name}={value} is not supported by this kubelet: leave it at {}",
+                    gate.default
+                )),
+            }
         }
         found
     }
@@ -197,6 +254,22 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_of_what_is_not_there_may_be_closed_and_is_told_as_closed() {
+        let gates = Gates::default();
+        let off =
+            set(&[("GracefulNodeShutdown", false), ("ResourceHealthStatus", false), ("EventedPLEG", false)]);
+        assert_eq!((gates.wrong(&off), gates.unsupported(&off)), (vec![], vec![]));
+        // Where it stands already it may be put.
+        let on = set(&[("GracefulNodeShutdown", true), ("KubeletCrashLoopBackOffMax", true)]);
+        assert_eq!((gates.wrong(&on), gates.unsupported(&on)), (vec![], vec![]));
+        let told: BTreeMap<_, _> = gates.all(&on).map(|(name, _, open)| (name, open)).collect();
+        let of = |name: &str| told.get(name).copied();
+        assert_eq!((of("GracefulNodeShutdown"), of("DynamicResourceAllocation")), (Some(false), Some(false)));
+        assert_eq!((of("KubeletCrashLoopBackOffMax"), of("SidecarContainers")), (Some(true), Some(true)));
+        assert!(ABSENT.is_sorted() && ABSENT.iter().all(|name| gates.0.contains_key(name)));
+    }
+
+    #[test]
     fn gates_that_nobody_knows_or_that_cannot_move_are_told_in_upstreams_words() {
         let gates = Gates::default();
         assert_eq!(gates.wrong(&set(&[("Nonsense", true)])), ["unrecognized feature gate: Nonsense"]);
@@ -206,7 +279,15 @@ mod tests {
         );
         assert_eq!(
             gates.unsupported(&set(&[("EventedPLEG", true)])),
-            ["feature gate EventedPLEG=true is not supported by this kubelet: leave it at false"]
+            [
+                "feature gate EventedPLEG=true is not supported by this kubelet: its feature is not there, leave it at false"
+            ]
+        );
+        assert_eq!(
+            gates.unsupported(&set(&[("KubeletCrashLoopBackOffMax", false)])),
+            [
+                "feature gate KubeletCrashLoopBackOffMax=false is not supported by this kubelet: leave it at true"
+            ]
         );
     }
 }
