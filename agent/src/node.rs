@@ -31,7 +31,7 @@ pub struct NodeInfo {
     pub ips: HostIps,
     /// Of services; pods with a subdomain have it in their names.
     pub cluster_domain: String,
-    /// Thousandths of a core.
+    /// Thousandths of a core that pods may have; so are the two below.
     pub cpu: i64,
     /// Bytes.
     pub memory: i64,
@@ -132,6 +132,17 @@ pub enum Error {
     },
 }
 
+/// What pods may have together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allocatable {
+    /// Thousandths of a core.
+    pub cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes of local storage.
+    pub ephemeral: i64,
+}
+
 /// What a kubelet is told instead of finding it out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given {
@@ -145,6 +156,8 @@ pub struct Given {
     pub cluster_dns: Vec<String>,
     /// Its addresses until the Node object tells them; an unspecified one is looked for in its family.
     pub ips: Option<Vec<IpAddr>>,
+    /// Without what is reserved; all that the machine has without.
+    pub allocatable: Option<Allocatable>,
 }
 
 /// This machine's facts, with pod logs below `pod_logs_dir`.

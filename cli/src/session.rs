@@ -22,7 +22,7 @@ use gantry_agent::clock::SystemClock;
 use gantry_agent::images::Images;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::metrics::Metrics;
-use gantry_agent::node::{HostIps, NodeInfo};
+use gantry_agent::node::{Allocatable, HostIps, NodeInfo};
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::restart::LONGEST_WAIT;
@@ -156,6 +156,10 @@ impl Setup {
         if let Some(name) = given.name {
             info.name = name;
         }
+        let cpu = info.cpu;
+        if let Some(Allocatable { cpu, memory, ephemeral }) = given.allocatable {
+            (info.cpu, info.memory, info.ephemeral) = (cpu, memory, ephemeral);
+        }
         let (ips_in, ips) = HostIps::told(node::addresses(given.ips.as_deref()));
         info.cluster_domain.clone_from(&facts.cluster_domain);
         let resolver = facts.resolver.clone();
@@ -183,7 +187,7 @@ impl Setup {
                 HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
                     .counted_in(metrics.clone()),
             ),
-            cgroups: Arc::new(Tree::new(&cgroup_root, node.cpu, driver)?.ruled(tuning.rules)),
+            cgroups: Arc::new(Tree::new(&cgroup_root, cpu, driver)?.ruled(tuning.rules)),
             api,
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),

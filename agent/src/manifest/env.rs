@@ -216,10 +216,11 @@ pub(super) fn resource_ref(
         return Err(required(field));
     }
     let of = resource.split_once('.').map_or("", |(_, of)| of);
-    if of.starts_with("hugepages-") {
-        return Err(FieldError::Unsupported { field: format!("{field} {resource}") });
+    let of_pages = of.starts_with("hugepages-")
+        && (resource.starts_with("limits.") || resource.starts_with("requests."));
+    if !of_pages {
+        one_of(field, &resource, RESOURCES)?;
     }
-    one_of(field, &resource, RESOURCES)?;
     let divisor_milli = match divisor {
         None => 1000,
         Some(Quantity(text)) => divisor_of(&format!("{at}.divisor"), &text, of)?,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::spec::env::ResourceRef;
 use super::spec::{Container, Pod, Resources};
+use crate::manifest::quantity::{parse_milli, parse_units};
 use crate::manifest::subscript;
 use crate::node::NodeInfo;
 use crate::volumes::PodFacts;
@@ -67,8 +68,8 @@ fn quote(text: &str) -> String {
     out
 }
 
-/// A request or limit in units of the divisor, rounded up; a limit that is not there is what the
-/// node has.
+/// A request or limit in units of the divisor, rounded up; a limit that is not there is the pod's own,
+/// else what the node gives to pods. Of huge pages there are no more than those asked for.
 ///
 /// # Errors
 /// When the pod has no such container.
@@ -89,16 +90,34 @@ pub fn resource(
         ephemeral_request,
         ephemeral_limit,
     } = container.resources;
-    let limit = |limit: Option<i64>, node: i64| limit.filter(|l| *l > 0).unwrap_or(node);
+    let of_pod = |name: &str| {
+        let text = pod.resources.as_ref()?.limits.get(name)?;
+        if name == "cpu" { parse_milli(text).ok() } else { parse_units(text).ok() }
+    };
+    let limit = |limit: Option<i64>, name: &str, node: i64| {
+        let some = |amount: &i64| *amount > 0;
+        limit.filter(some).or_else(|| of_pod(name).filter(some)).unwrap_or(node)
+    };
+    let pages = |list: &BTreeMap<String, String>, name: &str| {
+        list.get(name).and_then(|text| parse_units(text).ok()).unwrap_or(0)
+    };
     // cpu is in thousandths already.
     let (amount, scale) = match of.resource.as_str() {
-        "limits.cpu" => (limit(cpu_limit, node.cpu), 1),
+        "limits.cpu" => (limit(cpu_limit, "cpu", node.cpu), 1),
         "requests.cpu" => (cpu_request.unwrap_or(0), 1),
-        "limits.memory" => (limit(memory_limit, node.memory), 1000),
+        "limits.memory" => (limit(memory_limit, "memory", node.memory), 1000),
         "requests.memory" => (memory_request.unwrap_or(0), 1000),
-        "limits.ephemeral-storage" => (limit(ephemeral_limit, node.ephemeral), 1000),
+        "limits.ephemeral-storage" => (ephemeral_limit.filter(|l| *l > 0).unwrap_or(node.ephemeral), 1000),
         "requests.ephemeral-storage" => (ephemeral_request.unwrap_or(0), 1000),
-        other => return Err(format!("unsupported container resource : {other}")),
+        other => match other.split_once('.') {
+            Some(("limits", name)) if name.starts_with("hugepages-") => {
+                (pages(&container.written.limits, name), 1000)
+            }
+            Some(("requests", name)) if name.starts_with("hugepages-") => {
+                (pages(&container.written.requests, name), 1000)
+            }
+            _ => return Err(format!("unsupported container resource : {other}")),
+        },
     };
     let (amount, divisor) = (i128::from(amount) * scale, i128::from(of.divisor_milli.max(1)));
     Ok(((amount + divisor - 1) / divisor).to_string())
@@ -107,7 +126,7 @@ pub fn resource(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::Shown;
+    use crate::pod::spec::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn node() -> NodeInfo {
@@ -168,5 +187,24 @@ mod tests {
         assert_eq!(value("", "limits.cpu", 1000).unwrap(), "2");
         assert_eq!(value("other", "limits.memory", 1000).unwrap(), (1_i64 << 30).to_string());
         assert_eq!(value("none", "limits.cpu", 1000).unwrap_err(), "container none not found");
+    }
+
+    #[test]
+    fn huge_pages_and_the_pods_own_limits_are_shown() {
+        let text = |name: &str, amount: &str| BTreeMap::from([(name.to_owned(), amount.to_owned())]);
+        let written =
+            Requirements { requests: text("hugepages-2Mi", "4Mi"), limits: text("hugepages-2Mi", "6Mi") };
+        let own = Container { written, ..container("web") };
+        let whole = Requirements { limits: text("memory", "64Mi"), ..Requirements::default() };
+        let pod = Pod { containers: vec![own.clone()], resources: Some(whole), ..pod() };
+        let value = |name: &str, divisor_milli| {
+            let of = ResourceRef { container: String::new(), resource: name.into(), divisor_milli };
+            resource(&pod, Some(&own), &of, &node())
+        };
+        assert_eq!(value("requests.hugepages-2Mi", 1000).unwrap(), (4 << 20).to_string());
+        assert_eq!(value("limits.hugepages-2Mi", 1000 << 20).unwrap(), "6");
+        assert_eq!(value("limits.hugepages-1Gi", 1000).unwrap(), "0");
+        assert_eq!(value("limits.memory", 1000 << 20).unwrap(), "64");
+        assert_eq!(value("limits.cpu", 1).unwrap(), "2000", "the pod limits none");
     }
 }

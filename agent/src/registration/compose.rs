@@ -15,6 +15,7 @@ use super::machine::Machine;
 use super::{Settings, Threshold, amount};
 use crate::cgroups::Together;
 use crate::manifest::quantity::{self, QuantityError};
+use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -219,16 +220,12 @@ fn resources(status: &mut NodeStatus, facts: &Facts<'_>) {
         capacity.insert(name.to_owned(), form(all));
         allocatable.insert(name.to_owned(), form(free.max(0)));
     };
-    let huge: i64 = machine.huge_pages.values().sum();
-    let memory =
-        machine.memory - settings.reserved_of("memory", 1) - settings.evict_memory.of(machine.memory) - huge;
-    set("cpu", cpu, cpu - settings.reserved_of("cpu", 1000), amount::milli);
-    set("memory", machine.memory, memory.max(0), amount::bytes);
+    let free = settings.allocatable(machine);
+    set("cpu", cpu, free.cpu, amount::milli);
+    set("memory", machine.memory, free.memory, amount::bytes);
     set("pods", pods, pods, amount::count);
     if settings.local_storage {
-        let all = machine.ephemeral;
-        let free = all - settings.reserved_of("ephemeral-storage", 1) - settings.evict_storage.of(all);
-        set("ephemeral-storage", all, free, amount::bytes);
+        set("ephemeral-storage", machine.ephemeral, free.ephemeral, amount::bytes);
     }
     for (size, bytes) in &machine.huge_pages {
         let name = format!("hugepages-{}", amount::bytes(size.saturating_mul(1024)).0);
@@ -243,6 +240,18 @@ fn resources(status: &mut NodeStatus, facts: &Facts<'_>) {
 }
 
 impl Settings {
+    /// What pods may have of the machine together: without what is reserved, what eviction keeps free,
+    /// and pages that are of one size already.
+    #[must_use]
+    pub fn allocatable(&self, machine: &Machine) -> Allocatable {
+        let huge: i64 = machine.huge_pages.values().sum();
+        let cpu = machine.cores.saturating_mul(1000) - self.reserved_of("cpu", 1000);
+        let kept = |name: &str, all: i64, evict: Threshold| all - self.reserved_of(name, 1) - evict.of(all);
+        let memory = kept("memory", machine.memory, self.evict_memory) - huge;
+        let ephemeral = kept("ephemeral-storage", machine.ephemeral, self.evict_storage);
+        Allocatable { cpu: cpu.max(0), memory: memory.max(0), ephemeral: ephemeral.max(0) }
+    }
+
     /// What the system and Kubernetes' own daemons keep, in units or thousandths.
     pub(super) fn reserved_of(&self, name: &str, scale: i64) -> i64 {
         let parse = if scale == 1000 { quantity::parse_milli } else { quantity::parse_units };

@@ -31,9 +31,9 @@ use super::{
     left_file, mounts, ownership, remains, removal,
 };
 use crate::api::Api;
+use crate::cgroups::limits::{self, Rules};
 use crate::metrics::Metrics;
 use crate::node::NodeInfo;
-use crate::pod::spec::qos;
 use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
 use crate::pod::spec::{Container, Pod, PodUid};
 
@@ -379,10 +379,9 @@ fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, Strin
     Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Of the pod's memory, the node's and the volume's own limit the smallest.
+/// Of what the pod's cgroup holds it to, what pods may have and the volume's own limit the smallest.
 fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
-    let limited = pod.all_containers().all(|c| c.resources.memory_limit.is_some_and(|l| l > 0));
-    let of_pod = limited.then(|| qos::peak(pod, |r| r.memory_limit));
+    let of_pod = limits::of_pod(pod, &Rules::default()).memory;
     let own = match source {
         VolumeSource::EmptyDir { size_limit, .. } => *size_limit,
         VolumeSource::HostPath { .. }

@@ -20,9 +20,11 @@ use gantry_agent::images::Images;
 use gantry_agent::logs::dir::LogDir;
 use gantry_agent::logs::links;
 use gantry_agent::metrics::Metrics;
+use gantry_agent::node::Given;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::run::Deps;
+use gantry_agent::registration::machine;
 use gantry_agent::root::Root;
 use gantry_agent::runtime;
 use gantry_agent::runtime::cri::{self, CriRuntime, driver};
@@ -321,6 +323,7 @@ async fn setup(
     let root = Root::open(root_dir)?;
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
     let Pods { logs, cgroup_root, seccomp_default } = wiring::pods(flags, config);
+    let machine = machine::read(root_dir)?;
     let setup = Setup {
         agent_socket,
         pod_logs_dir: logs,
@@ -328,7 +331,10 @@ async fn setup(
         cgroup_root,
         driver: Some(wiring::driver(config)?),
         seccomp_default,
-        given: wiring::given(flags, config, name)?,
+        given: Given {
+            allocatable: Some(wiring::registration(flags, config, name)?.allocatable(&machine)),
+            ..wiring::given(flags, config, name)?
+        },
         tuning: wiring::tuning(config),
         users: Range::of_kubelet(config.max_pods)
             .await

@@ -102,6 +102,7 @@ pub(super) fn given(flags: &KubeletFlags, config: &KubeletConfiguration, name: &
         cluster_domain: Some(config.cluster_domain.clone()),
         cluster_dns: config.cluster_dns.clone(),
         ips: (!ips.is_empty() || flags.cloud_provider == "external").then_some(ips),
+        allocatable: None,
     })
 }
 

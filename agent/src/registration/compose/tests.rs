@@ -44,6 +44,17 @@ fn reservations_beyond_capacity_leave_nothing_not_less() {
 }
 
 #[test]
+fn pods_learn_what_the_node_says_it_gives_them() {
+    let mut settings = settings();
+    settings.system_reserved =
+        BTreeMap::from([("cpu".into(), "500m".into()), ("memory".into(), "1Gi".into())]);
+    let free = settings.allocatable(&machine());
+    let pages = 2 << 21;
+    let memory = (4_i64 << 30) - (1 << 30) - (100 << 20) - pages;
+    assert_eq!((free.cpu, free.memory, free.ephemeral), (1500, memory, 900));
+}
+
+#[test]
 fn a_clouds_addresses_stay_and_the_hint_for_it_comes_and_goes() {
     let mut settings = settings();
     settings.external_cloud = true;

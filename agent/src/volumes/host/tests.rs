@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::pod::spec::PullPolicy;
-use crate::pod::spec::Resources;
 use crate::pod::spec::volume::{HostPathType, KeysOf, Projection};
+use crate::pod::spec::{PullPolicy, Requirements, Resources};
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
 
@@ -341,6 +340,9 @@ fn memory_volumes_are_limited_by_the_smallest() {
     assert_eq!(tmpfs_size(&limited(None), &memory(Some(10)), 1000), 10);
     assert_eq!(tmpfs_size(&limited(Some(5)), &memory(Some(10)), 1000), 5);
     assert_eq!(tmpfs_size(&limited(Some(5000)), &memory(None), 1000), 1000);
+    let text = BTreeMap::from([("memory".to_owned(), "70".to_owned())]);
+    let whole = Requirements { limits: text.clone(), requests: text };
+    assert_eq!(tmpfs_size(&Pod { resources: Some(whole), ..limited(None) }, &memory(None), 1000), 70);
 }
 
 #[tokio::test]
