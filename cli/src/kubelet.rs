@@ -67,7 +67,7 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was there already");
     }
-    abort_on_panic();
+    crate::panics::abort_on_panic();
     let done = threads().and_then(|tokio| {
         let done = tokio.block_on(run::run(*loaded, verbosity));
         tokio.shutdown_timeout(Duration::from_secs(1));
@@ -80,16 +80,6 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A task that dies unnoticed would leave a node that looks well and does nothing. The pods go on, and whoever
-/// started this process starts it again.
-fn abort_on_panic() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
-        std::process::abort();
-    }));
 }
 
 fn threads() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -15,6 +15,7 @@ mod in_process;
 mod kubelet;
 mod logs;
 mod output;
+mod panics;
 mod port_forward;
 mod ps;
 mod pull;
@@ -53,6 +54,9 @@ fn main() -> ExitCode {
         }
     };
     log_to_stderr(cli.verbose);
+    if matches!(cli.command, Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
+        panics::abort_on_panic();
+    }
     match serve(cli.command) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,

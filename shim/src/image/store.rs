@@ -62,7 +62,7 @@ pub enum StoreError {
     /// Written by another version of Gantry.
     #[error(
         "{path} has format {found}, this program knows {known}: \
-         use the version of Gantry that wrote it, or move the file away and pull again"
+         use the version of Gantry that wrote it, or move the file away and pull again (running containers keep their layers)"
     )]
     Version { path: PathBuf, found: u64, known: u64 },
     /// A record that is not of its form.
@@ -144,6 +144,12 @@ struct Held {
     shown: Arc<Image>,
 }
 
+/// The first name that a layer's folder gets.
+fn folder_of(key: &str) -> Option<String> {
+    let hex = key.strip_prefix("fixup:").or_else(|| key.strip_prefix("sha256:"))?;
+    Some(format!("sha256:{hex}").parse::<Digest>().ok()?.short())
+}
+
 impl Store {
     /// Opens the store, brings memory up to date and deletes what nobody knows. Blocks. `pinned` are
     /// layers that containers need: they are held from the first.
@@ -192,7 +198,10 @@ impl Store {
             journal: Mutex::new(journal),
             state: RwLock::new(state),
         };
-        pinned.for_each(|key| store.hold(std::slice::from_ref(key)));
+        for key in pinned {
+            store.hold(std::slice::from_ref(key));
+            store.keep_folders_of(key)?;
+        }
         store.drop_unusable()?;
         store.delete_unknown()?;
         store.write(State::show_all)?;
@@ -332,6 +341,26 @@ impl Store {
         // record on disk expects a whole one.
         self.disk.apply(gone.iter())?;
         self.journal().forget_dropped(&gone)
+    }
+
+    /// A layer that a container stands on and that the index does not know: the index was lost, or is older or
+    /// another node's. Its folders count as in doubt and stay until nobody holds the layer.
+    fn keep_folders_of(&self, key: &str) -> Result<(), StoreError> {
+        let Some(folder) = folder_of(key).filter(|_| self.layer(key).is_none()) else { return Ok(()) };
+        for path in Self::paths(&self.layers_dir)? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            // As `free_folder` names those that came later.
+            let is_of_key = name.split('.').next() == Some(&folder);
+            if is_of_key && !self.folders().contains(name) {
+                tracing::warn!(
+                    layer = key,
+                    folder = name,
+                    "kept: a container stands on it, and the index lacks it"
+                );
+                self.write(|state| state.doubtful.insert(name.to_owned(), key.to_owned()));
+            }
+        }
+        Ok(())
     }
 
     /// Temporary folders of pulls that died, layers that were dropped or that a power cut made unknown: out of

@@ -36,6 +36,22 @@ impl Disk {
     /// # Errors
     /// [`StoreError::Version`], [`StoreError::Database`], [`StoreError::Record`].
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+        match Self::read(path) {
+            Err(error) if is_damage(&error) => {
+                let aside = set_aside(path)?;
+                tracing::error!(
+                    aside = %aside.display(),
+                    "the image database was damaged and is set aside; images are pulled again, and running \
+                     containers keep their layers: {}",
+                    crate::error::chain(&error)
+                );
+                Self::read(path)
+            }
+            read => read,
+        }
+    }
+
+    fn read(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
         let database = RwLock::new(Some(create(path)?));
         let disk = Self { database, path: path.to_owned() };
         if let Some(found) = disk.with("preparing", prepare)? {
@@ -143,6 +159,34 @@ impl Disk {
     fn fail(&self, operation: &'static str, error: redb::Error) -> StoreError {
         StoreError::Database { operation, path: self.path.clone(), source: Arc::new(error) }
     }
+}
+
+/// Whether the file's content is at fault, not the disk nor another process.
+fn is_damage(error: &StoreError) -> bool {
+    match error {
+        StoreError::Record { .. } => true,
+        StoreError::Database { source, .. } => match &**source {
+            redb::Error::Corrupted(_) | redb::Error::RepairAborted => true,
+            redb::Error::TableTypeMismatch { .. } | redb::Error::TypeDefinitionChanged { .. } => true,
+            redb::Error::Io(source) => {
+                matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Renames the file to the first free of `images.redb.damaged-1`, `-2`, …
+fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
+    let name = |number: u64| PathBuf::from(format!("{}.damaged-{number}", path.display()));
+    let free = (1..).map(name).find(|aside| !aside.exists()).unwrap_or_else(|| name(0));
+    std::fs::rename(path, &free).map_err(|source| StoreError::Io {
+        operation: "set aside",
+        path: path.to_owned(),
+        source: Arc::new(source),
+    })?;
+    Ok(free)
 }
 
 fn create(path: &Path) -> Result<Database, StoreError> {

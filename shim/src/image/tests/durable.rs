@@ -83,6 +83,43 @@ async fn after_the_sync_all_survives_without_run() {
     assert_eq!(images.list(), [image]);
 }
 
+/// The index is lost, or is no index: in both cases nothing of it is known.
+async fn without_an_index(spoil: impl Fn(&Path)) {
+    let (folder, image) = pulled().await;
+    let keys = image.layer_keys().to_vec();
+    drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
+    let layers = folder.path().join("root/layers");
+    let before: Vec<PathBuf> = fs::read_dir(&layers).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(before.len(), 1);
+    fs::create_dir(layers.join("unknown")).unwrap();
+    spoil(&folder.path().join("root/images.redb"));
+    fs::remove_dir_all(folder.path().join("state")).unwrap();
+    let pinned = HashMap::from([("web".to_owned(), keys)]);
+    let images = Images::open(&config(folder.path()), pinned).unwrap();
+    assert!(images.list().is_empty(), "of the image nothing is known any more");
+    assert!(before[0].join("hello").exists() || fs::read_dir(&before[0]).unwrap().count() > 0);
+    assert!(!layers.join("unknown").exists(), "nobody stands on it");
+    images.unpin("web");
+    drop(images);
+    drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
+    assert!(!before[0].exists(), "the container is gone, and so is its layer");
+}
+
+#[tokio::test]
+async fn a_lost_index_takes_no_layer_from_a_container() {
+    without_an_index(|index| fs::remove_file(index).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_set_aside_and_takes_no_layer_from_a_container() {
+    without_an_index(|index| fs::write(index, "no database\n".repeat(1000)).unwrap()).await;
+    without_an_index(|index| {
+        let bytes = fs::read(index).unwrap();
+        fs::write(index, &bytes[..bytes.len() / 2]).unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_image_whose_layer_is_gone_is_pulled_again() {
     let (folder, image) = pulled().await;
