@@ -7,6 +7,7 @@ mod grpc;
 mod http;
 pub mod net;
 pub mod request;
+mod resolve;
 
 use std::fmt;
 use std::time::Duration;

@@ -6,14 +6,25 @@ use std::time::Duration;
 use gantry_proto::health::HealthCheckRequest;
 use gantry_proto::health::health_check_response::ServingStatus;
 use gantry_proto::health::health_client::HealthClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
 use super::Verdict;
+use super::net::join;
+use super::resolve::Resolver;
 use crate::pod::restart::go_duration;
 
 /// One check.
-pub(super) async fn check(address: String, service: String, timeout: Duration) -> Verdict {
+pub(super) async fn check(
+    names: Resolver,
+    host: String,
+    port: u16,
+    service: String,
+    timeout: Duration,
+) -> Verdict {
+    let address = join(&host, port);
     let within = go_duration(timeout);
     let Ok(endpoint) = Endpoint::from_shared(format!("http://{address}")) else {
         return Verdict::Failure(format!("error: failed to connect service at {address:?}: invalid address"));
@@ -24,7 +35,8 @@ pub(super) async fn check(address: String, service: String, timeout: Duration) -
     };
     let mut connected = false;
     let call = async {
-        let channel = match endpoint.connect().await {
+        let dial = tower::service_fn(move |_| connection(names.clone(), host.clone(), port));
+        let channel = match endpoint.connect_with_connector(dial).await {
             Ok(channel) => channel,
             Err(error) => return Err(refused(&address, &error)),
         };
@@ -47,6 +59,12 @@ pub(super) async fn check(address: String, service: String, timeout: Duration) -
             "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
         )),
     }
+}
+
+async fn connection(names: Resolver, host: String, port: u16) -> std::io::Result<TokioIo<TcpStream>> {
+    let stream = names.connect(&host, port).await?;
+    stream.set_nodelay(true)?;
+    Ok(TokioIo::new(stream))
 }
 
 fn refused(address: &str, error: &tonic::transport::Error) -> String {

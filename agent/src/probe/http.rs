@@ -9,6 +9,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Response, Url};
 
 use super::net::{dial, join};
+use super::resolve::Resolver;
 use super::{Answer, HttpError, HttpRequest};
 
 /// maxRespBodyLength.
@@ -22,7 +23,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
+    pub(super) fn new(names: Resolver) -> Result<Self, reqwest::Error> {
         let within_host = Policy::custom(|attempt| {
             let first = attempt.previous().first().map(|url| url.host_str().map(str::to_owned));
             if first != Some(attempt.url().host_str().map(str::to_owned)) {
@@ -35,6 +36,7 @@ impl Client {
         });
         let builder = reqwest::Client::builder()
             .no_proxy()
+            .dns_resolver(names)
             .redirect(within_host)
             .pool_max_idle_per_host(0)
             .tls_danger_accept_invalid_certs(true)

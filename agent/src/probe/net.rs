@@ -5,15 +5,16 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::net::TcpStream;
 
 use super::http::Client;
+use super::resolve::Resolver;
 use super::{Answer, HttpError, HttpRequest, ProbeIo, Verdict, grpc};
 
 /// The real thing.
 #[derive(Debug, Clone)]
 pub struct NetProbe {
     http: Client,
+    names: Resolver,
 }
 
 /// The HTTP client cannot be made.
@@ -30,7 +31,11 @@ impl NetProbe {
     /// # Errors
     /// When TLS cannot be set up.
     pub fn new() -> Result<Self, Error> {
-        Ok(Self { http: Client::new().map_err(|source| Error { source })? })
+        Self::with(Resolver::new())
+    }
+
+    pub(super) fn with(names: Resolver) -> Result<Self, Error> {
+        Ok(Self { http: Client::new(names.clone()).map_err(|source| Error { source })?, names })
     }
 }
 
@@ -42,7 +47,7 @@ impl ProbeIo for NetProbe {
     fn tcp(&self, host: String, port: u16, timeout: Duration) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let address = join(&host, port);
-            match tokio::time::timeout(timeout, TcpStream::connect(&address)).await {
+            match tokio::time::timeout(timeout, self.names.connect(&host, port)).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(error)) => Err(dial(&address, &error)),
                 Err(_) => Err(format!("dial tcp {address}: i/o timeout")),
@@ -51,7 +56,7 @@ impl ProbeIo for NetProbe {
     }
 
     fn grpc(&self, host: String, port: u16, service: String, timeout: Duration) -> BoxFuture<'_, Verdict> {
-        Box::pin(grpc::check(join(&host, port), service, timeout))
+        Box::pin(grpc::check(self.names.clone(), host, port, service, timeout))
     }
 }
 
