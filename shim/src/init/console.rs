@@ -59,6 +59,19 @@ pub(crate) fn slave_of(master: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     rustix::pty::ioctl_tiocgptpeer(master, flags)
 }
 
+/// What the monitor holds of a terminal. A container that has ended already has taken its mounts along, and
+/// with them the devpts of its terminal (ENODEV, ioctl_tty(2) TIOCGPTPEER): there is nothing left to hold, and
+/// its output is in the master still.
+///
+/// # Errors
+/// Any other of TIOCGPTPEER.
+pub(crate) fn held(opened: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<OwnedFd>> {
+    match opened {
+        Err(rustix::io::Errno::NODEV) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
 /// Sends the master out and returns the slave.
 pub(super) fn open(terminal: &Terminal<'_>) -> Result<OwnedFd, StepError> {
     let (master, slave) = terminal.pair()?;
@@ -77,4 +90,18 @@ pub(super) fn mount_as_console(streams: &Streams<'_>) -> Result<(), StepError> {
     let copy = mounts::copy_of(slave.as_fd(), false, "the terminal")?;
     let place = mounts::target(root.as_fd(), "/dev/console", false, ResolveFlags::NO_SYMLINKS)?;
     mounts::attach(copy.as_fd(), place.as_fd(), "/dev/console")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_that_went_with_its_container_is_not_held() {
+        use rustix::io::Errno;
+        assert!(held(Err(Errno::NODEV)).unwrap().is_none());
+        assert_eq!(held(Err(Errno::IO)).unwrap_err(), Errno::IO);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(held(Ok(null.into())).unwrap().is_some());
+    }
 }
