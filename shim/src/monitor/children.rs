@@ -220,8 +220,7 @@ impl Monitor {
         if let Some(socket) = terminal {
             let master = descriptors::receive_one(&socket).step(|| "receive the terminal's master".into())?;
             rustix::io::ioctl_fionbio(&master, true).step(|| "make the terminal non-blocking".into())?;
-            child.terminal =
-                console::held(console::slave_of(&master)).step(|| "hold the terminal".into())?;
+            child.terminal = console::held(console::slave_of(&master)).step(|| "hold the terminal".into())?;
             child.input = Input::Terminal;
             self.read_from(child, master, Source::Stdout)?;
         }
