@@ -218,6 +218,8 @@ pub struct NewContainer<'a> {
     pub setup: &'a Setup,
     /// The image's ID, so that a tag that moved meanwhile changes nothing.
     pub image_id: &'a str,
+    /// Whom the image's programs run as, as the runtime tells it: an id, or else a name.
+    pub image_user: (Option<i64>, &'a str),
 }
 
 /// A pod known from its sandbox only.

@@ -206,6 +206,7 @@ impl Subject<'_> {
             users: None,
             target: "",
             image_id,
+            image_user: (None, ""),
             setup,
         }
     }

@@ -73,6 +73,7 @@ async fn made(
         target: &place.target,
         setup,
         image_id: &image.id,
+        image_user: (image.uid, &image.username),
     });
     let created = created.await.map_err(|error| trouble("CreateContainerError", error.detail()));
     let is_image = |volume: &String| images.iter().any(|(name, _)| name == volume);

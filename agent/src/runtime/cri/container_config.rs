@@ -35,7 +35,7 @@ const MASKED: &[&str] = &[
 const READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::ContainerConfig {
-    let NewContainer { pod, container, attempt, image_id, setup, users, target, .. } = *new;
+    let NewContainer { pod, container, attempt, image_id, setup, .. } = *new;
     let mut labels: BTreeMap<String, String> = BTreeMap::from(pod_labels(pod));
     labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
     wire::ContainerConfig {
@@ -53,7 +53,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             .iter()
             .map(|(key, value)| wire::KeyValue { key: key.clone(), value: value.clone() })
             .collect(),
-        mounts: setup.mounts.iter().map(|of| mount(pod, of, users)).collect(),
+        mounts: setup.mounts.iter().map(|of| mount(pod, of, new.users)).collect(),
         labels,
         annotations: annotations(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
@@ -63,7 +63,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
         stop_signal: i32::from(signal(container.lifecycle.stop_signal.as_deref())),
         linux: Some(wire::LinuxContainerConfig {
             resources: Some(resources::linux(pod, container, node)),
-            security_context: Some(security(pod, &container.security, users, target, node)),
+            security_context: Some(security(new, node)),
         }),
         ..Default::default()
     }
@@ -112,20 +112,16 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
     list
 }
 
-/// `target`: the container whose processes it is to see.
 #[expect(deprecated, reason = "runtimes that do not know the new field of AppArmor read the old one")]
-fn security(
-    pod: &Pod,
-    security: &Security,
-    users: Option<Users>,
-    target: &str,
-    node: &NodeConfig,
-) -> wire::LinuxContainerSecurityContext {
+fn security(new: &NewContainer<'_>, node: &NodeConfig) -> wire::LinuxContainerSecurityContext {
+    let NewContainer { pod, users, target, image_user, .. } = *new;
+    let security = &new.container.security;
     let mut namespaces = namespaces(pod.namespaces, users);
     if !target.is_empty() && namespaces.pid() == wire::NamespaceMode::Container {
         namespaces.set_pid(wire::NamespaceMode::Target);
         namespaces.target_id = target.to_owned();
     }
+    let (run_as_user, run_as_username) = user(security, image_user);
     let id = |id: Option<i64>| id.map(|value| wire::Int64Value { value });
     let owned = |list: &[&str]| -> Vec<String> {
         // Nothing is hidden with procMount: Unmasked.
@@ -145,7 +141,8 @@ fn security(
         }),
         privileged: security.privileged,
         namespace_options: Some(namespaces),
-        run_as_user: id(security.run_as_user),
+        run_as_user: id(run_as_user),
+        run_as_username,
         run_as_group: id(security.run_as_group),
         supplemental_groups: supplemental_groups(pod),
         supplemental_groups_policy: i32::from(policy),
@@ -158,6 +155,15 @@ fn security(
         apparmor_profile: security.app_armor.as_ref().map(app_armor_text).unwrap_or_default(),
         selinux_options: security.se_linux.as_ref().map(se_linux),
         ..Default::default()
+    }
+}
+
+/// The pod's user, else the image's: the runtime is told what runAsNonRoot was checked on, and is not left to read the
+/// image in a way of its own.
+fn user(security: &Security, image: (Option<i64>, &str)) -> (Option<i64>, String) {
+    match security.run_as_user {
+        Some(own) => (Some(own), String::new()),
+        None => (image.0, image.1.to_owned()),
     }
 }
 

@@ -121,6 +121,7 @@ fn a_container_has_the_kubelets_config() {
         users: None,
         target: "",
         image_id: "sha256:1",
+        image_user: (None, ""),
         setup: &Setup::as_written(pod.container("web").unwrap()),
     };
     let config = container_config::container(&new, &node());
@@ -141,6 +142,35 @@ fn a_container_has_the_kubelets_config() {
     assert!(security.no_new_privs && security.run_as_group.is_none());
     assert!(security.masked_paths.contains(&"/proc/kcore".to_owned()));
     assert!(security.readonly_paths.contains(&"/proc/sys".to_owned()));
+}
+
+#[test]
+fn whom_the_pod_does_not_name_the_image_does_and_the_runtime_is_told() {
+    let sent = |run_as_user, image_user| {
+        let security = Security { run_as_user, run_as_group: Some(7), ..Security::default() };
+        let pod = Pod { containers: vec![Container { security, ..container("web") }], ..pod() };
+        let new = NewContainer {
+            pod: &pod,
+            container: pod.container("web").unwrap(),
+            attempt: 0,
+            sandbox: "s",
+            sandbox_attempt: 0,
+            cgroup_parent: "",
+            users: None,
+            target: "",
+            image_id: "i",
+            image_user,
+            setup: &Setup::default(),
+        };
+        let context = container_config::container(&new, &node()).linux.unwrap().security_context.unwrap();
+        assert_eq!(context.run_as_group.unwrap().value, 7);
+        (context.run_as_user.map(|user| user.value), context.run_as_username)
+    };
+    assert_eq!(sent(None, (Some(1000), "")), (Some(1000), String::new()), "what runAsNonRoot was checked on");
+    assert_eq!(sent(None, (None, "web")), (None, "web".to_owned()));
+    assert_eq!(sent(Some(5), (Some(1000), "")), (Some(5), String::new()));
+    assert_eq!(sent(Some(5), (None, "web")), (Some(5), String::new()), "the pod's own alone");
+    assert_eq!(sent(None, (None, "")), (None, String::new()));
 }
 
 #[test]
@@ -181,6 +211,7 @@ fn what_a_pod_says_of_security_and_names_reaches_the_runtime() {
         users: None,
         target: "",
         image_id: "i",
+        image_user: (None, ""),
         setup: &Setup::default(),
     };
     let config = container_config::container(&new, &NodeConfig { cgroup_v2: true, ..node() });
@@ -211,6 +242,7 @@ fn read_only_root_reaches_the_runtime() {
         users: None,
         target: "",
         image_id: "i",
+        image_user: (None, ""),
         setup: &Setup::default(),
     };
     let context = container_config::container(&new, &node()).linux.unwrap().security_context.unwrap();
@@ -315,6 +347,7 @@ fn an_ephemeral_container_sees_the_processes_of_its_target() {
             users: None,
             target,
             image_id: "i",
+            image_user: (None, ""),
             setup: &Setup::default(),
         };
         let config = container_config::container(&new, &node());
@@ -351,6 +384,7 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
         users,
         target: "",
         image_id: "i",
+        image_user: (None, ""),
         setup: &Setup { mounts: vec![mount], ..Setup::default() },
     };
     let ids = vec![wire::IdMapping { host_id: 65_536, container_id: 0, length: 65_536 }];
@@ -398,6 +432,7 @@ fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
         users: None,
         target: "",
         image_id: "i",
+        image_user: (None, ""),
         setup: &Setup::default(),
     };
     let node = NodeConfig { page_sizes: vec![2048], ..node() };
