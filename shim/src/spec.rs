@@ -52,6 +52,8 @@ pub enum Error {
     AppArmor(String),
     #[error("the format of 'level' {0:?} is not correct")]
     SelinuxLevel(String),
+    #[error("{count} {what}: at most {most} are possible")]
+    TooMany { what: &'static str, count: usize, most: usize },
     #[error("signal {0:?} is unknown: use a name of signal(7) or a number")]
     Signal(String),
 }

@@ -25,7 +25,7 @@ pub use inflate::{Packing, inflate};
 use plan::Action;
 pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
-use space::Looks;
+pub(crate) use space::Looks;
 pub use space::{Short, Space};
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};

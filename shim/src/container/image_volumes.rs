@@ -3,9 +3,12 @@
 //! nothing is followed while copying. Where the request mounts something on the path, that is what counts. Called by
 //! `create`, on a blocking thread.
 
+mod budget;
+
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -15,12 +18,19 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::budget::Budget;
 use super::merged;
 use crate::error::Error;
 use crate::within;
 
 /// Below the container's folder.
 const FOLDER: &str = "volumes";
+
+/// Volumes of one image; more than any that is meant to be used has.
+const MOST: usize = 128;
+
+/// What is copied of a file between two counts.
+const PIECE: u64 = 4 << 20;
 
 /// Folders within folders that are copied; more than any image that is meant to be used has, and fewer than a process
 /// may have open.
@@ -32,7 +42,7 @@ const OPEN_FOLDER: OFlags =
 /// Makes the volumes and returns their mounts. `taken` are the paths of the request's own mounts.
 ///
 /// # Errors
-/// What can't be made or copied.
+/// What can't be made or copied, or is more than the image has itself. What was made by then is the caller's to remove.
 pub(super) fn make(
     volumes: &[String],
     taken: &BTreeSet<String>,
@@ -40,6 +50,11 @@ pub(super) fn make(
     folder: &Path,
 ) -> Result<Vec<Mount>, Error> {
     let wanted: BTreeSet<String> = volumes.iter().map(|path| crate::spec::container::cleaned(path)).collect();
+    if wanted.len() > MOST {
+        let count = wanted.len();
+        return Err(crate::spec::Error::TooMany { what: "volumes of the image", count, most: MOST }.into());
+    }
+    let mut budget = Budget::new(layers_dir, layers);
     let mut mounts = Vec::new();
     for (number, path) in wanted.into_iter().enumerate() {
         // The root is no volume, and what the request mounts there is what it wants there.
@@ -52,7 +67,7 @@ pub(super) fn make(
             path: source.clone(),
             source: error,
         })?;
-        fill(&source, &path, layers_dir, layers, &folder.join("root"))?;
+        fill(&source, &path, (layers_dir, layers), &folder.join("root"), &mut budget)?;
         mounts.push(Mount { source: source.display().to_string(), destination: path, ..Mount::default() });
     }
     Ok(mounts)
@@ -61,9 +76,9 @@ pub(super) fn make(
 fn fill(
     source: &Path,
     path: &str,
-    layers_dir: &Path,
-    layers: &[String],
+    (layers_dir, layers): (&Path, &[String]),
     mount_point: &Path,
+    budget: &mut Budget<'_>,
 ) -> Result<(), Error> {
     // Before the thread's own mount namespace: its working folder is another one.
     let into = rustix::fs::openat(CWD, source, OPEN_FOLDER, Mode::empty());
@@ -75,22 +90,23 @@ fn fill(
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Ok(())),
             Err(errno) => return Err(errno),
         };
-        Ok(into.and_then(|into| {
+        Ok(into.map_err(io::Error::from).and_then(|into| {
             let found = rustix::fs::fstat(&from)?;
-            copy_folder(&from, &into, DEEPEST)?;
-            as_found(&into, &found)
+            budget.take(&found, &into)?;
+            copy_folder(&from, &into, DEEPEST, budget)?;
+            Ok(as_found(&into, &found)?)
         }))
     })?;
-    copied.map_err(|errno| Error::Files {
+    copied.map_err(|error| Error::Files {
         what: "copy the image's volume to",
         path: source.to_owned(),
-        source: errno.into(),
+        source: error,
     })
 }
 
-fn copy_folder(from: &OwnedFd, into: &OwnedFd, depth: usize) -> Result<(), Errno> {
+fn copy_folder(from: &OwnedFd, into: &OwnedFd, depth: usize, budget: &mut Budget<'_>) -> io::Result<()> {
     if depth == 0 {
-        return Err(Errno::NAMETOOLONG);
+        return Err(Errno::NAMETOOLONG.into());
     }
     for entry in Dir::read_from(from)? {
         let entry = entry?;
@@ -99,19 +115,26 @@ fn copy_folder(from: &OwnedFd, into: &OwnedFd, depth: usize) -> Result<(), Errno
             continue;
         }
         let found = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        copy_one(from, into, name, &found, depth)?;
+        budget.take(&found, into)?;
+        copy_one((from, into), name, &found, depth, budget)?;
     }
-    copy_attributes(from, into)
+    Ok(copy_attributes(from, into)?)
 }
 
-fn copy_one(from: &OwnedFd, into: &OwnedFd, name: &CStr, found: &Stat, depth: usize) -> Result<(), Errno> {
+fn copy_one(
+    (from, into): (&OwnedFd, &OwnedFd),
+    name: &CStr,
+    found: &Stat,
+    depth: usize,
+    budget: &mut Budget<'_>,
+) -> io::Result<()> {
     match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => {
             rustix::fs::mkdirat(into, name, Mode::from_raw_mode(0o700))?;
             let source = rustix::fs::openat(from, name, OPEN_FOLDER, Mode::empty())?;
             let target = rustix::fs::openat(into, name, OPEN_FOLDER, Mode::empty())?;
-            copy_folder(&source, &target, depth - 1)?;
-            as_found(&target, found)
+            copy_folder(&source, &target, depth - 1, budget)?;
+            Ok(as_found(&target, found)?)
         }
         FileType::RegularFile => {
             let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -119,17 +142,21 @@ fn copy_one(from: &OwnedFd, into: &OwnedFd, name: &CStr, found: &Stat, depth: us
             let fresh = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
             let target = rustix::fs::openat(into, name, plain | fresh, Mode::from_raw_mode(0o600))?;
             let (mut source, mut target) = (fs::File::from(source), fs::File::from(target));
-            std::io::copy(&mut source, &mut target)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            loop {
+                match io::copy(&mut Read::by_ref(&mut source).take(PIECE), &mut target)? {
+                    0 => break,
+                    written => budget.wrote(written, &target)?,
+                }
+            }
             let (source, target) = (OwnedFd::from(source), OwnedFd::from(target));
             as_found(&target, found)?;
             // After the owner, whose change takes file capabilities away.
-            copy_attributes(&source, &target)
+            Ok(copy_attributes(&source, &target)?)
         }
         FileType::Symlink => {
             let to = rustix::fs::readlinkat(from, name, Vec::new())?;
             rustix::fs::symlinkat(to.as_c_str(), into, name)?;
-            own(into, name, found)
+            Ok(own(into, name, found)?)
         }
         // What an unpacked layer takes away.
         FileType::CharacterDevice if found.st_rdev == 0 => Ok(()),
@@ -142,7 +169,8 @@ fn copy_one(from: &OwnedFd, into: &OwnedFd, name: &CStr, found: &Stat, depth: us
                 found.st_rdev,
             )?;
             own(into, name, found)?;
-            rustix::fs::chmodat(into, name, Mode::from_raw_mode(found.st_mode & 0o7777), AtFlags::empty())
+            let mode = Mode::from_raw_mode(found.st_mode & 0o7777);
+            Ok(rustix::fs::chmodat(into, name, mode, AtFlags::empty())?)
         }
     }
 }
@@ -225,6 +253,60 @@ mod tests {
         for path in ["/out", "/none"] {
             assert_eq!(fs::read_dir(at(path)).unwrap().count(), 0, "{path}");
         }
+    }
+
+    #[test]
+    fn more_volumes_than_any_image_means_are_refused_before_one_is_made() {
+        let root = tempfile::tempdir().unwrap();
+        let (layers, folder) = (root.path().join("layers"), root.path().join("container"));
+        fs::create_dir_all(layers.join("l/data")).unwrap();
+        fs::create_dir_all(folder.join("root")).unwrap();
+        let volumes = |count: usize| (0..count).map(|at| format!("/v{at}")).collect::<Vec<_>>();
+        let made = |count| make(&volumes(count), &BTreeSet::new(), (&layers, &["l".into()]), &folder);
+        let error = made(129).unwrap_err();
+        assert!(error.to_string().contains("129"), "{error}");
+        assert!(!folder.join(FOLDER).exists());
+        assert_eq!(made(128).unwrap().len(), 128);
+    }
+
+    #[test]
+    fn what_an_image_has_once_is_not_copied_until_the_disk_is_full() {
+        let root = tempfile::tempdir().unwrap();
+        let (layers, folder) = (root.path().join("layers"), root.path().join("container"));
+        let data = layers.join("l/data");
+        fs::create_dir_all(&data).unwrap();
+        fs::create_dir_all(folder.join("root")).unwrap();
+        let mut volumes = vec!["/data".to_owned()];
+        for at in 0..100 {
+            symlink("/data", layers.join(format!("l/a{at}"))).unwrap();
+            volumes.push(format!("/a{at}"));
+        }
+        let of = |volumes: &[String]| {
+            let made = make(volumes, &BTreeSet::new(), (&layers, &["l".into()]), &folder);
+            crate::remove::tree(&folder.join(FOLDER)).unwrap();
+            made.map_err(|error| crate::error::chain(&error))
+        };
+        // A little may be there as often as the image says.
+        fs::write(data.join("small"), vec![1; 4 << 10]).unwrap();
+        assert_eq!(of(&volumes).unwrap().len(), 101);
+        for at in 0..100 {
+            fs::write(data.join(format!("f{at}")), "").unwrap();
+        }
+        let error = of(&volumes).unwrap_err();
+        assert!(error.contains("files"), "{error}");
+        for at in 0..100 {
+            fs::remove_file(data.join(format!("f{at}"))).unwrap();
+        }
+        fs::write(data.join("large"), vec![1; 1 << 20]).unwrap();
+        let error = of(&volumes).unwrap_err();
+        assert!(error.contains("bytes"), "{error}");
+        // Nor by many names of one file.
+        fs::remove_file(data.join("small")).unwrap();
+        for at in 0..100 {
+            fs::hard_link(data.join("large"), data.join(format!("h{at}"))).unwrap();
+        }
+        let error = of(&volumes[..1]).unwrap_err();
+        assert!(error.contains("bytes"), "{error}");
     }
 
     #[test]

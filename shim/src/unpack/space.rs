@@ -25,9 +25,11 @@ pub struct Space {
 /// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Short {
-    #[error("only {free} bytes are free: unpacking stops at {floor}")]
+    #[error("only {free} bytes are free: unpacking and copying stop at {floor}")]
     Bytes { free: u64, floor: u64 },
-    #[error("only {free} inodes are free, which files need one of each: unpacking stops at {floor}")]
+    #[error(
+        "only {free} inodes are free, which files need one of each: unpacking and copying stop at {floor}"
+    )]
     Inodes { free: u64, floor: u64 },
 }
 
@@ -73,14 +75,14 @@ impl Space {
 
 /// When to look next.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(crate) struct Looks {
     entries: u64,
     bytes: u64,
 }
 
 impl Looks {
     /// Whether it is time, after so many entries and bytes since the last call.
-    pub(super) fn is_due(&mut self, entries: u64, bytes: u64) -> bool {
+    pub(crate) fn is_due(&mut self, entries: u64, bytes: u64) -> bool {
         self.entries += entries;
         self.bytes += bytes;
         let is_due = self.entries >= ENTRIES || self.bytes >= WRITTEN;
