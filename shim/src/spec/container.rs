@@ -1,7 +1,7 @@
 //! A container's configuration, checked and merged with its image. PURE. Called by
 //! `container::create`, which adds what only the node knows: paths, layers, accounts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer, UserMapping};
@@ -205,7 +205,7 @@ impl Checked {
         let hidden = |paths: &[String]| if privileged { Vec::new() } else { paths.to_vec() };
         Ok(StartContainer {
             args: command(config, image)?,
-            env: environment(config, image, &user.home, &sandbox.hostname),
+            env: environment(config, image, &user.home, &sandbox.hostname)?,
             cwd: [&config.working_dir, &image.working_dir]
                 .into_iter()
                 .find(|dir| !dir.is_empty())
@@ -298,6 +298,9 @@ fn command(config: &cri::ContainerConfig, image: &ImageConfig) -> Result<Vec<Str
     }
 }
 
+/// More than anybody means: of a few more, execve(2) would have no room even for the names.
+const MAX_VARIABLES: usize = 65_536;
+
 /// The image's variables, then the request's; a later one of the same name replaces the earlier. PATH
 /// and HOME are never missing.
 fn environment(
@@ -305,7 +308,7 @@ fn environment(
     image: &ImageConfig,
     home: &str,
     hostname: &str,
-) -> Vec<Vec<u8>> {
+) -> Result<Vec<Vec<u8>>, Error> {
     let mut env: Vec<(String, Vec<u8>)> = vec![
         ("PATH".into(), b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
         ("HOME".into(), home.into()),
@@ -321,13 +324,21 @@ fn environment(
         // The name ends at the first sign, whoever wrote it: else there would be two variables of it.
         Some((name, value)) => (name.to_owned(), [value.as_bytes(), b"=", &pair.value].concat()),
     });
+    let mut places: HashMap<String, usize> =
+        env.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
     for (name, value) in from_image.chain(from_request) {
-        match env.iter_mut().find(|(known, _)| *known == name) {
+        match places.get(&name).and_then(|at| env.get_mut(*at)) {
             Some((_, old)) => *old = value,
-            None => env.push((name, value)),
+            None => {
+                places.insert(name.clone(), env.len());
+                env.push((name, value));
+            }
         }
     }
-    env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", &value].concat()).collect()
+    if env.len() > MAX_VARIABLES {
+        return Err(Error::TooMany { what: "environment variables", count: env.len(), most: MAX_VARIABLES });
+    }
+    Ok(env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", &value].concat()).collect())
 }
 
 /// What a container is asked to stop with when nobody says.

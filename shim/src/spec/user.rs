@@ -52,6 +52,9 @@ struct Entry<'a> {
 /// runc's and containerd's limit; the number above the last, -1, means "no change" to setresuid(2).
 const MAX_ID: u32 = i32::MAX as u32;
 
+/// The kernel's (NGROUPS_MAX): setgroups(2) takes no more.
+const MAX_GROUPS: usize = 65_536;
+
 /// A number in the text, if it is one that can be an id.
 fn id(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| is_number(text) && *id <= MAX_ID)
@@ -109,7 +112,7 @@ fn number(value: i64, field: &'static str) -> Result<u32, Error> {
 /// Resolves the user.
 ///
 /// # Errors
-/// A name that the image does not have, or a group without a user.
+/// A name that the image does not have, a group without a user, or more groups than a process can have.
 pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, Error> {
     let (user, group) = match (wanted.uid, wanted.name, wanted.image) {
         (Some(uid), _, _) => (number(uid, "run_as_user")?.to_string(), None),
@@ -157,6 +160,9 @@ pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, 
     }
     all.sort_unstable();
     all.dedup();
+    if all.len() > MAX_GROUPS {
+        return Err(Error::TooMany { what: "groups of the user", count: all.len(), most: MAX_GROUPS });
+    }
     Ok(User { uid, gid, groups: all, home: home.to_owned() })
 }
 
@@ -211,6 +217,17 @@ mod tests {
             assert!(refused.is_err(), "{image}: {refused:?}");
         }
         assert!(resolve(&Wanted { name: "+1000", ..Wanted::default() }, &accounts).is_err());
+    }
+
+    #[test]
+    fn more_groups_than_a_process_can_have_are_refused_when_the_container_is_made() {
+        let passwd = "web:x:101:0::/:/bin/sh\n".to_owned();
+        let groups = |last: u32| (1..=last).map(|gid| format!("g:x:{gid}:web\n")).collect::<String>();
+        let web = Wanted { image: "web", ..Wanted::default() };
+        let most = resolve(&web, &Accounts { passwd: passwd.clone(), group: groups(65_535) }).unwrap();
+        assert_eq!(most.groups.len(), 65_536, "with the primary one");
+        let refused = resolve(&web, &Accounts { passwd, group: groups(65_536) }).unwrap_err();
+        assert!(refused.to_string().contains("65537"), "{refused}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn command_and_args_replace_entrypoint_and_cmd_as_kubernetes_documents() {
 fn the_requests_variables_replace_the_images_and_home_is_never_missing() {
     let mut request = config(&[], &[]);
     request.envs.push(cri::KeyValue { key: "B".into(), value: "request".into() });
-    let env = environment(&request, &image(), "/root", "pod");
+    let env = environment(&request, &image(), "/root", "pod").unwrap();
     assert_eq!(env.get(1..).unwrap(), [&b"HOME=/root"[..], b"HOSTNAME=pod", b"A=image", b"B=request"]);
 }
 
@@ -41,8 +41,23 @@ fn the_requests_variables_replace_the_images_and_home_is_never_missing() {
 fn a_name_ends_at_its_first_sign_and_is_there_once() {
     let mut request = config(&[], &[]);
     request.envs.push(cri::KeyValue { key: "PATH=/a".into(), value: "/b".into() });
-    let env = environment(&request, &ImageConfig::default(), "/root", "pod");
+    let env = environment(&request, &ImageConfig::default(), "/root", "pod").unwrap();
     assert_eq!(env, [&b"PATH=/a=/b"[..], b"HOME=/root", b"HOSTNAME=pod"]);
+}
+
+#[test]
+fn more_variables_than_a_program_can_be_given_are_refused_and_repeats_count_once() {
+    let env = |count: usize| (0..count).map(|at| format!("V{at}=x")).collect::<Vec<_>>();
+    let of = |env| environment(&config(&[], &[]), &ImageConfig { env, ..image() }, "/", "pod");
+    // PATH, HOME and HOSTNAME are three.
+    assert_eq!(of(env(65_533)).unwrap().len(), 65_536);
+    let refused = of(env(65_534)).unwrap_err();
+    assert_eq!(refused.to_string(), "65537 environment variables: at most 65536 are possible");
+    // As many as a config of 8 MiB holds, in no time that anybody would notice.
+    let many = (0..1_000_000).map(|at| format!("V{at}=x")).collect();
+    assert!(of(many).is_err());
+    let repeated = vec!["A=1".to_owned(); 200_000];
+    assert_eq!(of(repeated).unwrap().len(), 4);
 }
 
 #[test]
