@@ -88,7 +88,7 @@ fn of_container(
     sheet.io(&detail);
     sheet.filesystem(node, container)?;
     sheet.processes(&cgroup, &usage, &detail, &record);
-    sheet.spec(&record.linux_resources(), &detail);
+    sheet.spec(&record.linux_resources()?, &detail);
     Ok(Some(cri::ContainerMetrics { container_id: container.id.clone(), metrics: sheet.metrics }))
 }
 

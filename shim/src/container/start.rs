@@ -180,7 +180,7 @@ fn prepare(layout: &Layout, container: &Container) -> Result<StartContainer, Err
     let record = container.record();
     let cgroup = Cgroup::new(layout, &record.cgroup)?;
     cgroup.create()?;
-    cgroup.apply(&resources(&record.linux_resources()))?;
+    cgroup.apply(&resources(&record.linux_resources()?))?;
     let users = start.users.as_ref().filter(|_| start.privileged);
     if let Some(owner) = users.and_then(|users| user_mapping::owner(users, 0, 0)) {
         cgroup.hand_over(owner)?;

@@ -24,7 +24,7 @@ pub(crate) async fn update(
     wanted: LinuxContainerResources,
 ) -> Result<(), Error> {
     let _operation = container.operation.lock().await;
-    let old = container.record().linux_resources();
+    let old = container.record().linux_resources()?;
     let merged = merge(&old, &wanted);
     let limits = resources(&merged);
     limits.check(node.layout.is_unified())?;

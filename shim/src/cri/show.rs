@@ -231,6 +231,12 @@ pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
         .collect()
 }
 
+/// None where the record is damaged: such a container is still to be seen and removed, and its start says what is wrong.
+fn limits(record: &ContainerRecord) -> Option<cri::ContainerResources> {
+    let linux = record.linux_resources().ok()?;
+    Some(cri::ContainerResources { linux: Some(linux), windows: None })
+}
+
 pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::ContainerStatusResponse {
     let (record, state) = (container.record(), container.state());
     let mut status = cri::ContainerStatus {
@@ -241,7 +247,7 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         started_at: record.started.map_or(0, |started| started.at),
         image: Some(image_told(&record)),
         log_path: record.log_path.clone(),
-        resources: Some(cri::ContainerResources { linux: Some(record.linux_resources()), windows: None }),
+        resources: limits(&record),
         user: Some(cri::ContainerUser {
             linux: Some(cri::LinuxContainerUser {
                 uid: record.uid.into(),

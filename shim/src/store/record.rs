@@ -54,6 +54,12 @@ pub enum Error {
         /// What it says.
         found: u64,
     },
+    /// What it says of the container's limits can't be read.
+    #[error("the record of container {id} is damaged: its resources do not decode; remove the container")]
+    Resources {
+        /// Of the container.
+        id: String,
+    },
     /// Writing or renaming failed.
     #[error("write record {path}", path = path.display())]
     Write {
@@ -351,24 +357,30 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn from_hex(text: &str) -> Vec<u8> {
+/// None where it is not what [`to_hex`] writes.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let is_whole = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let digit = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    (0..text.len()).step_by(2).map_while(digit).collect()
+    (0..text.len()).step_by(2).map(digit).collect::<Option<_>>().filter(|_| is_whole)
 }
 
 impl ContainerRecord {
-    /// The request's resources; none when they don't decode.
-    #[must_use]
-    pub(crate) fn linux_resources(&self) -> gantry_proto::cri::LinuxContainerResources {
-        prost::Message::decode(from_hex(&self.resources).as_slice()).unwrap_or_default()
+    /// The request's resources.
+    ///
+    /// # Errors
+    /// When they don't decode: no limits are not the limits that were asked for.
+    pub(crate) fn linux_resources(&self) -> Result<gantry_proto::cri::LinuxContainerResources, Error> {
+        let bytes = from_hex(&self.resources);
+        let resources = bytes.and_then(|bytes| prost::Message::decode(bytes.as_slice()).ok());
+        resources.ok_or_else(|| Error::Resources { id: self.id.clone() })
     }
 
     /// The image as the request has it; by its name alone where an older runtime wrote the record.
     #[must_use]
     pub(crate) fn requested_image(&self) -> gantry_proto::cri::ImageSpec {
         let named = || gantry_proto::cri::ImageSpec { image: self.image.clone(), ..Default::default() };
-        let spec = prost::Message::decode(from_hex(&self.image_spec).as_slice());
-        spec.ok().filter(|_| !self.image_spec.is_empty()).unwrap_or_else(named)
+        let bytes = from_hex(&self.image_spec).filter(|bytes| !bytes.is_empty());
+        bytes.and_then(|bytes| prost::Message::decode(bytes.as_slice()).ok()).unwrap_or_else(named)
     }
 }
 
@@ -411,7 +423,11 @@ mod tests {
 
     #[test]
     fn bytes_survive_hexadecimal() {
-        assert_eq!(from_hex(&to_hex(&[0, 127, 255])), [0, 127, 255]);
+        assert_eq!(from_hex(&to_hex(&[0, 127, 255])), Some(vec![0, 127, 255]));
+        assert_eq!(from_hex(""), Some(Vec::new()));
+        for damaged in ["0", "0g", "+1", "007", "é"] {
+            assert_eq!(from_hex(damaged), None, "{damaged}");
+        }
     }
 
     #[test]
@@ -431,6 +447,13 @@ mod tests {
         };
         record.image_spec = to_hex(&prost::Message::encode_to_vec(&asked));
         assert_eq!(record.requested_image(), asked);
+        assert_eq!(record.linux_resources().unwrap(), Default::default(), "nothing was asked for");
+        // Cut off, no hexadecimal, no such message.
+        for damaged in ["08a0", "08a", "zz", "ffff"] {
+            record.resources = damaged.to_owned();
+            let refused = record.linux_resources().unwrap_err();
+            assert!(matches!(&refused, Error::Resources { id } if id == "c"), "{damaged}: {refused}");
+        }
     }
 
     #[test]
