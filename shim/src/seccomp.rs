@@ -10,6 +10,7 @@ mod syscalls;
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use profile::Error as ProfileError;
@@ -99,8 +100,9 @@ fn profile(wanted: &Wanted) -> Result<Option<(Profile, &Path)>, Error> {
 fn read(path: &Path) -> Result<String, Error> {
     let wrap = |source| Error::Read { path: path.to_owned(), source };
     let mut text = String::new();
-    let file = fs::File::open(path).map_err(wrap)?;
-    // A FIFO would hang, a device may never end.
+    // To open a FIFO would hang, and a device may never end.
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(wrap)?;
     if !file.metadata().map_err(wrap)?.is_file() {
         return Err(wrap(io::Error::from_raw_os_error(libc::EINVAL)));
     }

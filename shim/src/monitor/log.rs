@@ -5,9 +5,9 @@
 //! On a disk that is full, lines are lost whole: what a write had begun is taken back, and a line of
 //! several parts whose rest is lost is ended before the next one begins.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A line longer than this is written in parts tagged P, as containerd does.
@@ -113,7 +113,8 @@ enum Parts {
 }
 
 impl LogFile {
-    /// Opens, and makes, the file; an empty path is a container without a log.
+    /// Opens, and makes, the file; an empty path is a container without a log. A link, pipe or socket in its place gives
+    /// way.
     pub(super) fn open(path: &str) -> io::Result<Self> {
         let file = if path.is_empty() { None } else { Some(create(Path::new(path))?) };
         let torn = file.as_ref().is_some_and(ends_within_a_line);
@@ -221,7 +222,32 @@ fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    OpenOptions::new().create(true).append(true).read(true).mode(0o640).open(path)
+    // What stands there and is no file was planted by a pod that may write to the node's logs: it would lead a root
+    // program to any file of the node, or hold up this thread for ever.
+    if let Some(kind) = found(path)?.filter(|kind| !kind.is_file()) {
+        if !(kind.is_symlink() || kind.is_fifo() || kind.is_socket()) {
+            return Err(no_file());
+        }
+        std::fs::remove_file(path)?;
+    }
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).read(true).mode(0o640);
+    // Planted since then: it is opened without waiting, and refused.
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(no_file()) }
+}
+
+/// What is there, itself and not what it leads to.
+fn found(path: &Path) -> io::Result<Option<FileType>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found.file_type())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn no_file() -> io::Error {
+    io::Error::other("what stands there is not a plain file")
 }
 
 /// RFC 3339 with nanoseconds, UTC. Days to civil date as in Howard Hinnant's "chrono-compatible
@@ -334,5 +360,50 @@ mod tests {
         std::fs::write(&path, "whole\nhal").unwrap();
         take_back(&create(&path).unwrap(), 3).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\n");
+    }
+
+    #[test]
+    fn what_is_planted_in_a_logs_place_is_neither_followed_nor_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (other, path) = (at("other"), at("0.log"));
+        std::fs::write(&other, "other's\n").unwrap();
+        let plants: [&dyn Fn(); 4] = [
+            &|| std::os::unix::fs::symlink(&other, &path).unwrap(),
+            &|| std::os::unix::fs::symlink(at("none"), &path).unwrap(),
+            &|| mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).unwrap(),
+            &|| mknodat(CWD, &path, FileType::Socket, Mode::RUSR, 0).unwrap(),
+        ];
+        let line = b"2026-11-22T07:00:00.000000000Z stdout F own\n";
+        let own = |log: &mut LogFile| {
+            assert!(log.append(Source::Stdout, line).is_none());
+            assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(std::fs::read(&path).unwrap(), line);
+            std::fs::remove_file(&path).unwrap();
+        };
+        for plant in plants {
+            plant();
+            let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
+            own(&mut log);
+            plant();
+            log.reopen().unwrap();
+            own(&mut log);
+        }
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "other's\n");
+        assert!(!at("none").exists());
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_made_again_goes_on_in_its_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, renamed) = (folder.path().join("0.log"), folder.path().join("0.log.1"));
+        let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
+        std::fs::rename(&path, &renamed).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(log.reopen().is_err());
+        let line = b"2026-11-22T07:00:00.000000000Z stdout F goes on\n";
+        assert!(log.append(Source::Stdout, line).is_none());
+        assert_eq!(std::fs::read(&renamed).unwrap(), line);
     }
 }

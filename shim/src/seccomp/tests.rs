@@ -168,3 +168,12 @@ fn what_a_profile_may_not_say_is_refused_by_name() {
     assert!(matches!(missing, Error::Read { .. }));
     assert!(matches!(filter(&Wanted::Localhost("/dev/zero".into()), 0), Err(Error::Read { .. })));
 }
+
+#[test]
+fn a_pipe_in_a_profiles_place_holds_up_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profile.json");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(matches!(filter(&Wanted::Localhost(path), 0), Err(Error::Read { .. })));
+}
