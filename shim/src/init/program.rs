@@ -4,9 +4,7 @@
 
 use std::convert::Infallible;
 use std::ffi::CString;
-use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 
 use gantry_proto::monitor::StartContainer;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -101,11 +99,33 @@ fn connect([stdin, stdout, stderr]: [&OwnedFd; 3], uid: u32) -> Result<(), StepE
 
 /// Makes the working folder, as a container's start does and an exec does not.
 pub(super) fn make_cwd(cwd: &str) -> Result<(), StepError> {
-    // Nobody else's to write into, whatever the mask of the moment; it may be on a volume (runc: 0755).
-    match fs::DirBuilder::new().recursive(true).mode(0o755).create(cwd) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EROFS | libc::EEXIST)) => Ok(()),
-        result => result.step(|| format!("make the working folder {cwd}")),
+    make_folders(cwd).step(|| format!("make the working folder {cwd}"))
+}
+
+/// Folder by folder, by no link of /proc: of a process of the node it would lead to the node's own folders.
+fn make_folders(cwd: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |folder: &OwnedFd, part: &str| {
+        rustix::fs::openat2(folder, part, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+    };
+    let mut folder = rustix::fs::open("/", flags, Mode::empty())?;
+    for part in cwd.split('/').filter(|part| !part.is_empty()) {
+        let mut opened = open(&folder, part);
+        if matches!(opened, Err(Errno::NOENT)) {
+            // Nobody else's to write into, whatever the mask of the moment; it may be on a volume (runc: 0755).
+            match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) => opened = open(&folder, part),
+                Err(Errno::ROFS | Errno::EXIST) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+        match opened {
+            Ok(next) => folder = next,
+            // Whoever enters it says why that can't be.
+            Err(_) => return Ok(()),
+        }
     }
+    Ok(())
 }
 
 /// By no link of /proc: it may lead to a folder that is still open from the set-up.
@@ -161,4 +181,33 @@ fn exec(start: &StartContainer) -> Result<Infallible, StepError> {
         }
     }
     Err(last).step(|| format!("exec {program:?}: executable file not found in $PATH"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_working_folder_is_made_by_links_of_the_image_and_by_none_of_proc() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| format!("{}/{path}", root.path().display());
+        fs::create_dir(at("real")).unwrap();
+        std::os::unix::fs::symlink(at("real"), at("link")).unwrap();
+        fs::write(at("file"), "").unwrap();
+        for path in ["a/b/c", "a/b/c", "link/below"] {
+            assert!(make_cwd(&at(path)).is_ok(), "{path}");
+            assert!(fs::metadata(at(path)).unwrap().is_dir(), "{path}");
+        }
+        assert!(fs::metadata(at("real/below")).unwrap().is_dir());
+        let through = format!("/proc/self/root{}", at("planted"));
+        let made = make_cwd(&through);
+        assert!(!Path::new(&at("planted")).exists(), "{made:?}");
+        // Entering says what is wrong with what is there and is no folder.
+        assert!(make_cwd(&at("file")).is_ok());
+        assert_eq!(change_to(&at("file")), Err(Errno::NOTDIR));
+        assert_eq!(change_to(&through), Err(Errno::LOOP));
+    }
 }

@@ -97,12 +97,24 @@ async fn dial(socket: io::Result<TcpSocket>, address: IpAddr, port: u16) -> io::
     }
 }
 
+/// Each takes two channels, whose numbers are bytes.
+const MAX_PORTS: usize = 100;
+
 /// Ports of a legacy WebSocket client: those that PortForward named, else its `?port=` parameters, each
 /// of which may hold several.
 ///
 /// # Errors
 /// What is wrong, in words for the client.
 pub(crate) fn ports_of(named: &[i32], query: &str) -> Result<Vec<u16>, String> {
+    match all_ports_of(named, query)? {
+        ports if ports.len() > MAX_PORTS => {
+            Err(format!("{} ports: at most {MAX_PORTS} at once", ports.len()))
+        }
+        ports => Ok(ports),
+    }
+}
+
+fn all_ports_of(named: &[i32], query: &str) -> Result<Vec<u16>, String> {
     if !named.is_empty() {
         let checked = named.iter().map(|port| match u16::try_from(*port) {
             Ok(number) if number > 0 => Ok(number),
@@ -376,6 +388,12 @@ mod tests {
         assert_eq!(ports_of(&[], "port=0").unwrap_err(), "port \"0\" must be > 0");
         assert_eq!(ports_of(&[], "port=http").unwrap_err(), "unable to parse \"http\" as a port");
         assert_eq!(ports_of(&[8080], ""), Ok(vec![8080]));
+        let all: Vec<i32> = (1..=101).collect();
+        let query = all.iter().map(|port| format!("port={port}")).collect::<Vec<_>>().join("&");
+        for (named, query) in [(&all[..], ""), (&[], query.as_str())] {
+            assert_eq!(ports_of(named, query).unwrap_err(), "101 ports: at most 100 at once");
+        }
+        assert_eq!(ports_of(&all[1..], "").unwrap().len(), 100);
         assert_eq!(ports_of(&[0], "port=80").unwrap_err(), "port 0 must be from 1 to 65535");
     }
 }
