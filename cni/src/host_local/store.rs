@@ -10,14 +10,22 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::request::ValidAttachment;
 
 const LINE_BREAK: &str = "\r\n";
 const LAST_PREFIX: &str = "last_reserved_ip.";
 const LOCK: &str = "lock";
+/// Whoever holds the lock reads and writes small files. One that has it for longer is stopped or hangs, and
+/// may never let go.
+const LOCK_AT_MOST: Duration = Duration::from_secs(30);
+/// Between looks at a lock that somebody holds; doubled each time. flock(2) itself knows no deadline.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOK_AT_MOST: Duration = Duration::from_millis(20);
 /// A lease is written here and then renamed: a crash leaves no lease without an owner. A power cut may, and so may the
 /// upstream plugin, which writes in place.
 const DRAFT: &str = ".lease.draft";
@@ -33,6 +41,10 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "somebody has held the lock {path} for {seconds} s: find the process that is stopped or hangs, and end it"
+    )]
+    Held { path: PathBuf, seconds: u64 },
     #[error("cannot list the folder")]
     List(#[source] io::Error),
     #[error("cannot read {path}")]
@@ -89,6 +101,10 @@ pub(crate) struct Store {
 impl Store {
     /// Makes the folder if need be and waits for its lock.
     pub(crate) fn lock(dir: &Path) -> Result<Store, Error> {
+        Self::lock_within(dir, LOCK_AT_MOST)
+    }
+
+    fn lock_within(dir: &Path, at_most: Duration) -> Result<Store, Error> {
         DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(Error::Folder)?;
         let path = dir.join(LOCK);
         let failed = |source| Error::Lock { path: path.clone(), source };
@@ -101,9 +117,20 @@ impl Store {
             .mode(0o600)
             .open(&path)
             .map_err(failed)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
-            .map_err(|errno| failed(errno.into()))?;
-        Ok(Store { dir: dir.into(), _lock: file })
+        let deadline = Instant::now() + at_most;
+        let mut pause = LOOK;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Store { dir: dir.into(), _lock: file }),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LOOK_AT_MOST);
+                }
+                Err(Errno::WOULDBLOCK) => return Err(Error::Held { path, seconds: at_most.as_secs() }),
+                Err(errno) => return Err(failed(errno.into())),
+            }
+        }
     }
 
     /// All leases of the network. A file without an owner is none: leases are written under the lock, so whoever was
@@ -190,4 +217,34 @@ impl Store {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_nobody_lets_go_of_is_given_up_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Store::lock(folder.path()).unwrap();
+        let error = Store::lock_within(folder.path(), Duration::from_millis(50)).unwrap_err();
+        let path = folder.path().join(LOCK);
+        assert!(matches!(&error, Error::Held { path: held, .. } if *held == path), "{error:?}");
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        drop(held);
+        Store::lock_within(folder.path(), Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_let_go_of_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Store::lock(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| Store::lock(folder.path()).map(drop));
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!waits.is_finished());
+            drop(held);
+            waits.join().unwrap().unwrap();
+        });
+    }
 }
