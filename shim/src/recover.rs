@@ -46,7 +46,8 @@ const SIGKILL: i32 = 9;
 const MOVES: u32 = 3;
 
 /// Loads every record, reconnects to monitors, and undoes what never became a sandbox. What is wrong
-/// with one pod keeps no other from being served.
+/// with one pod keeps no other from being served, but for a mistake in this program: a panic ends the process,
+/// as everywhere.
 ///
 /// # Errors
 /// A record that can't be read: serving without it would let the kubelet start a twin.

@@ -1,6 +1,8 @@
 //! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
 //! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
 
+mod vital;
+
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -33,6 +35,7 @@ use crate::store::Store;
 use crate::store::record::OciProgram;
 use crate::usage::walker::Walker;
 use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
+use vital::Vital;
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -197,6 +200,11 @@ pub enum Error {
     Streaming(#[source] io::Error),
     #[error("serve CRI")]
     Serve(#[source] tonic::transport::Error),
+    #[error(
+        "the task that hears of the ends of containers has ended, and no end would be seen any more: start the \
+         runtime again, it takes up the pods that run"
+    )]
+    NoEvents,
     #[error("a task of the runtime ended early")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -206,6 +214,8 @@ pub enum Error {
 pub struct Runtime {
     node: Arc<Node>,
     streaming: Arc<streaming::Server>,
+    /// What hears of ends.
+    events: Vital,
     /// Work that ends with the runtime.
     _aside: JoinSet<()>,
     /// Held while the runtime lives: two of them on one root would each kill the other's pods.
@@ -237,7 +247,7 @@ impl Runtime {
             std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })
         })
         .await??;
-        tokio::spawn(events::run(node.clone(), receiver));
+        let events = Vital::spawn(events::run(node.clone(), receiver));
         let streaming = Arc::new(streaming::Server::start(node.clone()).await.map_err(Error::Streaming)?);
         let mut aside = JoinSet::new();
         aside.spawn(image::prepull::run(
@@ -245,7 +255,7 @@ impl Runtime {
             prepulled(&node.config)?,
             image::prepull::FIRST,
         ));
-        Ok(Self { node, streaming, _aside: aside, _lock: lock })
+        Ok(Self { node, streaming, events, _aside: aside, _lock: lock })
     }
 
     /// Takes back what outlives pods by design, when no pod is left: the built-in network's idle bridge
@@ -280,26 +290,34 @@ impl Runtime {
     /// Serves CRI on a unix socket, mode 0600, until `shutdown`. Pods run on afterwards.
     ///
     /// # Errors
-    /// When the socket is taken or can't be made.
+    /// When the socket is taken or can't be made, and when a task ends that nothing goes on without.
     pub async fn serve_unix(&self, socket: &Path, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let listener = listen(socket).await?;
         let incoming = UnixListenerStream::new(listener);
-        let result = self.router().serve_with_incoming_shutdown(incoming, self.closing(shutdown)).await;
+        let serving = self.router().serve_with_incoming_shutdown(incoming, self.closing(shutdown));
+        let result = self.while_it_hears(serving).await;
         // Gone already is as good; a leftover is replaced at the next start.
         let _ = std::fs::remove_file(socket);
-        result.map_err(Error::Serve)
+        result
     }
 
     /// Serves CRI on connections within this process, until `shutdown`.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// When the transport fails, and when a task ends that nothing goes on without.
     pub async fn serve_stream<S>(&self, incoming: S, shutdown: impl Future<Output = ()>) -> Result<(), Error>
     where
         S: Stream<Item = io::Result<DuplexStream>>,
     {
         let shutdown = self.closing(shutdown);
-        self.router().serve_with_incoming_shutdown(incoming, shutdown).await.map_err(Error::Serve)
+        self.while_it_hears(self.router().serve_with_incoming_shutdown(incoming, shutdown)).await
+    }
+
+    async fn while_it_hears(
+        &self,
+        serving: impl Future<Output = Result<(), tonic::transport::Error>>,
+    ) -> Result<(), Error> {
+        self.events.during(serving).await.ok_or(Error::NoEvents)?.map_err(Error::Serve)
     }
 
     /// The server lets open answers end first: the event streams would never.
