@@ -30,6 +30,8 @@ pub mod cgroup;
 #[cfg(feature = "runtime")]
 mod checkpoint;
 #[cfg(feature = "runtime")]
+pub mod contained;
+#[cfg(feature = "runtime")]
 mod container;
 #[cfg(feature = "runtime")]
 mod cri;

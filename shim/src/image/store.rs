@@ -59,6 +59,9 @@ pub enum StoreError {
         #[source]
         source: Arc<redb::Error>,
     },
+    /// redb met what it never wrote.
+    #[error("the image database {path} is damaged: {said}")]
+    Damaged { path: PathBuf, said: String },
     /// Written by another version of Gantry.
     #[error(
         "{path} has format {found}, this program knows {known}: \
@@ -198,10 +201,12 @@ impl Store {
             journal: Mutex::new(journal),
             state: RwLock::new(state),
         };
+        let mut named = HashMap::new();
         for key in pinned {
             store.hold(std::slice::from_ref(key));
-            store.keep_folders_of(key)?;
+            named.extend(folder_of(key).map(|folder| (folder, key.as_str())));
         }
+        store.keep_folders_of(&named)?;
         store.drop_unusable()?;
         store.delete_unknown()?;
         store.write(State::show_all)?;
@@ -343,22 +348,23 @@ impl Store {
         self.journal().forget_dropped(&gone)
     }
 
-    /// A layer that a container stands on and that the index does not know: the index was lost, or is older or
-    /// another node's. Its folders count as in doubt and stay until nobody holds the layer.
-    fn keep_folders_of(&self, key: &str) -> Result<(), StoreError> {
-        let Some(folder) = folder_of(key).filter(|_| self.layer(key).is_none()) else { return Ok(()) };
+    /// Folders of layers that a container stands on, and that the index does not know: it was lost, or is older or
+    /// another node's. They count as in doubt and stay until nobody holds the layer. An older index may know
+    /// the layer by the folder it had before, so what it says of the layer is no reason to let others go.
+    /// `named` is the first folder of each such layer, and its key.
+    fn keep_folders_of(&self, named: &HashMap<String, &str>) -> Result<(), StoreError> {
+        let known = self.folders();
         for path in Self::paths(&self.layers_dir)? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             // As `free_folder` names those that came later.
-            let is_of_key = name.split('.').next() == Some(&folder);
-            if is_of_key && !self.folders().contains(name) {
-                tracing::warn!(
-                    layer = key,
-                    folder = name,
-                    "kept: a container stands on it, and the index lacks it"
-                );
-                self.write(|state| state.doubtful.insert(name.to_owned(), key.to_owned()));
-            }
+            let key = name.split('.').next().and_then(|first| named.get(first));
+            let Some(key) = key.filter(|_| !known.contains(name)) else { continue };
+            tracing::warn!(
+                layer = key,
+                folder = name,
+                "kept: a container stands on it, and the index lacks it"
+            );
+            self.write(|state| state.doubtful.insert(name.to_owned(), (*key).to_owned()));
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::StoreError;
 use super::record::{Change, LayerRecord, VERSION};
+use crate::contained::contained;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LAYERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("layers");
@@ -36,7 +37,7 @@ impl Disk {
     /// # Errors
     /// [`StoreError::Version`], [`StoreError::Database`], [`StoreError::Record`].
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
-        match Self::read(path) {
+        match Self::read_contained(path) {
             Err(error) if is_damage(&error) => {
                 let aside = set_aside(path)?;
                 tracing::error!(
@@ -51,8 +52,25 @@ impl Disk {
         }
     }
 
+    /// redb takes it for its own mistake when a page is not what it wrote, and panics.
+    fn read_contained(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
+        contained(|| Self::read(path))
+            .unwrap_or_else(|said| Err(StoreError::Damaged { path: path.to_owned(), said }))
+    }
+
     fn read(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
-        let database = RwLock::new(Some(create(path)?));
+        let mut database = create(path)?;
+        // Else a page that nothing reads now would end the process when something is written, at every start.
+        let is_whole = database.check_integrity();
+        let is_whole = is_whole.map_err(|error| StoreError::Database {
+            operation: "checking",
+            path: path.to_owned(),
+            source: Arc::new(error.into()),
+        })?;
+        if !is_whole {
+            tracing::warn!(path = %path.display(), "the image database was repaired");
+        }
+        let database = RwLock::new(Some(database));
         let disk = Self { database, path: path.to_owned() };
         if let Some(found) = disk.with("preparing", prepare)? {
             return Err(StoreError::Version { path: path.to_owned(), found, known: VERSION });
@@ -164,7 +182,7 @@ impl Disk {
 /// Whether the file's content is at fault, not the disk nor another process.
 fn is_damage(error: &StoreError) -> bool {
     match error {
-        StoreError::Record { .. } => true,
+        StoreError::Record { .. } | StoreError::Damaged { .. } => true,
         StoreError::Database { source, .. } => match &**source {
             redb::Error::Corrupted(_) | redb::Error::RepairAborted => true,
             redb::Error::TableTypeMismatch { .. } | redb::Error::TypeDefinitionChanged { .. } => true,

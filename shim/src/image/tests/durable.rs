@@ -120,6 +120,54 @@ async fn a_damaged_index_is_set_aside_and_takes_no_layer_from_a_container() {
     .await;
 }
 
+/// redb panics on most of them, and a panic would end the runtime at every start.
+#[tokio::test]
+async fn a_damaged_page_of_the_index_stops_no_start() {
+    let (folder, _) = pulled().await;
+    let own = config(folder.path());
+    open_store(&own, &HashMap::new()).unwrap().flush().unwrap();
+    let path = folder.path().join("root/images.redb");
+    let whole = fs::read(&path).unwrap();
+    let used = |page: &usize| whole[page * 4096..][..4096].iter().any(|byte| *byte != 0);
+    let pages: Vec<usize> = (0..whole.len() / 4096).filter(used).collect();
+    for (page, fill) in pages.iter().flat_map(|page| [(*page, 0), (*page, 0xff)]) {
+        let mut bytes = whole.clone();
+        bytes[page * 4096..][..4096].fill(fill);
+        fs::write(&path, &bytes).unwrap();
+        drop(open_store(&own, &HashMap::new()).unwrap());
+        open_store(&own, &HashMap::new()).unwrap().flush().unwrap();
+    }
+    let is_aside = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(".damaged-");
+    let aside =
+        fs::read_dir(folder.path().join("root")).unwrap().map(Result::unwrap).filter(is_aside).count();
+    assert!(aside > pages.len(), "{aside} of {} times it was set aside", pages.len() * 2);
+}
+
+/// The layer was in doubt and came again: the older index has it by its first folder, here or gone.
+#[tokio::test]
+async fn an_older_index_takes_no_layer_from_a_container() {
+    for first_is_there in [true, false] {
+        let (folder, image) = pulled().await;
+        let keys = image.layer_keys().to_vec();
+        drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
+        fs::remove_dir_all(folder.path().join("state")).unwrap();
+        let layers = folder.path().join("root/layers");
+        let first = fs::read_dir(&layers).unwrap().next().unwrap().unwrap().path();
+        let again = first.with_extension("1");
+        fs::create_dir_all(again.join("hello")).unwrap();
+        if !first_is_there {
+            fs::remove_dir_all(&first).unwrap();
+        }
+        let pinned = HashMap::from([("web".to_owned(), keys)]);
+        let images = Images::open(&config(folder.path()), pinned).unwrap();
+        assert!(again.join("hello").exists(), "first folder there: {first_is_there}");
+        assert_eq!(first.exists(), first_is_there);
+        images.unpin("web");
+        assert!(!again.exists(), "the container is gone");
+        assert_eq!(images.list().len(), usize::from(first_is_there));
+    }
+}
+
 #[tokio::test]
 async fn an_image_whose_layer_is_gone_is_pulled_again() {
     let (folder, image) = pulled().await;
