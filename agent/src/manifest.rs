@@ -21,6 +21,7 @@ mod resources;
 mod security;
 mod suggest;
 mod volume;
+pub mod yaml;
 
 use std::fs::File;
 use std::io::Read;
@@ -72,13 +73,12 @@ pub enum Error {
         source: std::string::FromUtf8Error,
     },
     /// The text is not YAML, or holds a key twice.
-    #[error("{}: not valid YAML", path.display())]
+    #[error("{}{fault}", path.display())]
     Yaml {
         /// As given.
         path: PathBuf,
-        /// Where.
-        #[source]
-        source: Box<serde_saphyr::Error>,
+        /// Where and why.
+        fault: yaml::Fault,
     },
     /// No document in the file.
     #[error("{}: no pod in it", path.display())]
@@ -145,6 +145,40 @@ pub enum Error {
         /// `80/TCP`, with its address if it has one.
         port: String,
     },
+}
+
+impl Error {
+    /// With its causes, on one line and without the path: for those who name the file themselves.
+    #[must_use]
+    pub fn within_file(&self) -> String {
+        if let Self::Yaml { fault, .. } = self {
+            return fault.on_one_line();
+        }
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        let path = format!("{}: ", self.path().display());
+        text.strip_prefix(&path).map_or(text.clone(), str::to_owned)
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Read { path, .. }
+            | Self::TooLarge { path }
+            | Self::Encoding { path, .. }
+            | Self::Yaml { path, .. }
+            | Self::Empty { path }
+            | Self::Kind { path, .. }
+            | Self::Field { path, .. }
+            | Self::NeedsCluster { path, .. }
+            | Self::Twice { path, .. }
+            | Self::PortTaken { path, .. } => path,
+        }
+    }
 }
 
 /// What files describe.
@@ -275,7 +309,7 @@ impl Object {
 /// The first problem found, naming file and field.
 pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
     let documents = parse::documents(text)
-        .map_err(|source| Error::Yaml { path: path.to_owned(), source: Box::new(source) })?;
+        .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::Fault::new(&error, text) })?;
     let mut objects = Vec::new();
     for (index, value) in documents.into_iter().enumerate() {
         read_document(&Place { path, document: index + 1 }, value, 0, &mut objects)?;

@@ -54,7 +54,7 @@ fn read_one(path: PathBuf) -> Option<Reading> {
     let text = manifest::read(&path);
     let raw = text.as_ref().ok().and_then(|text| manifest::described(text)).map(Arc::new);
     let result = text.and_then(|text| manifest::parse_text(&path, &text));
-    let result = result.map_err(|error| chain(&error)).and_then(|objects| {
+    let result = result.map_err(|error| error.within_file()).and_then(|objects| {
         let mut objects = objects.into_iter();
         match (objects.next(), objects.next()) {
             (Some(Object::Pod { pod, uid_given }), None) => Ok((*pod, uid_given)),
@@ -67,16 +67,4 @@ fn read_one(path: PathBuf) -> Option<Reading> {
         }
     });
     Some(Reading { path, result, raw })
-}
-
-/// The error with its causes, and without the path, which is told anyway.
-fn chain(error: &manifest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
