@@ -5,7 +5,7 @@ use super::{Finding, endings, pulls};
 use crate::beyond::outlived::REASON;
 use crate::events::{Event, Kind};
 use crate::pod::spec::probe::{Handler, PortRef, Probe};
-use crate::pod::spec::{Container, Role};
+use crate::pod::spec::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::runtime::Exit;
 use crate::timeline::Span;
@@ -80,7 +80,7 @@ fn waiting(
         ),
         "ErrImageNeverPull" => plain(
             format!("{} is not on this node, and imagePullPolicy is Never", status.image),
-            "`gantry pull` it, or set imagePullPolicy: IfNotPresent",
+            &format!("`gantry pull {}`, or set imagePullPolicy: IfNotPresent", status.image),
         ),
         "CreateContainerConfigError" => plain(
             "something that the container's description refers to is missing".to_owned(),
@@ -126,7 +126,8 @@ fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option
     let for_how_long = |span: &Span| millis(facts.now - span.start);
     if let Some(span) = open("image") {
         let cause = format!("its image {} is being pulled, for {} so far", status.image, for_how_long(span));
-        let remedy = "wait; `gantry ps` and `gantry pull` show how far each layer is".to_owned();
+        let remedy =
+            format!("wait; `gantry ps` and `gantry pull {}` show how far each layer is", status.image);
         let mut evidence: Vec<String> =
             facts.pulls.get(&status.image).map(|so_far| format!("pull: {so_far}")).into_iter().collect();
         evidence.extend(events(facts, &status.name, &["Pulling"]));
@@ -140,7 +141,8 @@ fn creating(facts: &Facts<'_>, status: &ContainerStatus, reason: &str) -> Option
     ] {
         if let Some(span) = open(stage) {
             let cause = format!("{what}, for {} so far", for_how_long(span));
-            let remedy = "wait; `gantry timeline` shows which step takes the time".to_owned();
+            let remedy =
+                format!("wait; `gantry timeline {}` shows which step takes the time", in_place(facts.pod));
             return Some(finding(status, reason, cause, remedy, Vec::new()));
         }
     }
@@ -262,15 +264,46 @@ fn ended(
     spec: Option<&Container>,
     exit: &Exit,
 ) -> Finding {
-    let (cause, remedy) = endings::explain(spec, exit, was_asked(facts, status, exit));
-    let mut evidence =
-        vec![format!("exit code {} ({}), restarted {} times", exit.code, exit.reason, status.restart_count)];
+    let logs = log_command(facts.pod, status);
+    let (cause, remedy) = endings::explain(spec, exit, was_asked(facts, status, exit), &logs);
+    let restarted = times(status.restart_count);
+    let mut evidence = vec![format!("exit code {} ({}), {restarted}", exit.code, exit.reason)];
     if !exit.message.is_empty() {
         evidence.push(clean(&exit.message));
     }
     evidence.extend(events(facts, &status.name, &["Unhealthy", "Killing", "FailedPostStartHook"]));
     evidence.extend(log(facts, status));
     finding(status, state, cause, remedy, evidence)
+}
+
+fn times(restarts: u32) -> String {
+    match restarts {
+        0 => "never restarted".to_owned(),
+        1 => "restarted once".to_owned(),
+        count => format!("restarted {count} times"),
+    }
+}
+
+/// The command that shows what the instance wrote that ended: the newest, or the one before it when a newer
+/// one runs.
+fn log_command(pod: &Pod, status: &ContainerStatus) -> String {
+    let mut command = format!("gantry logs {}", in_place(pod));
+    // The only one that runs for good is what is meant without a name.
+    if !matches!(pod.containers.as_slice(), [only] if only.name == status.name) {
+        command.push_str(&format!(" -c {}", status.name));
+    }
+    if matches!(status.state, ContainerState::Running { .. }) {
+        command.push_str(" -p");
+    }
+    command
+}
+
+/// The pod as commands take it.
+fn in_place(pod: &Pod) -> String {
+    match pod.namespace.as_str() {
+        "default" => pod.name.clone(),
+        namespace => format!("{} -n {namespace}", pod.name),
+    }
 }
 
 /// Whether the agent told the container to end while it ran.

@@ -4,8 +4,13 @@
 use crate::pod::spec::Container;
 use crate::runtime::Exit;
 
-/// Cause and remedy; `asked`: the agent had told it to end.
-pub(super) fn explain(container: Option<&Container>, exit: &Exit, asked: bool) -> (String, String) {
+/// Cause and remedy; `asked`: the agent had told it to end, `logs`: the command that shows its log.
+pub(super) fn explain(
+    container: Option<&Container>,
+    exit: &Exit,
+    asked: bool,
+    logs: &str,
+) -> (String, String) {
     match (exit.reason.as_str(), exit.code) {
         ("OOMKilled", _) => oom(container),
         ("StartError" | "ContainerCannotRun", _) => start_error(container, exit),
@@ -14,7 +19,7 @@ pub(super) fn explain(container: Option<&Container>, exit: &Exit, asked: bool) -
             "nothing, if it runs again; else look at the machine's log".to_owned(),
         ),
         (_, 137) => killed(asked),
-        (_, code) => by_code(container, code),
+        (_, code) => by_code(container, code, logs),
     }
 }
 
@@ -78,8 +83,8 @@ fn killed(asked: bool) -> (String, String) {
     )
 }
 
-fn by_code(container: Option<&Container>, code: i32) -> (String, String) {
-    let see_log = "its last lines are below; `gantry logs -p` shows all of them".to_owned();
+fn by_code(container: Option<&Container>, code: i32, logs: &str) -> (String, String) {
+    let see_log = format!("its last lines are below; `{logs}` shows all of them");
     match code {
         0 => (
             "it ends by itself with success, and its restart policy starts it again".to_owned(),
@@ -128,16 +133,16 @@ mod tests {
     fn an_oom_kill_names_the_limit_and_137_alone_is_none() {
         let mut spec = container("web");
         spec.resources.memory_limit = Some(64 << 20);
-        assert!(explain(Some(&spec), &exit(137, "OOMKilled", ""), false).0.contains("64 MiB"));
-        assert!(explain(Some(&spec), &exit(137, "Error", ""), false).0.contains("not for memory"));
+        assert!(explain(Some(&spec), &exit(137, "OOMKilled", ""), false, "").0.contains("64 MiB"));
+        assert!(explain(Some(&spec), &exit(137, "Error", ""), false, "").0.contains("not for memory"));
     }
 
     #[test]
     fn a_start_error_names_the_program() {
         let spec = container("web");
         let (cause, _) =
-            explain(Some(&spec), &exit(128, "StartError", "exec: No such file or directory"), false);
+            explain(Some(&spec), &exit(128, "StartError", "exec: No such file or directory"), false, "");
         assert!(cause.starts_with("/bin/serve is not in the image"), "{cause}");
-        assert!(explain(None, &exit(3, "Error", ""), false).0.contains("exit code 3"));
+        assert!(explain(None, &exit(3, "Error", ""), false, "").0.contains("exit code 3"));
     }
 }

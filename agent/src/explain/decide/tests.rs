@@ -104,6 +104,33 @@ fn a_crash_loop_shows_code_and_log() {
 }
 
 #[test]
+fn the_command_of_a_remedy_works_as_it_is_told() {
+    let exit =
+        || Exit { code: 7, reason: "Error".into(), message: String::new(), started_at: 1, finished_at: 2 };
+    let ended = ContainerStatus { state: ContainerState::Terminated(exit()), ..running("web") };
+    let waits =
+        ContainerStatus { last_exit: Some(exit()), restart_count: 1, ..waiting("CrashLoopBackOff", "") };
+    let remedy =
+        |pod: &Pod, web: &ContainerStatus| only(explained(pod, &status(vec![web.clone()]), |_| {})).remedy;
+    let mut pod = pod();
+    assert!(remedy(&pod, &ended).contains("`gantry logs web`"), "{}", remedy(&pod, &ended));
+    // The newest instance is the one that crashed.
+    assert!(remedy(&pod, &waits).contains("`gantry logs web`"), "{}", remedy(&pod, &waits));
+    pod.namespace = "shop".into();
+    pod.containers.push(container("side"));
+    assert!(remedy(&pod, &ended).contains("`gantry logs web -n shop -c web`"), "{}", remedy(&pod, &ended));
+    let newer = ContainerStatus { last_exit: Some(exit()), restart_count: 1, ..running("web") };
+    assert_eq!(log_command(&pod, &newer), "gantry logs web -n shop -c web -p");
+    let told = |restart_count| {
+        let web = ContainerStatus { restart_count, ..ended.clone() };
+        only(explained(&pod, &status(vec![web]), |_| {})).evidence.remove(0)
+    };
+    assert_eq!(told(0), "exit code 7 (Error), never restarted");
+    assert_eq!(told(1), "exit code 7 (Error), restarted once");
+    assert_eq!(told(2), "exit code 7 (Error), restarted 2 times");
+}
+
+#[test]
 fn an_oom_kill_is_told_while_waiting_and_after_the_restart() {
     let exit =
         Exit { code: 137, reason: "OOMKilled".into(), message: String::new(), started_at: 1, finished_at: 2 };
