@@ -5,6 +5,7 @@
 pub mod cri_proxy;
 mod form;
 pub mod socket;
+mod stages;
 
 use std::fmt;
 use std::sync::Arc;
@@ -150,7 +151,8 @@ impl Operator for Service {
         request: Request<wire::GetTimelineRequest>,
     ) -> Result<Response<wire::GetTimelineResponse>, Status> {
         let wire::GetTimelineRequest { namespace, name } = request.into_inner();
-        let spans = self.find(&namespace, &name)?.status.borrow().spans.clone();
+        let handle = self.find(&namespace, &name)?;
+        let spans = stages::of(&handle.pod, &handle.status.borrow());
         let span = |span| form::span(span, self.sources.pulls.as_ref());
         Ok(Response::new(wire::GetTimelineResponse { spans: spans.iter().map(span).collect() }))
     }

@@ -68,8 +68,21 @@ impl Root {
     /// Where the agent notes which pods are its own.
     #[must_use]
     pub fn claims(&self) -> PathBuf {
-        self.path.join(OWN).join("pods")
+        claims_of(&self.path)
     }
+}
+
+/// The claims of the agent whose root folder this is.
+#[must_use]
+pub fn claims_of(root: &Path) -> PathBuf {
+    root.join(OWN).join("pods")
+}
+
+/// Whether an agent works there now. Changes nothing; what cannot be looked at counts as free.
+#[must_use]
+pub fn is_taken(root: &Path) -> bool {
+    let lock = File::open(root.join(OWN).join("lock"));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 #[cfg(test)]

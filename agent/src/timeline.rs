@@ -37,6 +37,29 @@ impl Span {
     }
 }
 
+/// Spans as they are read: each stage by start, those within it right below it, by start as well. With
+/// each, whether it is a stage within another one that is there.
+#[must_use]
+pub fn as_tree(spans: &[Span]) -> Vec<(&Span, bool)> {
+    let within = |inner: &Span, outer: &Span| {
+        let rest = inner.name.strip_prefix(outer.name.as_str());
+        inner.container == outer.container && rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    let (mut inner, mut outer): (Vec<&Span>, Vec<&Span>) =
+        spans.iter().partition(|span| spans.iter().any(|other| within(span, other)));
+    inner.sort_by_key(|span| span.start);
+    outer.sort_by_key(|span| span.start);
+    let mut rows = Vec::with_capacity(spans.len());
+    for stage in outer {
+        // Of two of one name, the first has them all.
+        let (own, others): (Vec<&Span>, Vec<&Span>) = inner.into_iter().partition(|span| within(span, stage));
+        inner = others;
+        rows.push((stage, false));
+        rows.extend(own.into_iter().map(|span| (span, true)));
+    }
+    rows
+}
+
 /// The stage of a runtime's own list, as its verbose `info["timeline"]` has it.
 #[derive(Deserialize)]
 struct RuntimeSpan {
@@ -131,6 +154,35 @@ mod tests {
 
     fn span(name: &str, start: i64, end: i64) -> Span {
         Span { name: name.into(), container: String::new(), start, end, detail: String::new() }
+    }
+
+    #[test]
+    fn stages_stand_below_the_one_they_belong_to() {
+        let of = |container: &str, name: &str, start| Span {
+            container: container.into(),
+            ..span(name, start, 90)
+        };
+        let spans = [
+            of("", "sandbox", 1),
+            of("web", "image", 2),
+            of("", "sandbox.netns", 3),
+            of("web", "image.layer.0.download", 4),
+            of("", "agent.turn", 5),
+            of("web", "container.start", 6),
+            of("web", "container.start.clone", 7),
+        ];
+        let rows: Vec<(&str, bool)> =
+            as_tree(&spans).into_iter().map(|(span, inner)| (span.name.as_str(), inner)).collect();
+        let want = [
+            ("sandbox", false),
+            ("sandbox.netns", true),
+            ("image", false),
+            ("image.layer.0.download", true),
+            ("agent.turn", false),
+            ("container.start", false),
+            ("container.start.clone", true),
+        ];
+        assert_eq!(rows, want);
     }
 
     #[test]

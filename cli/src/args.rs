@@ -1,6 +1,7 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
 mod node;
+mod pods;
 mod streams;
 
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
+pub(crate) use pods::{PodFlags, PodName, Target, or_default};
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
 
 /// A Kubernetes node in one program: runs pods on its own container runtime.
@@ -246,7 +248,7 @@ pub(crate) struct RmiArgs {
 pub(crate) struct StatsArgs {
     /// Only this pod.
     #[arg(value_name = "POD")]
-    pub(crate) pod: Option<String>,
+    pub(crate) pod: Option<PodName>,
     /// Only pods of this namespace.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
@@ -295,19 +297,6 @@ pub(crate) struct DoctorFlags {
     pub(crate) programs_dir: Option<PathBuf>,
 }
 
-/// Which pod of which agent.
-#[derive(Debug, Args)]
-pub(crate) struct PodFlags {
-    /// The pod's name.
-    #[arg(value_name = "POD")]
-    pub(crate) pod: String,
-    /// The pod's namespace.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
-    #[command(flatten)]
-    pub(crate) agent: AgentFlags,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PsFormat {
     /// A table for people.
@@ -333,7 +322,7 @@ impl PsFormat {
 pub(crate) struct EventsArgs {
     /// Only of this pod.
     #[arg(value_name = "POD")]
-    pub(crate) pod: Option<String>,
+    pub(crate) pod: Option<PodName>,
     /// Only pods of this namespace.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
@@ -351,7 +340,7 @@ pub(crate) struct PsArgs {
     pub(crate) watch: bool,
     /// Only these pods.
     #[arg(value_name = "POD")]
-    pub(crate) pods: Vec<String>,
+    pub(crate) pods: Vec<PodName>,
     /// Only pods of this namespace.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,
@@ -388,15 +377,15 @@ pub(crate) struct LogsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// The pods' names.
+    /// The pods: NAME, pod/NAME or NAMESPACE/NAME.
     #[arg(required_unless_present = "all", value_name = "POD")]
-    pub(crate) pods: Vec<String>,
+    pub(crate) pods: Vec<PodName>,
     /// Every pod of the namespace.
     #[arg(long, conflicts_with = "pods")]
     pub(crate) all: bool,
-    /// The pods' namespace.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
+    /// The pods' namespace; `default` when nothing says so.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
     /// From SIGTERM to SIGKILL, instead of the pod's own; 0 kills at once.
@@ -406,7 +395,7 @@ pub(crate) struct StopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TimelineArgs {
-    /// The pod's name, or a file that --json wrote.
+    /// The pod (NAME, pod/NAME or NAMESPACE/NAME), or a file that --json wrote.
     #[arg(value_name = "POD", required_unless_present = "compare")]
     pub(crate) pod: Option<String>,
     /// Show two starts side by side.
@@ -421,9 +410,9 @@ pub(crate) struct TimelineArgs {
     /// Write it as a web page; with --compare, both on one axis.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// The pods' namespace.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
+    /// The pods' namespace; `default` when nothing says so.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
 }

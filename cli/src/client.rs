@@ -1,6 +1,8 @@
 //! Reaching a running agent. Owns dialling and the errors people see; never changes a
 //! pod. Called by ps, logs, stop and timeline.
 
+use std::fmt::Display;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -14,19 +16,48 @@ use crate::args::PodFlags;
 /// A client of the agent behind `socket`.
 pub(crate) async fn dial(socket: &Path) -> Result<OperatorClient<Channel>> {
     let path = std::path::absolute(socket).with_context(|| format!("find {}", socket.display()))?;
-    let channel = Endpoint::from_shared(format!("unix://{}", path.display()))
-        .with_context(|| format!("{} is no path of a socket", socket.display()))?
-        .connect()
-        .await
-        // tonic repeats the cause at each level; once is enough.
-        .map_err(|error| anyhow!("{}", anyhow::Error::from(error).root_cause()))
-        .with_context(|| {
+    let channel = connect(&format!("unix://{}", path.display())).await.map_err(|error| {
+        let absent = || {
             format!(
                 "no agent answers at {}: start one with `gantry run FILE`, or say where with --agent-socket",
                 socket.display()
             )
-        })?;
+        };
+        let text = only_root(&error, "agent", socket.display()).unwrap_or_else(absent);
+        error.context(text)
+    })?;
     Ok(OperatorClient::new(channel).max_decoding_message_size(16 << 20))
+}
+
+/// A channel to whoever serves at this address. tonic repeats the cause at each level; once is enough.
+pub(crate) async fn connect(address: &str) -> Result<Channel> {
+    let endpoint = Endpoint::from_shared(address.to_owned());
+    let connected = endpoint.with_context(|| format!("{address} is no address"))?.connect().await;
+    connected.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        let cause = error.root_cause();
+        match cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            Some(number) => io::Error::from_raw_os_error(number).into(),
+            None => anyhow!("{cause}"),
+        }
+    })
+}
+
+/// What to do when it is this user who may not; none when the cause is another one.
+pub(crate) fn only_root(error: &anyhow::Error, who: &str, at: impl Display) -> Option<String> {
+    let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    error.downcast_ref::<io::Error>().is_some_and(denied).then(|| {
+        let line: Vec<String> = std::env::args().collect();
+        format!("only root may talk to the {who} at {at}: run it as root, as in `{}`", with_sudo(&line))
+    })
+}
+
+/// The same command as root; only its first word that is no flag, as the rest may be long.
+fn with_sudo(line: &[String]) -> String {
+    match line.iter().skip(1).find(|word| !word.starts_with('-')) {
+        Some(command) => format!("sudo gantry {command} …"),
+        None => "sudo gantry …".to_owned(),
+    }
 }
 
 /// The agent's answer, or what it says went wrong.
@@ -40,9 +71,45 @@ pub(crate) fn answer<T>(result: Result<tonic::Response<T>, Status>) -> Result<T>
 /// The pod as the agent has it now.
 pub(crate) async fn find_pod(client: &mut OperatorClient<Channel>, flags: &PodFlags) -> Result<Pod> {
     let pods = answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-    let PodFlags { pod, namespace, .. } = flags;
+    let target = flags.target()?;
     let known: Vec<String> = pods.iter().map(|p| format!("{}/{}", p.namespace, p.name)).collect();
     pods.into_iter()
-        .find(|p| p.name == *pod && p.namespace == *namespace)
-        .with_context(|| format!("this agent has no pod {namespace}/{pod}; it has {}", known.join(", ")))
+        .find(|p| p.name == target.name && p.namespace == target.namespace)
+        .with_context(|| no_pod(&target.to_string(), &known))
+}
+
+/// `this agent has no pod default/web; it has none`.
+pub(crate) fn no_pod(wanted: &str, known: &[String]) -> String {
+    let has = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    format!("this agent has no pod {wanted}; it has {has}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_keeps_its_cause() {
+        let error = connect("unix:///nonexistent/agent.sock").await.unwrap_err();
+        let cause = error.downcast_ref::<io::Error>().unwrap();
+        assert_eq!(cause.kind(), io::ErrorKind::NotFound);
+        assert_eq!(only_root(&error, "agent", "/x"), None);
+    }
+
+    #[test]
+    fn who_may_not_is_told_to_be_root() {
+        let error = anyhow::Error::from(io::Error::from_raw_os_error(13));
+        let text = only_root(&error, "agent", "/run/gantry/agent.sock").unwrap();
+        assert!(text.starts_with("only root may talk to the agent at /run/gantry/agent.sock: "), "{text}");
+        let line = |words: &[&str]| with_sudo(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert_eq!(line(&["/usr/bin/gantry", "-v", "ps", "-o", "wide"]), "sudo gantry ps …");
+        assert_eq!(line(&["gantry"]), "sudo gantry …");
+    }
+
+    #[test]
+    fn what_an_agent_has_is_told_also_when_it_is_nothing() {
+        assert_eq!(no_pod("default/web", &[]), "this agent has no pod default/web; it has none");
+        let known = ["default/a".to_owned(), "b/c".to_owned()];
+        assert_eq!(no_pod("x/y", &known), "this agent has no pod x/y; it has default/a, b/c");
+    }
 }

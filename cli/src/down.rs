@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 use crate::args::DownArgs;
 use crate::detach::runtime_socket;
-use crate::{client, output, runtime_client};
+use crate::{client, left, output, runtime_client};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ pub(crate) async fn down(args: DownArgs) -> Result<ExitCode> {
             until_nobody_serves(&agent.agent_socket, "agent").await?;
             output::print(b"the agent and its pods have ended\n")?;
         }
-        Err(error) if UnixStream::connect(&socket).await.is_err() => return Err(error),
+        Err(error) if UnixStream::connect(&socket).await.is_err() => return Err(left::told(error)),
         // A runtime alone: its agent was killed.
         Err(error) => no_pods(&socket).await.context(error)?,
     }

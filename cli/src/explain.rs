@@ -4,18 +4,19 @@
 use anyhow::Result;
 use gantry_proto::operator::{ExplainPodRequest, ExplainPodResponse};
 
-use crate::args::PodFlags;
+use crate::args::{PodFlags, Target};
 use crate::{client, output};
 
 pub(crate) async fn explain(pod: PodFlags) -> Result<()> {
+    let target = pod.target()?;
     let mut client = client::dial(&pod.agent.agent_socket).await?;
-    let ask = ExplainPodRequest { namespace: pod.namespace.clone(), name: pod.pod.clone() };
+    let ask = ExplainPodRequest { namespace: target.namespace.clone(), name: target.name.clone() };
     let answer = client::answer(client.explain_pod(ask).await)?;
-    Ok(output::print(render(&pod, &answer).as_bytes())?)
+    Ok(output::print(render(&target, &answer).as_bytes())?)
 }
 
-fn render(pod: &PodFlags, answer: &ExplainPodResponse) -> String {
-    let mut text = format!("pod {}/{}: {}\n", pod.namespace, pod.pod, output::one_line(&answer.status));
+fn render(pod: &Target, answer: &ExplainPodResponse) -> String {
+    let mut text = format!("pod {pod}: {}\n", output::one_line(&answer.status));
     if answer.findings.is_empty() {
         text.push_str("nothing is wrong with it\n");
     }

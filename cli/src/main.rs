@@ -13,6 +13,7 @@ mod explain;
 mod images;
 mod in_process;
 mod kubelet;
+mod left;
 mod logs;
 mod output;
 mod panics;
@@ -112,6 +113,8 @@ fn log_to_stderr(verbose: u8) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // It would panic on a stderr that is gone, as with a terminal that was closed.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -12,16 +12,15 @@ use gantry_proto::cri::{
 use tokio::net::TcpListener;
 use tonic::transport::Channel;
 
-use crate::args::{PodFlags, PortForwardArgs, PortPair};
+use crate::args::{PortForwardArgs, PortPair};
 use crate::{client, output, remote, runtime_client};
 
 const POD_UID: &str = "io.kubernetes.pod.uid";
 
 /// Until Ctrl-C, or until the runtime hangs up.
 pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
-    let PortForwardArgs { pod, ports, address, namespace, agent } = args;
-    let mut operator = client::dial(&agent.agent_socket).await?;
-    let flags = PodFlags { pod, namespace, agent };
+    let PortForwardArgs { pod: flags, ports, address } = args;
+    let mut operator = client::dial(&flags.agent.agent_socket).await?;
     let pod = client::find_pod(&mut operator, &flags).await?;
     if pod.phase != "Running" {
         bail!("unable to forward port because pod is not running. Current status={}", pod.phase);

@@ -9,17 +9,25 @@ use anyhow::{Context, Result};
 use gantry_agent::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
-use crate::args::{EventsArgs, PsArgs, PsFormat};
-use crate::{client, output, pull, runtime_client};
+use crate::args::{EventsArgs, PodName, PsArgs, PsFormat};
+use crate::{client, left, output, pull, runtime_client};
 
 /// Home, and everything from there on gone.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 /// Once, or again with each change.
 pub(crate) async fn ps(args: PsArgs) -> Result<()> {
-    let mut client = client::dial(&args.agent.agent_socket).await?;
+    let mut client = client::dial(&args.agent.agent_socket).await.map_err(left::told)?;
     if !args.watch {
         let pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        if let Some(problem) = missing(&pods, &args) {
+            anyhow::bail!("{problem}");
+        }
+        if let Some(namespace) =
+            args.namespace.as_ref().filter(|name| pods.iter().all(|p| p.namespace != **name))
+        {
+            output::say(&format!("no pod in namespace {namespace}"));
+        }
         let pods = with_pulls(pods, &args).await;
         return Ok(output::print(render(pods, &args)?.as_bytes())?);
     }
@@ -61,7 +69,7 @@ pub(crate) async fn events(args: EventsArgs) -> Result<()> {
     let mut pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
     pods.retain(|p| {
         namespace.as_ref().is_none_or(|name| p.namespace == *name)
-            && pod.as_ref().is_none_or(|name| p.name == *name)
+            && pod.as_ref().is_none_or(|name| name.is(&p.namespace, &p.name))
     });
     if let Some(name) = pod.filter(|_| pods.is_empty()) {
         anyhow::bail!("this agent has no pod {name}: `gantry ps` shows those it has");
@@ -85,9 +93,23 @@ pub(crate) async fn events(args: EventsArgs) -> Result<()> {
     Ok(output::print(output::table(&rows).as_bytes())?)
 }
 
+/// What was asked for by name and is not there.
+fn missing(pods: &[Pod], args: &PsArgs) -> Option<String> {
+    let here = |pod: &Pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace);
+    let there = |name: &PodName| pods.iter().any(|pod| here(pod) && name.is(&pod.namespace, &pod.name));
+    let missing: Vec<String> = args.pods.iter().filter(|name| !there(name)).map(PodName::to_string).collect();
+    let known: Vec<String> = pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+    let place = args.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
+    missing.first().map(|name| match name.contains('/') {
+        true => client::no_pod(name, &known),
+        false => client::no_pod(&format!("{place}{name}"), &known),
+    })
+}
+
 fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<String> {
     pods.retain(|pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace));
-    pods.retain(|pod| args.pods.is_empty() || args.pods.contains(&pod.name));
+    let meant = |pod: &Pod| args.pods.iter().any(|name| name.is(&pod.namespace, &pod.name));
+    pods.retain(|pod| args.pods.is_empty() || meant(pod));
     let forms = || pods.iter().map(form::pod).collect::<Vec<_>>();
     Ok(match args.output {
         PsFormat::Json => output::json(&forms())?,
@@ -114,7 +136,7 @@ fn table(pods: &[Pod], wide: bool, now: i64) -> String {
             pod.name.clone(),
             format!("{}/{}", counted().filter(|c| c.ready).count(), counted().count()),
             pod.status.clone(),
-            restarts(counted(), now),
+            restarts(counts(pod), now),
             output::age((now - pod.started_at_unix_nanos) / 1_000_000_000),
             or_none(&pod.ip),
         ];
@@ -131,8 +153,23 @@ fn table(pods: &[Pod], wide: bool, now: i64) -> String {
     text
 }
 
+/// Whose restarts count, as in kubectl's printer: init containers up to the one that is not done while the
+/// pod is not initialized, then the others and the sidecars.
+fn counts(pod: &Pod) -> Vec<&Container> {
+    let done = |c: &Container| match c.role.as_str() {
+        "sidecar" => c.started,
+        _ => c.state == "terminated" && c.exit_code == 0,
+    };
+    let initialized = pod.conditions.iter().any(|c| c.r#type == "Initialized" && c.holds);
+    let inits = &pod.init_containers;
+    match inits.iter().position(|c| !done(c)) {
+        Some(at) if !initialized => inits.iter().take(at + 1).collect(),
+        _ => inits.iter().filter(|c| c.role == "sidecar").chain(&pod.containers).collect(),
+    }
+}
+
 /// `3 (12s ago)`: how often, and when the last of them was.
-fn restarts<'a>(containers: impl Iterator<Item = &'a Container>, now: i64) -> String {
+fn restarts(containers: Vec<&Container>, now: i64) -> String {
     let (mut count, mut last) = (0_u32, 0_i64);
     for container in containers {
         count = count.saturating_add(container.restart_count);
@@ -148,7 +185,64 @@ fn restarts<'a>(containers: impl Iterator<Item = &'a Container>, now: i64) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_proto::operator::Exit;
+    use clap::Parser;
+    use gantry_proto::operator::{Condition, Exit};
+
+    use crate::args::{Cli, Command};
+
+    fn args(line: &[&str]) -> PsArgs {
+        match Cli::try_parse_from(["gantry", "ps"].iter().chain(line)).unwrap().command {
+            Command::Ps(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn named(namespace: &str, name: &str) -> Pod {
+        Pod { namespace: namespace.into(), name: name.into(), ..Pod::default() }
+    }
+
+    #[test]
+    fn a_pod_that_is_asked_for_and_not_there_is_an_error() {
+        let pods = [named("default", "web"), named("shop", "web")];
+        assert_eq!(missing(&pods, &args(&[])), None);
+        assert_eq!(missing(&pods, &args(&["pod/web", "shop/web"])), None);
+        let has = "it has default/web, shop/web";
+        let want = |name: &str| Some(format!("this agent has no pod {name}; {has}"));
+        assert_eq!(missing(&pods, &args(&["web", "nope"])), want("nope"));
+        assert_eq!(missing(&pods, &args(&["a/web"])), want("a/web"));
+        assert_eq!(missing(&pods, &args(&["-n", "a", "web"])), want("a/web"));
+        let shown = render(pods.to_vec(), &args(&["-o", "name", "shop/web"])).unwrap();
+        assert_eq!(shown, "pod/web\n");
+    }
+
+    #[test]
+    fn restarts_of_init_containers_count_until_the_pod_is_initialized() {
+        let container = |role: &str, state: &str, restart_count| Container {
+            role: role.into(),
+            state: state.into(),
+            restart_count,
+            ..Container::default()
+        };
+        let side = Container { started: true, ..container("sidecar", "running", 2) };
+        let mut pod = Pod {
+            containers: vec![container("regular", "waiting", 0)],
+            init_containers: vec![
+                container("init", "terminated", 1),
+                side,
+                container("init", "waiting", 3),
+                container("init", "waiting", 7),
+            ],
+            ..Pod::default()
+        };
+        assert_eq!(restarts(counts(&pod), 0), "6");
+        pod.conditions =
+            vec![Condition { r#type: "Initialized".into(), holds: true, ..Condition::default() }];
+        assert_eq!(restarts(counts(&pod), 0), "2");
+        pod.conditions.clear();
+        pod.init_containers.truncate(2);
+        pod.containers = vec![container("regular", "running", 4)];
+        assert_eq!(restarts(counts(&pod), 0), "6", "none is in the way any more");
+    }
 
     #[test]
     fn columns_as_kubectl_has_them() {
@@ -171,6 +265,7 @@ mod tests {
                 container("init", true, 5, 0),
                 container("sidecar", false, 2, 150 * second),
             ],
+            conditions: vec![Condition { r#type: "Initialized".into(), holds: true, ..Condition::default() }],
             ..Pod::default()
         };
         let want = "\

@@ -8,9 +8,10 @@ use anyhow::{Context, Result, anyhow};
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::args::RuntimeEndpoint;
+use crate::client::{connect, only_root};
 
 /// As the kubelet sets it.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -20,14 +21,24 @@ const RUNTIME_SOCKET: &str = "/run/gantry/gantry.sock";
 /// A channel to the runtime that is meant.
 pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
     if let Some(address) = &endpoint.container_runtime_endpoint {
-        return connect(address).await.with_context(|| {
-            format!("no runtime answers at {address}: start one with `gantry runtime --socket {address}`")
+        return connect(address).await.map_err(|error| {
+            let absent = || {
+                format!("no runtime answers at {address}: start one with `gantry runtime --socket {address}`")
+            };
+            let text = only_root(&error, "runtime", address).unwrap_or_else(absent);
+            error.context(text)
         });
     }
     let agent = std::path::absolute(&endpoint.agent_socket)
         .with_context(|| format!("find {}", endpoint.agent_socket.display()))?;
-    if let Ok(channel) = connect(&unix(&agent)).await {
-        return Ok(channel);
+    match connect(&unix(&agent)).await {
+        Ok(channel) => return Ok(channel),
+        Err(error) => {
+            // Nobody else is asked then: it would not be the one that is meant.
+            if let Some(text) = only_root(&error, "agent", agent.display()) {
+                return Err(error.context(text));
+            }
+        }
     }
     connect(&unix(Path::new(RUNTIME_SOCKET))).await.with_context(|| {
         format!(
@@ -52,15 +63,6 @@ pub(crate) async fn dial_runtime(socket: &Path) -> Result<Channel> {
 
 fn unix(path: &Path) -> String {
     format!("unix://{}", path.display())
-}
-
-async fn connect(address: &str) -> Result<Channel> {
-    Endpoint::from_shared(address.to_owned())
-        .with_context(|| format!("{address} is no address"))?
-        .connect()
-        .await
-        // tonic repeats the cause at each level; once is enough.
-        .map_err(|error| anyhow!("{}", anyhow::Error::from(error).root_cause()))
 }
 
 /// The image half of CRI.

@@ -45,7 +45,7 @@ pub(crate) async fn stats(args: StatsArgs) -> Result<()> {
     let second = look(client).await?;
     let mut rows = rows(&first, &second);
     rows.retain(|row| {
-        pod.as_ref().is_none_or(|name| row.pod == *name)
+        pod.as_ref().is_none_or(|name| name.is(&row.namespace, &row.pod))
             && namespace.as_ref().is_none_or(|name| row.namespace == *name)
     });
     if let Some(name) = pod.filter(|_| rows.is_empty()) {

@@ -1,42 +1,67 @@
 //! `gantry stop`: ends pods and shows how their containers ended. Owns the wording; never
 //! waits on anything but the agent. Called by main.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use gantry_proto::operator::{Container, ListPodsRequest, Pod, StopPodRequest};
 use tokio::task::JoinSet;
 
-use crate::args::StopArgs;
+use crate::args::{StopArgs, Target, or_default};
 use crate::{client, output};
 
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     let StopArgs { pods, all, namespace, agent, grace } = args;
     let mut client = client::dial(&agent.agent_socket).await?;
-    let mut names = pods;
+    let named = pods.iter().map(|pod| pod.target(namespace.as_deref()));
+    let mut targets = named.collect::<Result<Vec<Target>>>()?;
     if all {
         let list = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-        names = list.into_iter().filter(|pod| pod.namespace == namespace).map(|pod| pod.name).collect();
+        let namespace = or_default(namespace.as_deref());
+        let (here, elsewhere) = of_namespace(list, namespace);
+        if here.is_empty() {
+            output::say(&nothing_in(namespace, &elsewhere));
+        }
+        targets = here;
     }
     // All at once: each takes as long as its grace period.
     let mut stopping = JoinSet::new();
-    for name in names {
+    for target in targets {
         let mut client = client.clone();
-        let ask = StopPodRequest { namespace: namespace.clone(), name: name.clone(), grace_seconds: grace };
-        stopping.spawn(async move { (name, client::answer(client.stop_pod(ask).await)) });
+        let Target { namespace, name } = target.clone();
+        let ask = StopPodRequest { namespace, name, grace_seconds: grace };
+        stopping.spawn(async move { (target, client::answer(client.stop_pod(ask).await)) });
     }
     let mut code = ExitCode::SUCCESS;
     while let Some(stopped) = stopping.join_next().await {
-        let (name, answer) = stopped?;
+        let (target, answer) = stopped?;
         match answer {
             Ok(answer) => output::print(endings(&answer.pod.unwrap_or_default()).as_bytes())?,
             Err(error) => {
-                output::say(&format!("error: stop pod {name}: {error:#}"));
+                output::say(&format!("error: stop pod {target}: {error:#}"));
                 code = ExitCode::FAILURE;
             }
         }
     }
     Ok(code)
+}
+
+/// Those of the namespace, and the others.
+fn of_namespace(list: Vec<Pod>, namespace: &str) -> (Vec<Target>, Vec<Target>) {
+    let target = |pod: Pod| Target { namespace: pod.namespace, name: pod.name };
+    list.into_iter().map(target).partition(|target| target.namespace == namespace)
+}
+
+/// `no pod in namespace default; others are in a, b: name one with -n`.
+fn nothing_in(namespace: &str, elsewhere: &[Target]) -> String {
+    let others: BTreeSet<&str> = elsewhere.iter().map(|target| target.namespace.as_str()).collect();
+    let mut text = format!("no pod in namespace {namespace}");
+    if !others.is_empty() {
+        let others: Vec<&str> = others.into_iter().collect();
+        text.push_str(&format!("; others are in {}: name one with -n", others.join(", ")));
+    }
+    text
 }
 
 fn endings(pod: &Pod) -> String {
@@ -64,6 +89,19 @@ fn ending(container: &Container) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_of_a_namespace_may_be_none() {
+        let pod = |namespace: &str| Pod { namespace: namespace.into(), name: "web".into(), ..Pod::default() };
+        let (here, elsewhere) = of_namespace(vec![pod("b"), pod("a"), pod("b")], "default");
+        assert!(here.is_empty());
+        assert_eq!(
+            nothing_in("default", &elsewhere),
+            "no pod in namespace default; others are in a, b: name one with -n"
+        );
+        assert_eq!(nothing_in("x", &[]), "no pod in namespace x");
+        assert_eq!(of_namespace(vec![pod("b"), pod("a")], "a").0.len(), 1);
+    }
 
     #[test]
     fn endings_name_code_and_reason() {

@@ -9,18 +9,18 @@ use gantry_agent::timeline::chart::Chart;
 use gantry_agent::timeline::{Span, compare, html, json, render, svg};
 use gantry_proto::operator::GetTimelineRequest;
 
-use crate::args::{AgentFlags, TimelineArgs};
+use crate::args::{AgentFlags, PodName, Target, TimelineArgs};
 use crate::{client, output};
 
 pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
     let TimelineArgs { pod, compare, json: as_json, svg: picture, html: page, namespace, agent } = args;
     let now = SystemClock::new().wall_nanos();
     if let Some(pair) = compare {
-        return side_by_side(&pair, page.as_deref(), &namespace, &agent, now).await;
+        return side_by_side(&pair, page.as_deref(), namespace.as_deref(), &agent, now).await;
     }
-    let name = pod.unwrap_or_default();
-    let spans = stages(&name, &namespace, &agent).await?;
-    let title = title(&name, &namespace);
+    let source = source(&pod.unwrap_or_default(), namespace.as_deref())?;
+    let spans = stages(&source, &agent).await?;
+    let title = title(&source);
     let chart = Chart::new(&spans, now);
     let mut files = Vec::new();
     if let Some(path) = &picture {
@@ -49,13 +49,14 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
 async fn side_by_side(
     pair: &[String],
     page: Option<&Path>,
-    namespace: &str,
+    namespace: Option<&str>,
     agent: &AgentFlags,
     now: i64,
 ) -> Result<()> {
     let mut charts = Vec::with_capacity(pair.len());
-    for name in pair {
-        charts.push((title(name, namespace), Chart::new(&stages(name, namespace, agent).await?, now)));
+    for word in pair {
+        let source = source(word, namespace)?;
+        charts.push((title(&source), Chart::new(&stages(&source, agent).await?, now)));
     }
     if let Some(path) = page {
         write(path, &html::page(&charts))?;
@@ -68,15 +69,36 @@ async fn side_by_side(
     Ok(output::print(compare::table((a, left), (b, right)).as_bytes())?)
 }
 
-/// Of a pod of the agent, or of a file that an earlier `--json` wrote.
-async fn stages(name: &str, namespace: &str, agent: &AgentFlags) -> Result<Vec<Span>> {
-    if is_file(name) {
-        let text = std::fs::read_to_string(name).with_context(|| format!("read {name}"))?;
-        return json::from_json(&text)
-            .with_context(|| format!("{name} is not what `gantry timeline POD --json` writes"));
+/// What a word of the command line means.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// That an earlier `--json` wrote.
+    File(String),
+    /// Of the agent.
+    Pod(Target),
+}
+
+/// A file wins where a slash could mean either, and few pods have a name that ends in `.json`.
+fn source(word: &str, namespace: Option<&str>) -> Result<Source> {
+    let path =
+        word.ends_with(".json") || word.starts_with('.') || (word.contains('/') && Path::new(word).is_file());
+    match word.parse::<PodName>() {
+        Ok(name) if !path => Ok(Source::Pod(name.target(namespace)?)),
+        _ => Ok(Source::File(word.to_owned())),
     }
+}
+
+async fn stages(source: &Source, agent: &AgentFlags) -> Result<Vec<Span>> {
+    let Target { namespace, name } = match source {
+        Source::Pod(target) => target.clone(),
+        Source::File(name) => {
+            let text = std::fs::read_to_string(name).with_context(|| format!("read {name}"))?;
+            return json::from_json(&text)
+                .with_context(|| format!("{name} is not what `gantry timeline POD --json` writes"));
+        }
+    };
     let mut client = client::dial(&agent.agent_socket).await?;
-    let ask = GetTimelineRequest { namespace: namespace.to_owned(), name: name.to_owned() };
+    let ask = GetTimelineRequest { namespace, name };
     let spans = client::answer(client.get_timeline(ask).await)?.spans.into_iter();
     Ok(spans
         .map(|span| Span {
@@ -89,20 +111,46 @@ async fn stages(name: &str, namespace: &str, agent: &AgentFlags) -> Result<Vec<S
         .collect())
 }
 
-/// No pod's name holds a slash, and none that ends so is likely to be meant.
-fn is_file(name: &str) -> bool {
-    name.contains('/') || name.ends_with(".json")
-}
-
-fn title(name: &str, namespace: &str) -> String {
-    if is_file(name) { name.to_owned() } else { format!("{namespace}/{name}") }
+fn title(source: &Source) -> String {
+    match source {
+        Source::File(name) => name.clone(),
+        Source::Pod(target) => target.to_string(),
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Shells export it when they are asked to; otherwise what most terminals can show.
-fn width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(100)
+/// The terminal's, or what the environment says in its place; none where a line may be as long as it is.
+fn width() -> Option<usize> {
+    let said = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 => Some(usize::from(size.ws_col)),
+        _ => said(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_pod_unless_a_file_has_that_name() {
+        let path = std::env::temp_dir().join(format!("gantry-timeline-{}", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        let file = path.to_str().unwrap();
+        let target = |word: &str| match source(word, None).unwrap() {
+            Source::Pod(target) => target.to_string(),
+            Source::File(name) => format!("file {name}"),
+        };
+        assert_eq!(target("web"), "default/web");
+        assert_eq!(target("pod/web"), "default/web");
+        assert_eq!(target("shop/web"), "shop/web");
+        assert_eq!(target("shop.json"), "file shop.json");
+        assert_eq!(target("./shop"), "file ./shop");
+        assert_eq!(target(file), format!("file {file}"));
+        assert!(source("shop/web", Some("default")).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 //! explained. Pure: spans and the time in, numbers out; never a markup language. Called by
 //! [`super::svg`] and [`super::compare`].
 
-use super::Span;
+use super::{Span, as_tree};
 
 /// What a stage spends its time on; one colour each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Kind {
     Container,
     /// Waiting for probes.
     Probe,
+    /// What does not succeed, and the waiting until it is tried again.
+    Failed,
 }
 
 impl Kind {
@@ -28,7 +30,9 @@ impl Kind {
     #[must_use]
     pub fn of(name: &str) -> Self {
         let within = |prefix: &str| name == prefix || name.starts_with(&format!("{prefix}."));
-        if name.split('.').any(|part| part == "cni") {
+        if name.ends_with(".failed") || name.ends_with(".backoff") {
+            Self::Failed
+        } else if name.split('.').any(|part| part == "cni") {
             Self::Network
         } else if within("image") {
             Self::Image
@@ -56,6 +60,7 @@ impl Kind {
             Self::Network => "network",
             Self::Container => "container",
             Self::Probe => "probe",
+            Self::Failed => "failed",
         }
     }
 }
@@ -86,7 +91,7 @@ pub struct Row {
 /// Everything there is to draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// By start.
+    /// By start, stages within a stage right below it.
     pub rows: Vec<Row>,
     /// Nanoseconds from the first stage's begin to the last one's end.
     pub total: i64,
@@ -103,13 +108,12 @@ impl Chart {
         let origin = spans.iter().map(|s| s.start).min().unwrap_or(0);
         let end_of = |s: &Span| if s.end == 0 { now.max(s.start) } else { s.end.max(s.start) };
         let total = spans.iter().map(end_of).max().unwrap_or(origin) - origin;
-        let rows: Vec<Row> = spans
-            .iter()
-            .map(|span| Row {
+        let rows: Vec<Row> = as_tree(spans)
+            .into_iter()
+            .map(|(span, inner)| Row {
                 name: span.name.clone(),
                 container: span.container.clone(),
-                // `container.start` is a stage of its own, `container.start.clone` one within it.
-                inner: span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.'),
+                inner,
                 kind: Kind::of(&span.name),
                 from: span.start - origin,
                 to: end_of(span) - origin,
@@ -214,6 +218,8 @@ mod tests {
             ("container.start.clone", Kind::Container),
             ("startupProbe", Kind::Probe),
             ("volumes", Kind::Volumes),
+            ("image.failed", Kind::Failed),
+            ("container.backoff", Kind::Failed),
         ] {
             assert_eq!(Kind::of(name), kind, "{name}");
         }

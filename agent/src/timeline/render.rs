@@ -1,14 +1,17 @@
 //! The waterfall in a terminal. Pure: spans, a width and the time in, text out; never asks the
 //! terminal anything. Called by `gantry timeline` and `gantry run`.
 
-use super::Span;
+use super::{Span, as_tree};
 
 const MIN_BAR: usize = 20;
+/// Where nothing says how much a line may hold.
+const WIDTH: usize = 100;
 
 /// One line for each span: name, when it began after the first one, how long it took, and
-/// a bar. `width` is the terminal's; an open span's bar goes on to `now` and ends with `>`.
+/// a bar. `width` is the terminal's, to which lines are cut; an open span's bar goes on to `now` and ends
+/// with `>`.
 #[must_use]
-pub fn waterfall(spans: &[Span], width: usize, now: i64) -> String {
+pub fn waterfall(spans: &[Span], width: Option<usize>, now: i64) -> String {
     let Some(origin) = spans.iter().map(|s| s.start).min() else {
         return "no stages yet\n".to_owned();
     };
@@ -18,34 +21,48 @@ pub fn waterfall(spans: &[Span], width: usize, now: i64) -> String {
         .max()
         .unwrap_or(origin);
     let total = (end - origin).max(1);
-    let labels: Vec<String> = spans.iter().map(label).collect();
+    let rows = as_tree(spans);
+    let labels: Vec<String> = rows.iter().map(|(span, inner)| label(span, *inner)).collect();
     let label_width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).max("STAGE".len());
     let fixed = label_width + 24;
-    let bar = width.saturating_sub(fixed).max(MIN_BAR);
+    let room = width.unwrap_or(WIDTH).saturating_sub(fixed);
+    let details = spans.iter().map(|span| span.detail.chars().count()).max().filter(|chars| *chars > 0);
+    // Where lines are cut, a third at most is for what is said of the stages.
+    let kept = details.filter(|_| width.is_some()).map_or(0, |chars| (chars + 2).min(room / 3));
+    let bar = (room - kept).max(MIN_BAR);
 
     let mut out = format!("{:label_width$}  {:>9}  {:>9}\n", "STAGE", "START", "TOOK");
-    for (span, label) in spans.iter().zip(&labels) {
+    for ((span, _), label) in rows.iter().zip(&labels) {
         let took = if span.end == 0 { "...".to_owned() } else { millis(span.end - span.start) };
-        let line = format!(
+        let mut line = format!(
             "{label:label_width$}  {:>9}  {took:>9}  {}",
             millis(span.start - origin),
             draw(span, origin, total, bar),
         );
-        out.push_str(line.trim_end());
+        line.truncate(line.trim_end().len());
         if !span.detail.is_empty() {
-            out.push_str("  ");
-            out.extend(span.detail.chars().map(|c| if c.is_control() { '?' } else { c }));
+            line.push_str("  ");
+            line.extend(span.detail.chars().map(|c| if c.is_control() { '?' } else { c }));
         }
+        out.push_str(&cut(&line, width));
         out.push('\n');
     }
     out.push_str(&format!("{:label_width$}  {:>9}  {:>9}\n", "total", "", millis(end - origin)));
     out
 }
 
+/// What fits; an ellipsis stands for the rest.
+fn cut(line: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if line.chars().count() > width => {
+            line.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
 /// Indented when it is a stage within a stage, the container in front.
-fn label(span: &Span) -> String {
-    // `container.start` is a stage of its own, `container.start.clone` one within it.
-    let inner = span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.');
+fn label(span: &Span, inner: bool) -> String {
     let indent = if inner { "  " } else { "" };
     format!("{indent}{}", span.label())
 }
@@ -97,7 +114,7 @@ mod tests {
             span("image", "web", 1000 * ms, 1090 * ms),
             span("ready", "", 1100 * ms, 1100 * ms),
         ];
-        let text = waterfall(&spans, 57, 0);
+        let text = waterfall(&spans, Some(57), 0);
         let want = "\
 STAGE              START       TOOK
 seen              0.0 ms     0.0 ms  |
@@ -112,9 +129,12 @@ total                      100.0 ms
 
     #[test]
     fn open_spans_and_nothing_at_all() {
-        assert_eq!(waterfall(&[], 80, 0), "no stages yet\n");
-        let text =
-            waterfall(&[span("image", "web", 5, 0), span("sandbox", "", 5, 900_000_005)], 10, 1_000_000_005);
+        assert_eq!(waterfall(&[], Some(80), 0), "no stages yet\n");
+        let text = waterfall(
+            &[span("image", "web", 5, 0), span("sandbox", "", 5, 900_000_005)],
+            None,
+            1_000_000_005,
+        );
         assert!(text.contains("===>"), "{text}");
         assert!(text.contains("1.000 s"), "{text}");
         assert!(text.contains("..."), "{text}");
@@ -124,6 +144,20 @@ total                      100.0 ms
     fn control_characters_of_a_detail_do_not_reach_the_terminal() {
         let mut hostile = span("image", "", 0, 1);
         hostile.detail = "a\u{1b}[2Jb".into();
-        assert!(waterfall(&[hostile], 80, 0).contains("a?[2Jb"));
+        assert!(waterfall(&[hostile], Some(80), 0).contains("a?[2Jb"));
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_terminal_is_wide() {
+        let mut long = span("image", "web", 0, 5);
+        long.detail = "registry.example/with/a/long/name".repeat(3);
+        let spans = [span("agent.turn", "", 0, 1), long];
+        for width in [40, 80] {
+            let text = waterfall(&spans, Some(width), 0);
+            let bars = text.lines().filter(|line| line.contains('='));
+            assert!(bars.clone().all(|line| line.chars().count() <= width), "{text}");
+            assert!(bars.clone().nth(1).unwrap().ends_with('…'), "{text}");
+        }
+        assert!(waterfall(&spans, None, 0).contains(&spans[1].detail), "a file has no width");
     }
 }

@@ -23,13 +23,21 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mon
 .title{font-size:15px;font-weight:600}.dim{fill:#656d76}.bg{fill:#ffffff}.grid{stroke:#d0d7de;stroke-width:1}\
 .stripe{fill:#f6f8fa}.ready{stroke:#1a7f37;stroke-width:1.5;stroke-dasharray:4 3}\
 .agent{fill:#8c959f}.volumes{fill:#bf8700}.image{fill:#0969da}.sandbox{fill:#8250df}.network{fill:#bf3989}\
-.container{fill:#1a7f37}.probe{fill:#cf222e}.inner{opacity:.55}\
+.container{fill:#1a7f37}.probe{fill:#e16f24}.failed{fill:#cf222e}.inner{opacity:.55}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#9198a1}.bg{fill:#0d1117}.grid{stroke:#30363d}\
 .stripe{fill:#151b23}.image{fill:#4493f8}.sandbox{fill:#ab7df8}.network{fill:#db61a2}.container{fill:#3fb950}\
-.probe{fill:#f85149}.volumes{fill:#d29922}.ready{stroke:#3fb950}}";
+.probe{fill:#f0883e}.failed{fill:#f85149}.volumes{fill:#d29922}.ready{stroke:#3fb950}}";
 
-const KINDS: [Kind; 7] =
-    [Kind::Agent, Kind::Volumes, Kind::Image, Kind::Sandbox, Kind::Network, Kind::Container, Kind::Probe];
+const KINDS: [Kind; 8] = [
+    Kind::Agent,
+    Kind::Volumes,
+    Kind::Image,
+    Kind::Sandbox,
+    Kind::Network,
+    Kind::Container,
+    Kind::Probe,
+    Kind::Failed,
+];
 
 /// The whole document.
 #[must_use]
@@ -60,8 +68,9 @@ pub fn scaled(title: &str, chart: &Chart, total: i64) -> String {
         let x = column(ready, total);
         let _ = write!(
             out,
-            "<line class=\"ready\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{}\"/>",
-            TOP + rows * ROW
+            "<line class=\"ready\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{0}\"/><text class=\"dim\" x=\"{x}\" y=\"{1}\" text-anchor=\"middle\">ready</text>",
+            TOP + rows * ROW,
+            TOP + rows * ROW + 16
         );
     }
     out.push_str("</svg>\n");
@@ -98,7 +107,7 @@ fn axis(out: &mut String, total: i64, bottom: i64) {
             out,
             "<line class=\"grid\" x1=\"{x}\" y1=\"{TOP}\" x2=\"{x}\" y2=\"{bottom}\"/><text class=\"dim\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
             TOP - 8,
-            round(at)
+            round(at, total)
         );
     }
 }
@@ -138,7 +147,8 @@ fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
     out.push_str("</g>");
 }
 
-/// Duration and detail, right of the bar when there is room, else left of it.
+/// Duration and detail: right of the bar when there is room, else left of it, else within it; cut where
+/// none of them has room.
 fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), y: i64) {
     let note = match (row.mark, row.detail.is_empty()) {
         (true, true) => return,
@@ -149,18 +159,27 @@ fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), y: i6
     let note = cut(&note, DETAIL_CHARS);
     // 12 px monospace is a little over 7 px a character.
     let needed = i64::try_from(note.chars().count()).unwrap_or(0) * 73 / 10;
-    let (x, anchor) =
-        if to + 8 + needed <= WIDTH - 8 { (to + 8, "start") } else { ((from - 8).max(LABELS), "end") };
-    if anchor == "end" && from - 8 - needed < LABELS {
-        // Neither side has room: inside the bar.
-        let _ = write!(out, "<text x=\"{}\" y=\"{y}\">{}</text>", from + 8, escape(&note));
+    let places = [
+        Place { room: WIDTH - 16 - to, x: to + 8, anchor: "start", class: " class=\"dim\"" },
+        Place { room: from - 8 - LABELS, x: from - 8, anchor: "end", class: " class=\"dim\"" },
+        Place { room: to - from - 16, x: from + 8, anchor: "start", class: "" },
+    ];
+    let fits = places.iter().find(|place| place.room >= needed);
+    let Some(Place { room, x, anchor, class }) = fits.or(places.iter().max_by_key(|place| place.room)) else {
         return;
-    }
-    let _ = write!(
-        out,
-        "<text class=\"dim\" x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{}</text>",
-        escape(&note)
-    );
+    };
+    let chars = usize::try_from(room * 10 / 73).unwrap_or(0);
+    let note = escape(&cut(&note, chars));
+    let _ = write!(out, "<text{class} x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{note}</text>");
+}
+
+/// Where a note may stand.
+struct Place {
+    /// Pixels.
+    room: i64,
+    x: i64,
+    anchor: &'static str,
+    class: &'static str,
 }
 
 fn sep(row: &Row) -> &'static str {
@@ -172,9 +191,12 @@ fn column(at: i64, total: i64) -> i64 {
     LABELS + i64::try_from(scaled).unwrap_or(BARS).clamp(0, BARS)
 }
 
-fn round(nanos: i64) -> String {
+/// One unit for the whole axis.
+fn round(nanos: i64, total: i64) -> String {
     if nanos == 0 {
         "0".to_owned()
+    } else if total >= 1_000_000_000 && nanos % 1_000_000_000 != 0 && nanos % 100_000_000 == 0 {
+        format!("{}.{} s", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
     } else if nanos % 1_000_000_000 == 0 {
         format!("{} s", nanos / 1_000_000_000)
     } else if nanos % 1_000_000 == 0 {
@@ -224,6 +246,48 @@ mod tests {
         let text = svg("t<i>\u{0}", &Chart::new(&spans, 0));
         assert!(!text.contains("<script>") && !text.contains("<i>") && !text.contains('\u{1b}'), "{text}");
         assert!(text.contains("a&lt;/text&gt;&lt;script&gt;"), "{text}");
+    }
+
+    /// Where each text ends on the right, and where it begins.
+    fn extents(svg: &str) -> Vec<(i64, i64)> {
+        let number = |tag: &str, name: &str| -> i64 {
+            let rest = tag.split_once(&format!(" {name}=\"")).unwrap().1;
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let texts =
+            svg.split("<text").skip(1).filter_map(|rest| rest.split_once("</text>")).map(|(text, _)| text);
+        texts
+            .map(|text| {
+                let (tag, content) = text.split_once('>').unwrap();
+                let (x, wide) = (number(tag, "x"), i64::try_from(content.chars().count()).unwrap() * 73 / 10);
+                match tag {
+                    tag if tag.contains("\"end\"") => (x - wide, x),
+                    tag if tag.contains("\"middle\"") => (x - wide / 2, x + wide / 2),
+                    _ => (x, x + wide),
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn no_text_leaves_the_picture() {
+        let ms = 1_000_000;
+        let long = "looked for 1.7 ms; and then some words more than fit anywhere";
+        let spans: Vec<Span> = (0..10)
+            .map(|n| span(&format!("stage{n}"), "", n * 10 * ms, (n * 10 + 1 + n) * ms, long))
+            .chain([span("wide", "", 0, 100 * ms, long)])
+            .collect();
+        let text = svg("t", &Chart::new(&spans, 0));
+        for (from, to) in extents(&text) {
+            assert!(from >= 0 && to <= WIDTH, "{from}..{to} of {WIDTH}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_axis_has_one_unit() {
+        let ticks = |total| ticks(total, 8).into_iter().map(|at| round(at, total)).collect::<Vec<_>>();
+        assert_eq!(ticks(1_200_000_000), ["0", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1 s", "1.2 s"]);
+        assert_eq!(ticks(80_000_000).last().unwrap(), "80 ms");
     }
 
     #[test]

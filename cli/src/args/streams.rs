@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use clap::Args;
 
-use super::{AgentFlags, PodFlags};
+use super::PodFlags;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -44,20 +44,14 @@ pub(crate) struct ContainerFlags {
 
 #[derive(Debug, Args)]
 pub(crate) struct PortForwardArgs {
-    /// The pod's name.
-    #[arg(value_name = "POD")]
-    pub(crate) pod: String,
+    #[command(flatten)]
+    pub(crate) pod: PodFlags,
     /// PORT, LOCAL:REMOTE, or :REMOTE for any free local port.
     #[arg(required = true, value_name = "[LOCAL:]REMOTE", value_parser = port_pair)]
     pub(crate) ports: Vec<PortPair>,
     /// Addresses of this machine to listen on; both families of localhost when not given.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub(crate) address: Vec<IpAddr>,
-    /// The pod's namespace.
-    #[arg(short, long, default_value = "default")]
-    pub(crate) namespace: String,
-    #[command(flatten)]
-    pub(crate) agent: AgentFlags,
 }
 
 /// A port here and one in the pod; 0 here is any.
