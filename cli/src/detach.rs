@@ -14,8 +14,10 @@ use gantry_proto::operator::ListPodsRequest;
 use tokio::net::UnixStream;
 
 use crate::args::{RunArgs, RuntimeFlags};
+use crate::run::turn;
 use crate::{client, output, runtime_client};
 use daemon::Daemon;
+pub(crate) use words::reach;
 
 /// For either of them to answer: a runtime first looks at what an earlier one has left.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,13 +35,10 @@ pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>) -> Result<ExitC
     make_absolute(&mut args)?;
     let agent_socket = args.pods.agent_socket.clone();
     let state = args.flags.state.clone();
-    let reach = words::reach(&state, &agent_socket);
-    if serves(&agent_socket, || agent_answers(&agent_socket)).await {
-        bail!(
-            "an agent serves at {} already: `gantry ps` shows its pods, `gantry down{reach}` ends it and them",
-            agent_socket.display()
-        );
-    }
+    let reach = reach(&state, &agent_socket);
+    let root_dir = args.root_dir.clone().unwrap_or_else(|| args.flags.root.join("kubelet"));
+    // Its lock is for the agent that is started below.
+    drop(turn::wait(&root_dir, &agent_socket, &state).await?);
     std::fs::create_dir_all(&state).with_context(|| format!("make the folder {}", state.display()))?;
     let socket = runtime_socket(&state);
     let runtime = if serves(&socket, || runtime_answers(&socket)).await {
@@ -73,12 +72,6 @@ pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>) -> Result<ExitC
         state.display()
     ));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether an agent answers at `socket`.
-async fn agent_answers(socket: &Path) -> bool {
-    let Ok(mut client) = client::dial(socket).await else { return false };
-    client.list_pods(ListPodsRequest {}).await.is_ok()
 }
 
 /// Whether a runtime answers at `socket`.

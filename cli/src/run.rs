@@ -5,6 +5,7 @@ mod narrate;
 mod pulls;
 pub(crate) mod signals;
 mod summary;
+pub(crate) mod turn;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use anyhow::{Context, Result};
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
-use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
 use gantry_agent::users::Range;
 use gantry_agent::{manifest, node};
@@ -43,6 +43,10 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
+    if let Some(problem) = pointless(pods.len(), &args.pods) {
+        output::say(&format!("error: {problem}"));
+        return Ok(ExitCode::from(BAD_MANIFEST));
+    }
     if !session::may_run("run") {
         return Ok(ExitCode::FAILURE);
     }
@@ -52,10 +56,11 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     }
     let RunArgs { pods: wanted, detach: _, flags, container_runtime_endpoint, root_dir } = *args;
     let PodsFlags { files: _, manifest_dir, agent_socket, pod_logs_dir } = wanted;
-    let root = Root::open(&root_dir.unwrap_or_else(|| flags.root.join("kubelet")))?;
-    let cgroup_root = flags.cgroup_root.clone();
-    let mut signals = Signals::new()?;
+    let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
     // First of all what tells whether another agent is here already.
+    let root = turn::wait(&root_dir, &agent_socket, &flags.state).await?;
+    let cgroup_root = flags.cgroup_root.clone();
+    let mut signals = Signals::new()?.with_hangup()?;
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
     let (in_process, channel) = match container_runtime_endpoint {
         Some(endpoint) => (None, cri::connect(&endpoint).await?),
@@ -86,6 +91,20 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     Ok(code)
 }
 
+/// Why nothing would ever run; a folder may get its files later, but not by another name.
+fn pointless(pods: usize, wanted: &PodsFlags) -> Option<String> {
+    match &wanted.manifest_dir {
+        Some(folder) => std::fs::metadata(folder).err().map(|error| {
+            format!("--manifest-dir {}: {error}: make the folder, or mend its name", folder.display())
+        }),
+        None if pods == 0 => {
+            let files: Vec<String> = wanted.files.iter().map(|file| file.display().to_string()).collect();
+            Some(format!("no pod in {}: add a file with kind: Pod, or --manifest-dir", files.join(", ")))
+        }
+        None => None,
+    }
+}
+
 /// From the first pod to the last.
 async fn live(mut session: Session, signals: &mut Signals, progress: JoinHandle<()>) -> Result<ExitCode> {
     let several = session.follows() || session.agent().pods().len() > 1;
@@ -100,7 +119,7 @@ async fn live(mut session: Session, signals: &mut Signals, progress: JoinHandle<
     if tokio::time::timeout(DRAIN, narrators.finish()).await.is_err() {
         tracing::warn!("not all output of the containers could be shown in time");
     }
-    output::say(&summary::table(&over));
+    output::say(&summary::table(over.iter().map(|(handle, status)| (handle.pod.full_name(), status))));
     // Cancel-safe: leaving at once is what was asked for.
     let left = tokio::select! {
         left = session.clean_up() => left?,
@@ -156,6 +175,33 @@ async fn all_over(mut pods: watch::Receiver<Arc<[PodHandle]>>) -> Vec<(PodHandle
         }
         if !pods.has_changed().unwrap_or(false) {
             return over;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    use crate::args::{Cli, Command};
+
+    fn flags(line: &[&str]) -> PodsFlags {
+        match Cli::try_parse_from(["gantry", "run"].iter().chain(line)).unwrap().command {
+            Command::Run(args) => args.pods,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_would_run_nothing_is_refused() {
+        assert_eq!(pointless(1, &flags(&["a.yaml"])), None);
+        let text = pointless(0, &flags(&["a.yaml", "b.yaml"])).unwrap();
+        assert!(text.starts_with("no pod in a.yaml, b.yaml: "), "{text}");
+        assert_eq!(pointless(0, &flags(&["a.yaml", "--manifest-dir=/"])), None);
+        for line in [&["--manifest-dir=/nonexistent"][..], &["a.yaml", "--manifest-dir=/nonexistent"]] {
+            let text = pointless(1, &flags(line)).unwrap();
+            assert!(text.starts_with("--manifest-dir /nonexistent: No such file"), "{text}");
         }
     }
 }

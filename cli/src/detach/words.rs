@@ -98,7 +98,7 @@ pub(super) fn agent(args: &RunArgs, socket: &Path) -> Vec<OsString> {
 }
 
 /// What must be said beside `gantry down`; nothing for the usual places.
-pub(super) fn reach(state: &Path, agent_socket: &Path) -> String {
+pub(crate) fn reach(state: &Path, agent_socket: &Path) -> String {
     let agent = if agent_socket == Path::new("/run/gantry/agent.sock") {
         String::new()
     } else {

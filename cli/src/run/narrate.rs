@@ -9,7 +9,7 @@ use std::time::Duration;
 use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
 use gantry_agent::pod::spec::PodUid;
-use gantry_agent::pod::status::{ContainerState, PodStatus};
+use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::timeline::render::millis;
 use tokio::sync::watch;
@@ -65,7 +65,7 @@ async fn narrate(handle: PodHandle, several: bool) {
     loop {
         let now = status.borrow_and_update().clone();
         teller.tell(&now);
-        for container in now.containers.iter().filter(|c| !c.log_path.is_empty()) {
+        for container in with_log(&now) {
             if teller.followed.insert(container.log_path.clone()) {
                 let prefix = if several {
                     format!("[{}/{}] ", handle.pod.name, container.name)
@@ -81,6 +81,11 @@ async fn narrate(handle: PodHandle, several: bool) {
         }
     }
     while followers.join_next().await.is_some() {}
+}
+
+/// Init containers and sidecars write, too.
+fn with_log(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    status.all_containers().filter(|container| !container.log_path.is_empty())
 }
 
 /// What was told already.
@@ -160,7 +165,7 @@ async fn follow(path: PathBuf, prefix: String, id: String, status: watch::Receiv
 
 fn runs(status: &PodStatus, id: &str) -> bool {
     !status.is_over()
-        && status.containers.iter().any(|c| c.id == id && matches!(c.state, ContainerState::Running { .. }))
+        && status.all_containers().any(|c| c.id == id && matches!(c.state, ContainerState::Running { .. }))
 }
 
 /// Puts the prefix before whole lines; the parts of a long one are joined for each stream.
@@ -191,6 +196,28 @@ impl Prefixed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn init_containers_and_sidecars_are_heard() {
+        let container = |name: &str, log: &str, runs| ContainerStatus {
+            name: name.into(),
+            id: format!("id-{name}"),
+            log_path: log.into(),
+            state: if runs { ContainerState::Running { started_at: 1 } } else { ContainerState::default() },
+            ..ContainerStatus::default()
+        };
+        let status = PodStatus {
+            init_containers: vec![
+                container("prep", "/prep/0.log", false),
+                container("side", "/side/0.log", true),
+            ],
+            containers: vec![container("web", "", false)],
+            ..PodStatus::default()
+        };
+        let names: Vec<&str> = with_log(&status).map(|container| container.name.as_str()).collect();
+        assert_eq!(names, ["prep", "side"]);
+        assert!(runs(&status, "id-side") && !runs(&status, "id-prep"));
+    }
 
     #[test]
     fn parts_are_joined_for_each_stream() {
