@@ -6,19 +6,22 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
 /// The subcommand that has such a file.
 const RUNTIME: &str = "runtime";
+/// Subcommands that take something away.
+const ENDS: [&str; 4] = ["stop", "rm", "rmi", "down"];
 
 /// Parses the command line, and the file that it names.
 ///
 /// # Errors
 /// The file and the key that is wrong. A wrong command line ends the process, as clap has it.
 pub(crate) fn parse(line: &[OsString]) -> Result<Cli> {
-    let cli = Cli::parse_from(line);
+    let cli = Cli::try_parse_from(line).unwrap_or_else(|error| without_bad_tips(error).exit());
     let Command::Runtime(args) = &cli.command else { return Ok(cli) };
     let Some(file) = &args.config else { return Ok(cli) };
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
@@ -39,6 +42,21 @@ pub(crate) fn parse(line: &[OsString]) -> Result<Cli> {
             error.render().to_string().lines().next().unwrap_or_default().trim_start_matches("error: ")
         )
     })
+}
+
+/// What is near to a typing error must not end anything when it is tried, and a flag that is not there
+/// is no value that only wants to be marked as one.
+fn without_bad_tips(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(near)) = error.remove(ContextKind::SuggestedSubcommand) {
+        let harmless: Vec<String> = near.into_iter().filter(|name| !ENDS.contains(&name.as_str())).collect();
+        if !harmless.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(harmless));
+        }
+    }
+    if error.kind() == clap::error::ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
+    error
 }
 
 /// The file's keys as flags.
@@ -147,6 +165,26 @@ mod tests {
         let parsed = parse(&line);
         std::fs::remove_dir_all(&folder)?;
         parsed
+    }
+
+    #[test]
+    fn no_tip_ends_a_pod_or_misleads() {
+        let said = |words: &[&str]| {
+            let line = ["gantry"].iter().chain(words);
+            without_bad_tips(Cli::try_parse_from(line).unwrap_err()).render().to_string()
+        };
+        for (wrong, tip) in [("top", "stop"), ("don", "down"), ("stopp", "stop")] {
+            let text = said(&[wrong]);
+            assert!(
+                !text.contains(&format!("'{tip}'")) && text.contains("unrecognized subcommand"),
+                "{text}"
+            );
+        }
+        assert!(said(&["explan"]).contains("'explain'"), "{}", said(&["explan"]));
+        let text = said(&["ps", "-l", "x"]);
+        assert!(text.contains("unexpected argument '-l'") && !text.contains("as a value"), "{text}");
+        let text = said(&["ps", "--namespac", "x"]);
+        assert!(text.contains("'--namespace'"), "{text}");
     }
 
     #[test]

@@ -73,12 +73,10 @@ fn table(checks: &[Check]) -> String {
             vec![word(check.verdict).to_owned(), check.name.to_owned(), seen]
         })
         .collect();
-    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-    format!(
-        "{}{} checks, {} warnings, {} failures\n",
-        output::table(&rows),
-        checks.len(),
-        count(Verdict::Warn),
-        count(Verdict::Fail)
-    )
+    let count = |verdict, word: &str| {
+        let number = checks.iter().filter(|check| check.verdict == verdict).count();
+        format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+    };
+    let (warnings, failures) = (count(Verdict::Warn, "warning"), count(Verdict::Fail, "failure"));
+    format!("{}{} checks, {warnings}, {failures}\n", output::table(&rows), checks.len())
 }

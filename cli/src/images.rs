@@ -60,13 +60,14 @@ pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
         let known = runtime_client::answer(client.image_status(ask).await).map(|answer| answer.image);
         let removed = match known {
             Ok(None) => Err(anyhow::anyhow!("no such image")),
-            Ok(Some(_)) => {
-                runtime_client::answer(client.remove_image(RemoveImageRequest { image: spec }).await)
+            Ok(Some(image)) => {
+                let asked = client.remove_image(RemoveImageRequest { image: spec }).await;
+                runtime_client::answer(asked).map(|_| removed_line(&name, &image))
             }
             Err(error) => Err(error),
         };
         match removed {
-            Ok(_) => output::print(format!("removed {name}\n").as_bytes())?,
+            Ok(line) => output::print(line.as_bytes())?,
             Err(error) => {
                 output::say(&format!("error: remove image {name}: {error:#}"));
                 code = ExitCode::FAILURE;
@@ -74,6 +75,18 @@ pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// `removed reg/web:v1`; with an ID also the names that went with it.
+fn removed_line(asked: &str, image: &Image) -> String {
+    let by_id = !image.repo_tags.iter().chain(&image.repo_digests).any(|name| name == asked)
+        && image.id.trim_start_matches("sha256:").starts_with(asked.trim_start_matches("sha256:"));
+    let names = if image.repo_tags.is_empty() { &image.repo_digests } else { &image.repo_tags };
+    if by_id && !names.is_empty() {
+        format!("removed {} ({asked})\n", names.join(", "))
+    } else {
+        format!("removed {asked}\n")
+    }
 }
 
 fn table(list: &[Image], wide: bool) -> String {
@@ -128,6 +141,23 @@ fn json(image: &Image) -> JsonImage<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_removed_by_its_names() {
+        let image = Image {
+            id: "sha256:0123456789abcdef".into(),
+            repo_tags: vec!["reg/web:v1".into(), "reg/web:v2".into()],
+            ..Image::default()
+        };
+        let line = |asked: &str| removed_line(asked, &image);
+        assert_eq!(line("reg/web:v1"), "removed reg/web:v1\n");
+        assert_eq!(line("reg/web"), "removed reg/web\n");
+        let id = "sha256:0123456789abcdef";
+        assert_eq!(line(id), format!("removed reg/web:v1, reg/web:v2 ({id})\n"));
+        assert_eq!(line("0123456789abc"), "removed reg/web:v1, reg/web:v2 (0123456789abc)\n");
+        let bare = Image { id: id.into(), ..Image::default() };
+        assert_eq!(removed_line(id, &bare), format!("removed {id}\n"));
+    }
 
     #[test]
     fn one_row_for_each_name() {

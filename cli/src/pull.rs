@@ -107,15 +107,18 @@ pub(crate) fn draw(progress: &Progress, image: &str) -> Vec<String> {
         let short: String = layer.digest.trim_start_matches("sha256:").chars().take(12).collect();
         let share = u128::from(layer.downloaded) * BAR as u128 / u128::from(layer.total.max(1));
         let full = usize::try_from(share).unwrap_or(BAR).min(BAR);
-        let full = if layer.stage == "exists" { BAR } else { full };
+        let total = output::bytes(layer.total);
+        // One that was here already is not fetched.
+        let (full, come) = match layer.stage.as_str() {
+            "exists" => (BAR, total),
+            _ => (full, format!("{} of {total}", output::bytes(layer.downloaded))),
+        };
         lines.push(format!(
-            "  {} {:11} [{}{}] {} of {}\n",
+            "  {} {:11} [{}{}] {come}\n",
             output::one_line(&short),
             output::one_line(&layer.stage),
             "=".repeat(full),
-            " ".repeat(BAR - full),
-            output::bytes(layer.downloaded),
-            output::bytes(layer.total)
+            " ".repeat(BAR - full)
         ));
     }
     lines
@@ -129,12 +132,13 @@ mod tests {
     fn layers_are_bars_and_hostile_names_stay_on_their_line() {
         let text = r#"{"image":"x","startedAt":1,"stage":"layers","layers":[
             {"digest":"sha256:0123456789abcdef","total":2000,"downloaded":1000,"stage":"downloading"},
-            {"digest":"sha256:\u001b[2J","total":0,"downloaded":0,"stage":"exists"}]}"#;
+            {"digest":"sha256:\u001b[2J","total":3000,"downloaded":0,"stage":"exists"}]}"#;
         let progress: Progress = serde_json::from_str(text).unwrap();
         let lines = draw(&progress, "reg/a\nb");
         assert_eq!(lines.first().unwrap(), "reg/a b: 1 of 2 layers, 1.0kB of 2.0kB\n");
         let bar = format!("[{}{}]", "=".repeat(15), " ".repeat(15));
         assert_eq!(lines.get(1).unwrap(), &format!("  0123456789ab downloading {bar} 1.0kB of 2.0kB\n"));
+        assert!(lines.get(2).unwrap().ends_with("] 3.0kB\n"), "nothing of it is fetched: {lines:?}");
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
         assert_eq!(message(&progress), "pulling 1.0kB of 2.0kB");
         let begun = Progress { stage: "resolving".into(), ..Progress::default() };
