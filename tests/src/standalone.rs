@@ -239,8 +239,20 @@ impl Foreground {
     /// # Errors
     /// When it is gone already.
     pub fn interrupt(&self) -> Result<()> {
+        self.signal(Signal::INT)
+    }
+
+    /// Tells it that its terminal is gone, as kernel and shell do.
+    ///
+    /// # Errors
+    /// When it is gone already.
+    pub fn hang_up(&self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no pid")?;
-        rustix::process::kill_process(pid, Signal::INT).context("interrupt gantry run")
+        rustix::process::kill_process(pid, signal).with_context(|| format!("send {signal:?} to gantry run"))
     }
 
     /// Waits until it has ended.

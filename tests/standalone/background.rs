@@ -173,6 +173,7 @@ fn a_daemon_that_cannot_start_is_shown_with_its_last_words_and_none_stays() -> R
     let scope = Scope { folders: Vec::new(), ..roots.scope() };
     let before = Snapshot::take(&scope)?;
     std::fs::write(roots.path("pod.yaml"), pod("web", "127.0.0.1:1/x:v1"))?;
+    std::fs::create_dir(roots.path("manifests"))?;
     let background = Background { roots: &roots };
     // The runtime refuses the first, and the agent what is in its socket's place then.
     for (flag, word) in

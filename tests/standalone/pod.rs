@@ -108,6 +108,22 @@ fn ctrl_c_stops_the_pod_and_a_failed_one_is_told_by_the_exit_code() -> Result<()
 }
 
 #[test]
+fn the_end_of_the_terminal_ends_the_pods() -> Result<()> {
+    place::require_own_namespaces()?;
+    let registry = Registry::start()?;
+    let image = registry.push("demo/web", "v1", &web_image()?.build()?)?;
+    let roots = Roots::new()?;
+    let scope = gantry_tests::leakcheck::Scope { folders: Vec::new(), ..roots.scope() };
+    let before = Snapshot::take(&scope)?;
+    let mut run = Standalone::start(roots, &manifest(&image, "    args: [count, '0']\n"))?;
+    await_ps(&run, &["Running"])?;
+    run.hang_up()?;
+    assert!(run.await_end()?.success(), "{}", run.stderr());
+    drop(run);
+    before.await_clean(&scope)
+}
+
+#[test]
 fn without_any_network_configuration_the_built_in_one_comes_and_goes() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
