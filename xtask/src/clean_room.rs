@@ -14,7 +14,7 @@ use crate::debian_repository::{self, Repository};
 use crate::sh;
 
 /// What is run inside when nothing else is asked for: the look, and each program once.
-const CHECKS: [&str; 2] = ["demo", "test"];
+const CHECKS: [&str; 2] = ["demo", "test --full"];
 
 /// Inside a mount namespace. $1 is the work folder; the rest is bound.
 const ENTER: &str = r#"

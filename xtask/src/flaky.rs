@@ -90,6 +90,16 @@ mod tests {
     }
 
     #[test]
+    fn a_leak_beside_a_failed_test_is_a_failure_of_its_own() {
+        let script = "printf '%s\\n' '---- a::b stdout ----' 'Error: no rain' 'failures:' '    a::b' \
+            'test result: FAILED. 4 passed; 1 failed; 0 ignored' 'leakcheck: a mount was left behind'; exit 1";
+        let first = summary::count(Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!((first.passed, first.failed), (4, 2));
+        let mut never = |name: &str| -> Result<Counts> { panic!("{name} ran again") };
+        assert_eq!(settle(first, &mut never).failed, 2);
+    }
+
+    #[test]
     fn four_tests_or_a_crash_are_not_run_again() {
         let failure = |name: &str| summary::Failure { name: name.to_owned(), said: Vec::new() };
         let four =

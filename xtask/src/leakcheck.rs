@@ -22,6 +22,16 @@ const INSIDE: &str = "leakcheck-inside";
 const ROOTS: [&str; 4] = ["/run/netns", "/run/gantry", "/var/lib/gantry", "/var/lib/cni/results"];
 const LEASES: &str = "/var/lib/cni/networks";
 
+/// What the line that tells of the check begins with.
+const LINE: &str = "leakcheck: ";
+/// The rest of the line when all is well.
+const CLEAN: &str = "nothing was left behind";
+
+/// What was left, when the line says so.
+pub(crate) fn left(line: &str) -> Option<&str> {
+    line.strip_prefix(LINE).filter(|left| *left != CLEAN)
+}
+
 /// Makes a place, runs the command in it, checks both.
 pub(crate) fn outside(roots: &[PathBuf], command: &[OsString]) -> Result<()> {
     sh::require_root("leakcheck")?;
@@ -65,10 +75,10 @@ pub(crate) fn inside(command: &[OsString]) -> Result<ExitCode> {
         .status()
         .with_context(|| format!("start {}", program.to_string_lossy()))?;
     if let Err(error) = before.await_clean(&scope) {
-        println!("leakcheck: {error:#}");
+        println!("{LINE}{error:#}");
         return Ok(ExitCode::FAILURE);
     }
-    println!("leakcheck: nothing was left behind");
+    println!("{LINE}{CLEAN}");
     // As a shell tells of a signal.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))

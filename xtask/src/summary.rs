@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::sh;
+use crate::{leakcheck, sh};
 
 /// Lines of a failed test that are kept.
 const KEPT: usize = 12;
@@ -141,6 +141,7 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
         .spawn()
         .with_context(|| format!("start {shown}"))?;
     let (mut counts, mut failures) = (Counts::default(), Failures::default());
+    let mut leaks = Counts::default();
     let mut last = String::new();
     let stdout = child.stdout.take().context("no stdout")?;
     for line in BufReader::new(stdout).split(b'\n') {
@@ -151,6 +152,9 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
         see(line);
         failures.read(line);
         counts.read_not_run(line);
+        if let Some(left) = leakcheck::left(line) {
+            leaks += Counts::failure(format!("leakcheck: {left}"));
+        }
         if let Some(more) = Counts::of_line(line) {
             counts += more;
         }
@@ -161,6 +165,8 @@ pub(crate) fn watch(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<
     counts.first = failures.first();
     counts.failures = failures.found;
     counts.passed = counts.passed.saturating_sub(counts.not_run.len() as u64);
+    // No run of a failed test alone takes it away.
+    counts += leaks;
     let status = child.wait().with_context(|| format!("wait for {shown}"))?;
     if !status.success() && counts.failed == 0 {
         println!("{shown}: {status}, without a failed test");

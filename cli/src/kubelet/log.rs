@@ -30,6 +30,9 @@ pub(super) fn init(format: Format, verbosity: u32) -> Verbosity {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Its way to tell of a line that could not be written panics when stderr is gone, and a panic
+        // ends the kubelet.
+        .log_internal_errors(false)
         .event_format(Line(format))
         .with_filter_reloading();
     let handle = lines.reload_handle();

@@ -2,7 +2,8 @@
 //!
 //! Owns the question only: a forwarded port would silently take the traffic of whoever listens on it (a host port 22
 //! would cut off sshd), so the mapping is refused instead. Asks by binding, which is cheap, and only when that fails
-//! looks who it is: a mapping on one address leaves a listener on another one alone; a mapping on all addresses takes from every listener. Called by `portmap`.
+//! looks who it is: a mapping on one address leaves a listener on another one alone; a mapping on all addresses takes
+//! from every listener. Called by `portmap`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

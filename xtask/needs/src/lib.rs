@@ -77,7 +77,6 @@ pub const NEEDS: &[Need] = &[
     need("g++", "g++", Use::Fuzz),
     need("debootstrap", "debootstrap", Use::CleanRoom),
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
-    need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -180,6 +179,8 @@ pub const CARGO_DENY: &str = "0.20.2";
 pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("cc", &["--version"], Use::Build),
     ("cmake", &["--version"], Use::Build),
+    ("test", &["-e", "/usr/include/stdio.h"], Use::Build),
+    ("test", &["-e", "/etc/ssl/certs/ca-certificates.crt"], Use::Build),
     ("strip", &["--version"], Use::Pods),
     ("docker-registry", &["--help"], Use::Pods),
     ("/bin/busybox", &["true"], Use::Pods),
@@ -201,6 +202,10 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("timeout", &["--version"], Use::Machine),
     ("ab", &["-V"], Use::Load),
     ("protoc", &["--version"], Use::Protobuf),
+    ("git", &["--version"], Use::History),
+    ("g++", &["--version"], Use::Fuzz),
+    ("debootstrap", &["--version"], Use::CleanRoom),
+    ("test", &["-e", "/usr/share/keyrings/debian-archive-keyring.gpg"], Use::CleanRoom),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),
@@ -215,10 +220,24 @@ mod tests {
         let without: Vec<_> = STARTED
             .iter()
             .map(|(program, _, _)| *program)
-            .filter(|program| !["cargo", "rustc", "go"].contains(program))
+            .filter(|program| !["cargo", "rustc", "go", "test"].contains(program))
             .filter(|program| !NEEDS.iter().any(|need| need.what == *program))
             .collect();
         assert_eq!(without, [""; 0]);
+    }
+
+    #[test]
+    fn every_row_stands_once_and_is_tried_in_the_clean_room() {
+        for (index, need) in NEEDS.iter().enumerate() {
+            let what = need.what;
+            assert!(!NEEDS[index + 1..].iter().any(|other| other.what == what), "{what} stands twice");
+            let tried = STARTED.iter().any(|(program, args, by)| {
+                let file = *program == "test" && args.contains(&what);
+                let library = what == "/usr/include/seccomp.h" && args.contains(&"libseccomp");
+                *by == need.by && (*program == what || file || library)
+            });
+            assert!(tried, "nothing tries {what}");
+        }
     }
 
     #[test]
