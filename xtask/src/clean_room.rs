@@ -1,6 +1,6 @@
 //! `cargo xtask clean-room`: holds the list of needed packages against a Debian system that has
-//! nothing else. Owns the system (debootstrap's minbase, kept in the cache; each run works on a layer
-//! above it) and what is bound into it: the toolchains and this checkout. Never changes the host:
+//! nothing else. Owns the system (debootstrap's minbase, kept in the cache; each run works on a copy)
+//! and what is bound into it: the toolchains and this checkout. Never changes the host:
 //! mounts are in a namespace of their own. Called by `main` and by the tier of that name.
 
 use std::fs;
@@ -16,12 +16,15 @@ use crate::sh;
 /// What is run inside when nothing else is asked for: the look, and each program once.
 const CHECKS: [&str; 2] = ["demo", "test --full"];
 
-/// Inside a mount namespace. $1 is the work folder; the rest is bound.
+/// Inside a mount namespace. $1 is the work folder; what stands after the script is bound. The system is
+/// a copy, for an overlay takes no folder of an overlay; its root is the namespace's, for who is in a
+/// chroot may make no user namespace (`user_namespaces(7)`).
 const ENTER: &str = r#"
 set -eu
 work=$1; base=$2; sources=$3; script=$4; shift 4
 mount --make-rprivate /
-mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/work" overlay "$work/root"
+cp -a --reflink=auto "$base" "$work/root"
+mount --bind "$work/root" "$work/root"
 for folder in /proc /sys /dev; do mount --rbind "$folder" "$work/root$folder"; done
 for folder in "$@"; do
   mkdir -p "$work/root$folder"
@@ -31,7 +34,11 @@ rm -f "$work/root/etc/resolv.conf"
 cat /etc/resolv.conf >"$work/root/etc/resolv.conf"
 cp "$sources" "$work/root/etc/apt/sources.list"
 if [ -d /etc/apt/apt.conf.d ]; then cp -r /etc/apt/apt.conf.d "$work/root/etc/apt/"; fi
-exec chroot "$work/root" /bin/sh -euc "$script"
+cd "$work/root"
+pivot_root . mnt
+cd /
+umount -l /mnt
+exec /bin/sh -euc "$script"
 "#;
 
 /// Runs the checks with every package of the list, or `command` with only the C compiler that Rust
@@ -46,9 +53,6 @@ pub(crate) fn run(command: &[String]) -> Result<()> {
     let repository = debian_repository::find()?;
     let base = base(&cache, &repository)?;
     let work = tempfile::Builder::new().prefix("run-").tempdir_in(&cache)?;
-    for folder in ["upper", "work", "root"] {
-        fs::create_dir(work.path().join(folder))?;
-    }
     let sources = work.path().join("sources.list");
     fs::write(&sources, repository.line())?;
     let toolchain = toolchain()?;
