@@ -5,6 +5,7 @@
 //! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
+pub(crate) mod held;
 mod images;
 mod inspect;
 pub(crate) mod show;
@@ -372,6 +373,7 @@ impl RuntimeService for Service {
     async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
         // Its drop, when the caller has gone, is what the task hears.
         let (_caller, gone) = oneshot::channel();
-        Ok(Response::new(detached(exec::sync(self.node.clone(), request.into_inner(), gone)).await?))
+        let (answer, room) = detached(exec::sync(self.node.clone(), request.into_inner(), gone)).await?;
+        Ok(held::with(answer, room))
     }
 }

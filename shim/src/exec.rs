@@ -2,6 +2,7 @@
 //! whoever asked; the process itself is the monitor's child, which writes straight into them. Called
 //! by the RPC handler of ExecSync and by the streaming server.
 
+pub(crate) mod output;
 pub(crate) mod terminal;
 
 use std::convert::Infallible;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use gantry_proto::cri;
 use gantry_proto::monitor::{self, SignalExec, StartContainer, request};
 use rustix::pipe::PipeFlags;
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
@@ -25,10 +25,8 @@ use crate::monitor_client::{self, MonitorClient, Told};
 use crate::node::{Node, new_id};
 use crate::spec;
 use crate::store::{Container, ContainerState};
+use output::{Held, Kept, Room, Source};
 use terminal::Terminal;
-
-/// Of each stream of an ExecSync; what comes after is read and dropped (CVE-2022-31030).
-const MAX_OUTPUT: usize = 16 << 20;
 
 /// How long output may still come when the program has ended: what it left behind may hold the pipes
 /// for ever (containerd#7832).
@@ -235,7 +233,7 @@ fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartCont
     process
 }
 
-/// ExecSync: runs a command to its end and returns what it wrote. A command whose caller has gone is killed, as
+/// ExecSync: runs a command to its end and returns what it wrote, and the room that it takes. A command whose caller has gone is killed, as
 /// under containerd: nobody would ever see it.
 ///
 /// # Errors
@@ -244,7 +242,7 @@ pub(crate) async fn sync(
     node: Arc<Node>,
     request: cri::ExecSyncRequest,
     gone: oneshot::Receiver<Infallible>,
-) -> Result<cri::ExecSyncResponse, Error> {
+) -> Result<(cri::ExecSyncResponse, Held), Error> {
     let container = node.store.container(&request.container_id)?;
     let limit = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0);
     let wanted = Wanted { cmd: request.cmd, stdout: true, stderr: true, ..Wanted::default() };
@@ -257,7 +255,7 @@ async fn run_to_end(
     wanted: Wanted,
     limit: Option<u64>,
     gone: oneshot::Receiver<Infallible>,
-) -> Result<cri::ExecSyncResponse, Error> {
+) -> Result<(cri::ExecSyncResponse, Held), Error> {
     let client = monitor_of(node, container)?;
     let prepared = prepare(client.clone(), new_id()?, container, wanted).await?;
     let id = prepared.id.clone();
@@ -283,7 +281,7 @@ async fn run_to_end(
         }
     };
     let mut output = Output::default();
-    let ended = output.follow(&mut exec, over).await;
+    let ended = output.follow(&mut exec, (&node.exec_room, &container.id), over).await;
     match ended? {
         Ok(code) => Ok(output.response(code)),
         Err(over) => {
@@ -296,8 +294,8 @@ async fn run_to_end(
 /// What an ExecSync has read.
 #[derive(Debug, Default)]
 struct Output {
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    stdout: Kept,
+    stderr: Kept,
 }
 
 impl Output {
@@ -306,11 +304,16 @@ impl Output {
     async fn follow(
         &mut self,
         exec: &mut Exec,
+        (room, container): (&Room, &str),
         over: impl Future<Output = Error>,
     ) -> Result<Result<i32, Error>, Error> {
         let Exec { stdout, stderr, process, .. } = exec;
         let reading = async {
-            tokio::join!(capped(stdout.as_mut(), &mut self.stdout), capped(stderr.as_mut(), &mut self.stderr))
+            let source = |stream| Source { container, stream };
+            tokio::join!(
+                self.stdout.read(stdout.as_mut(), room, source("stdout")),
+                self.stderr.read(stderr.as_mut(), room, source("stderr"))
+            )
         };
         tokio::pin!(reading);
         tokio::pin!(over);
@@ -331,18 +334,10 @@ impl Output {
         Ok(Ok(code))
     }
 
-    fn response(self, exit_code: i32) -> cri::ExecSyncResponse {
-        cri::ExecSyncResponse { stdout: self.stdout, stderr: self.stderr, exit_code }
-    }
-}
-
-async fn capped(pipe: Option<&mut pipe::Receiver>, into: &mut Vec<u8>) {
-    let Some(pipe) = pipe else { return };
-    let mut chunk = vec![0u8; 64 * 1024];
-    // An error is the end of the output, too: there is nobody to tell.
-    while let Ok(count @ 1..) = pipe.read(&mut chunk).await {
-        let room = MAX_OUTPUT.saturating_sub(into.len());
-        into.extend_from_slice(chunk.get(..count.min(room)).unwrap_or_default());
+    fn response(self, exit_code: i32) -> (cri::ExecSyncResponse, Held) {
+        let Self { stdout, stderr } = self;
+        let held = stdout.held.into_iter().chain(stderr.held).collect();
+        (cri::ExecSyncResponse { stdout: stdout.bytes, stderr: stderr.bytes, exit_code }, held)
     }
 }
 
@@ -380,22 +375,5 @@ mod tests {
         assert_eq!((process.args, process.uid, process.no_new_privs), (vec!["ls".to_owned()], 7, true));
         assert_eq!(process.env, [b"A=1".to_vec(), b"TERM=xterm".to_vec()]);
         assert_eq!((process.log_path.as_str(), process.tty), ("", false));
-    }
-
-    #[tokio::test]
-    async fn rt_2_11_output_over_the_cap_is_read_and_dropped() {
-        let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let mut pipe = pipe::Receiver::from_owned_fd(ours).unwrap();
-        let writer = std::thread::spawn(move || {
-            use std::io::Write;
-            let mut file = std::fs::File::from(theirs);
-            for _ in 0..17 {
-                file.write_all(&vec![b'x'; 1 << 20]).unwrap();
-            }
-        });
-        let mut bytes = Vec::new();
-        capped(Some(&mut pipe), &mut bytes).await;
-        writer.join().unwrap();
-        assert_eq!(bytes.len(), MAX_OUTPUT);
     }
 }

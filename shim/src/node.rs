@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::error::Error;
+use crate::exec::output::Room;
 use crate::feed::Feed;
 use crate::image::Images;
 use crate::monitor_client::Event;
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     pub feed: Feed<cri::ContainerEventResponse>,
     /// To the clients of WatchOutOfMemory.
     pub ooms: Feed<OutOfMemory>,
+    /// For the outputs of execs.
+    pub(crate) exec_room: Room,
     /// To the event task.
     pub events: mpsc::UnboundedSender<Event>,
 }

@@ -25,6 +25,7 @@ use tonic::transport::server::Router;
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::cri::Service;
+use crate::cri::held::UntilSent;
 use crate::handler::{Handler, Handlers};
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
@@ -274,11 +275,11 @@ impl Runtime {
     fn router(&self) -> Router {
         let service = Service::new(self.node.clone(), self.streaming.clone());
         Server::builder()
-            .add_service(
+            .add_service(UntilSent(
                 RuntimeServiceServer::new(service.clone())
                     .max_decoding_message_size(MAX_MESSAGE)
                     .max_encoding_message_size(MAX_MESSAGE),
-            )
+            ))
             .add_service(
                 ImageServiceServer::new(service.clone())
                     .max_decoding_message_size(MAX_MESSAGE)
@@ -400,6 +401,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         walker,
         feed: crate::feed::Feed::default(),
         ooms: crate::feed::Feed::default(),
+        exec_room: crate::exec::output::Room::default(),
         events,
     };
     Ok((node, lock, receiver))
