@@ -184,7 +184,9 @@ async fn a_layer_of_an_image_outlives_failed_pulls() {
     scene.open(JUNK);
     check_bad(bad).await;
     scene.node.settled(2).await;
-    assert!(scene.node.images.list().iter().all(|image| scene.node.file(image, 1, "etc/hello").exists()));
+    let images = scene.node.images.list();
+    assert_eq!(images.len(), 1);
+    assert!(images.iter().all(|image| scene.node.file(image, 1, "etc/hello").exists()));
 }
 
 #[tokio::test]
