@@ -29,13 +29,13 @@ pub(super) struct Resolver {
 
 struct Inner {
     lookup: Box<Lookup>,
-    places: Arc<Semaphore>,
-    /// What is being looked up; all who want one name wait for one lookup.
-    under_way: Mutex<HashMap<String, Arc<watch::Sender<Option<Outcome>>>>>,
+    permits: Arc<Semaphore>,
+    /// By name: those who want one share one lookup.
+    in_flight: Mutex<HashMap<String, Arc<watch::Sender<Option<Outcome>>>>>,
 }
 
-/// A name that is being looked up; afterwards it may be looked up again.
-struct Flight {
+/// One lookup in flight, which all who ask for its name meanwhile share. Dropped, the next who asks begins another.
+struct InFlight {
     inner: Arc<Inner>,
     name: String,
     result: Arc<watch::Sender<Option<Outcome>>>,
@@ -43,35 +43,35 @@ struct Flight {
 
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resolver").field("places", &self.inner.places).finish_non_exhaustive()
+        f.debug_struct("Resolver").field("permits", &self.inner.permits).finish_non_exhaustive()
     }
 }
 
 impl Inner {
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, Arc<watch::Sender<Option<Outcome>>>>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<String, Arc<watch::Sender<Option<Outcome>>>>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Flight {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut under_way = self.inner.under_way();
-        // Who came after this one was given up has a lookup of their own under the same name.
-        if under_way.get(&self.name).is_some_and(|result| Arc::ptr_eq(result, &self.result)) {
-            under_way.remove(&self.name);
+        let mut in_flight = self.inner.in_flight();
+        // Nobody waited for this one: who came later began another under the same name.
+        if in_flight.get(&self.name).is_some_and(|result| Arc::ptr_eq(result, &self.result)) {
+            in_flight.remove(&self.name);
         }
     }
 }
 
-impl Flight {
-    /// Waits for a place, then asks on a thread. Who gave up meanwhile is not asked for.
+impl InFlight {
+    /// Waits for a permit, then asks on a thread. A lookup that nobody waits for any more is not begun.
     async fn begin(self) {
-        let Ok(place) = self.inner.places.clone().acquire_owned().await else { return };
+        let Ok(permit) = self.inner.permits.clone().acquire_owned().await else { return };
         let unwanted = {
-            let mut under_way = self.inner.under_way();
+            let mut in_flight = self.inner.in_flight();
             let unwanted = self.result.receiver_count() == 0;
             if unwanted {
-                under_way.remove(&self.name);
+                in_flight.remove(&self.name);
             }
             unwanted
         };
@@ -80,16 +80,16 @@ impl Flight {
         }
         let result = self.result.clone();
         let thread = std::thread::Builder::new().name("probe lookup".to_owned());
-        if let Err(error) = thread.spawn(move || self.look(place)) {
+        if let Err(error) = thread.spawn(move || self.look(permit)) {
             result.send_replace(Some(Err((error.kind(), error.to_string()))));
         }
     }
 
-    fn look(self, place: OwnedSemaphorePermit) {
+    fn look(self, permit: OwnedSemaphorePermit) {
         let found = (self.inner.lookup)(&self.name);
         self.result.send_replace(Some(found.map_err(|error| (error.kind(), error.to_string()))));
         drop(self);
-        drop(place);
+        drop(permit);
     }
 }
 
@@ -100,8 +100,8 @@ impl Resolver {
     }
 
     pub(super) fn with(lookup: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static) -> Self {
-        let (lookup, places) = (Box::new(lookup), Arc::new(Semaphore::new(AT_ONCE)));
-        Self { inner: Arc::new(Inner { lookup, places, under_way: Mutex::default() }) }
+        let (lookup, permits) = (Box::new(lookup), Arc::new(Semaphore::new(AT_ONCE)));
+        Self { inner: Arc::new(Inner { lookup, permits, in_flight: Mutex::default() }) }
     }
 
     /// Waits until it is known: whoever asks has the limit of time.
@@ -119,15 +119,15 @@ impl Resolver {
     }
 
     fn follow(&self, name: &str) -> watch::Receiver<Option<Outcome>> {
-        let mut under_way = self.inner.under_way();
-        if let Some(result) = under_way.get(name) {
+        let mut in_flight = self.inner.in_flight();
+        if let Some(result) = in_flight.get(name) {
             return result.subscribe();
         }
         let (sender, seen) = watch::channel(None);
         let result = Arc::new(sender);
-        under_way.insert(name.to_owned(), result.clone());
-        let flight = Flight { inner: self.inner.clone(), name: name.to_owned(), result };
-        tokio::spawn(flight.begin());
+        in_flight.insert(name.to_owned(), result.clone());
+        let lookup = InFlight { inner: self.inner.clone(), name: name.to_owned(), result };
+        tokio::spawn(lookup.begin());
         seen
     }
 
