@@ -325,7 +325,7 @@ fn path_of(pod_folder: &Path, volume: &Volume, place: Option<&Place>) -> Result<
 /// A folder of the node in the pod's volumes; false when it is there already.
 fn bind_local(folder: &Path, path: &Path) -> Result<bool, String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
-    if mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))? {
+    if mounts::is_mount_point(path).map_err(|error| format!("stat {}: {error}", path.display()))? {
         return Ok(false);
     }
     let source =
@@ -403,7 +403,7 @@ fn is_ready(note: &Path, volume: &Path, memory: bool) -> Result<bool, String> {
         return Ok(false);
     }
     if memory {
-        return mounts::is_mount_point(volume).map_err(|error| format!("read the mount table: {error}"));
+        return mounts::is_mount_point(volume).map_err(|error| format!("stat {}: {error}", volume.display()));
     }
     Ok(volume.is_dir())
 }
@@ -418,7 +418,8 @@ fn set_ready(note: &Path) -> io::Result<()> {
 /// The folder of a volume, with a tmpfs of that size on it if there is to be one.
 fn room(path: &Path, tmpfs: Option<i64>) -> Result<(), String> {
     make_folder(path).map_err(|error| format!("mkdir {}: {error}", path.display()))?;
-    let mounted = mounts::is_mount_point(path).map_err(|error| format!("read the mount table: {error}"))?;
+    let mounted =
+        mounts::is_mount_point(path).map_err(|error| format!("stat {}: {error}", path.display()))?;
     if let Some(size) = tmpfs.filter(|_| !mounted) {
         mounts::tmpfs(path, size).map_err(|error| format!("mount tmpfs on {}: {error}", path.display()))?;
     }

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
     mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
@@ -106,9 +107,20 @@ fn cover(mountinfo: &[u8], folder: &Path) -> Option<Cover> {
     over.max_by_key(|mount| mount.point.components().count())
 }
 
-/// Whether something is mounted exactly there.
-pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+/// Whether something is mounted exactly there, by the table: asks no file system, which may hang.
+pub(super) fn is_listed(path: &Path) -> io::Result<bool> {
     Ok(below(path)?.iter().any(|point| point == path))
+}
+
+/// Whether something is mounted exactly there. Asks the kernel about this one path: the table has a line for each mount
+/// of the node.
+pub(super) fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) => Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// A tmpfs of at most `size` bytes. Without swap where the kernel can (6.4), for secrets.
@@ -142,6 +154,21 @@ pub(super) fn detach(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_point_is_known_without_the_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        let is = |path: &Path| is_mount_point(path).unwrap();
+        assert!(is(Path::new("/proc")));
+        assert!(
+            !is(folder.path()) && !is(&folder.path().join("none")) && !is(&link) && !is(&link.join("self"))
+        );
+        for path in [Path::new("/proc"), folder.path()] {
+            assert_eq!(is_listed(path).unwrap(), is(path), "{path:?}");
+        }
+    }
 
     #[test]
     fn a_folder_is_shared_as_the_topmost_mount_over_it_is() {

@@ -93,7 +93,7 @@ fn make(volume: &Path, parts: &[&str]) -> io::Result<()> {
 
 fn attach(source: &OwnedFd, target: &Path) -> io::Result<()> {
     let stat = fstat(source)?;
-    if mounts::is_mount_point(target)? {
+    if mounts::is_listed(target)? {
         let there = statat(CWD, target, AtFlags::SYMLINK_NOFOLLOW)?;
         if (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino) {
             return Ok(());
