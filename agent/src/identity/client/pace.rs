@@ -1,9 +1,9 @@
 //! How fast requests may follow each other: a bucket of tokens, as upstream's clients have it. Owns
 //! the count; never what waits. Called by [`super`].
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// So many a second, and so many at once.
@@ -29,10 +29,15 @@ impl Gate {
         (pace.per_second > 0.0).then(|| Self { pace, bucket: Mutex::new((pace.burst, None)) })
     }
 
-    /// Waits for its turn. Who gives up while waiting has used it.
+    fn bucket(&self) -> MutexGuard<'_, (f64, Option<Instant>)> {
+        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for its turn. Who gives up while waiting leaves it to the next: an API server that comes back would else
+    /// find a queue of requests that nobody waits for.
     pub(super) async fn pass(&self) {
         let wait = {
-            let mut bucket = self.bucket.lock().await;
+            let mut bucket = self.bucket();
             let now = Instant::now();
             let since = bucket.1.map_or(Duration::ZERO, |then| now - then);
             let tokens = (bucket.0 + since.as_secs_f64() * self.pace.per_second).min(self.pace.burst) - 1.0;
@@ -40,7 +45,24 @@ impl Gate {
             Duration::from_secs_f64((-tokens / self.pace.per_second).max(0.0))
         };
         if !wait.is_zero() {
+            let mut turn = Turn { gate: self, is_used: false };
             tokio::time::sleep(wait).await;
+            turn.is_used = true;
+        }
+    }
+}
+
+/// A token that is waited for.
+struct Turn<'a> {
+    gate: &'a Gate,
+    is_used: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_used {
+            let mut bucket = self.gate.bucket();
+            bucket.0 = (bucket.0 + 1.0).min(self.gate.pace.burst);
         }
     }
 }
@@ -48,6 +70,18 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_leaves_the_turn_to_the_next() {
+        let gate = Gate::new(Pace { per_second: 10.0, burst: 1.0 }).unwrap();
+        gate.pass().await;
+        let start = Instant::now();
+        let all = (0..100).map(|_| tokio::time::timeout(Duration::from_millis(50), gate.pass()));
+        assert!(futures_util::future::join_all(all).await.iter().all(Result::is_err));
+        gate.pass().await;
+        let took = start.elapsed();
+        assert!((90..=110).contains(&took.as_millis()), "{took:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_at_once_and_the_rest_at_its_pace() {
