@@ -84,7 +84,12 @@ impl Authenticator {
     ) -> Result<User, Refusal> {
         let mut complaints = Vec::new();
         match self.client_ca.user(chain) {
-            Ok(Some(user)) => return Ok(user.authenticated()),
+            Ok(Some(user)) => {
+                // Nobody has asked about a token that came with it.
+                headers.remove(AUTHORIZATION);
+                strip_protocol(headers);
+                return Ok(user.authenticated());
+            }
             Ok(None) => {}
             Err(error) => complaints.push(format!("client certificate: {error}")),
         }

@@ -388,6 +388,19 @@ async fn a_crowd_at_the_door_is_sent_away() {
 }
 
 #[tokio::test]
+async fn a_token_beside_a_certificate_is_passed_on_to_nobody() {
+    let ca = authority("ca");
+    let client_ca = ClientCa::new(ca.pem().as_bytes()).unwrap();
+    let how = Authentication { client_ca, tokens_for: None, anonymous: false };
+    let authenticator = super::authn::Authenticator::new(how, None).unwrap();
+    let mut headers = http::HeaderMap::new();
+    headers.insert(http::header::AUTHORIZATION, "Bearer secret".parse().unwrap());
+    let chain = [certificate(&ca, "bob", |_| {}).0];
+    assert_eq!(authenticator.who(&chain, &mut headers).await.ok().unwrap().name, "bob");
+    assert!(headers.is_empty(), "{headers:?}");
+}
+
+#[tokio::test]
 async fn a_new_ca_counts_at_once_and_a_bad_one_not_at_all() {
     let house = house(false, Mode::AlwaysAllow).await;
     let (old, next) = (house.certificate("bob"), authority("next"));
