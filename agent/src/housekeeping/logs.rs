@@ -107,7 +107,8 @@ async fn look(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock, id: &s
     let path = PathBuf::from(path);
     let reopen =
         async || keeper.reopen_log(id).await.map_err(|source| Error::Reopen { id: id.to_owned(), source });
-    let size = match fs::symlink_metadata(&path) {
+    // Not on a thread that serves others: the disk of the logs may hang.
+    let size = match tokio::fs::symlink_metadata(&path).await {
         Ok(found) => found.len(),
         // Somebody took it away: the container writes where nobody reads.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return reopen().await,
@@ -122,13 +123,14 @@ async fn look(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock, id: &s
     // In local time as upstream: names of both are sorted as one list.
     let stamp = plan::stamp(clock.wall_nanos(), jiff::tz::TimeZone::system());
     let rotated = with_suffix(&path, &stamp);
-    let moved = |what, from: &Path, to: &Path| {
-        fs::rename(from, to).map_err(|source| Error::File { what, path: from.to_owned(), source })
+    let moved = async |what, from: &Path, to: &Path| {
+        let done = tokio::fs::rename(from, to).await;
+        done.map_err(|source| Error::File { what, path: from.to_owned(), source })
     };
-    moved("rotate", &path, &rotated)?;
+    moved("rotate", &path, &rotated).await?;
     if let Err(error) = reopen().await {
         // The next round tries again, with the log as it was.
-        moved("rename back", &rotated, &path)?;
+        moved("rename back", &rotated, &path).await?;
         return Err(error);
     }
     Ok(())
