@@ -11,6 +11,8 @@ pub mod svg;
 
 use serde::Deserialize;
 
+use crate::beyond::pulls::progress::size;
+
 /// One stage. Times are unix nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
@@ -58,6 +60,45 @@ pub fn as_tree(spans: &[Span]) -> Vec<(&Span, bool)> {
         rows.extend(own.into_iter().map(|span| (span, true)));
     }
     rows
+}
+
+/// The agent's own share between two stages; a pod's start has many, and most are short.
+const TURN: &str = "agent.turn";
+
+/// Spans as they are drawn: the agent's turns are one, which lasts from the first to the last. With it, when each of
+/// them was; none where there is one turn at most.
+#[must_use]
+pub fn folded(spans: &[Span]) -> (Vec<Span>, Vec<(i64, i64)>) {
+    let (turns, others): (Vec<&Span>, Vec<&Span>) = spans.iter().partition(|span| span.name == TURN);
+    let pieces: Vec<(i64, i64)> = turns.iter().map(|turn| (turn.start, turn.end)).collect();
+    let longest = turns.iter().max_by_key(|turn| turn.end - turn.start).copied();
+    let (start, end) = (pieces.iter().map(|piece| piece.0).min(), pieces.iter().map(|piece| piece.1).max());
+    let (Some(longest), Some(start), Some(end), 2..) = (longest, start, end, turns.len()) else {
+        return (spans.to_vec(), Vec::new());
+    };
+    let mut kept: Vec<Span> = others.into_iter().cloned().collect();
+    let took = render::millis(longest.end - longest.start);
+    let detail = format!("{} times, the longest {took} {}", turns.len(), longest.detail);
+    kept.push(Span { start, end, detail, ..longest.clone() });
+    (kept, pieces)
+}
+
+/// A detail as people read it: `1982352 bytes` are 1.9MB.
+#[must_use]
+pub fn readable(detail: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in detail.split(' ') {
+        let end = word.strip_prefix("bytes").filter(|end| matches!(*end, "" | "," | ";"));
+        let bytes = end.and_then(|_| words.last()?.parse::<u64>().ok());
+        match (end, bytes) {
+            (Some(end), Some(bytes)) => {
+                words.pop();
+                words.push(size(bytes) + end);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words.join(" ")
 }
 
 /// The stage of a runtime's own list, as its verbose `info["timeline"]` has it.
@@ -151,6 +192,34 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn turn(start: i64, end: i64, detail: &str) -> Span {
+        let (name, container) = (TURN.to_owned(), String::new());
+        Span { name, container, start, end, detail: detail.to_owned() }
+    }
+
+    #[test]
+    fn the_agents_turns_are_one_line_and_one_turn_stays_as_it_is() {
+        let ms = 1_000_000;
+        let image = Span { name: "image".into(), ..turn(0, 5 * ms, "x") };
+        let all = [turn(0, ms, "to image"), image.clone(), turn(5 * ms, 9 * ms, "to [c] container.create")];
+        let (spans, pieces) = folded(&all);
+        assert_eq!(pieces, [(0, ms), (5 * ms, 9 * ms)]);
+        let detail = "2 times, the longest 4.0 ms to [c] container.create";
+        assert_eq!(spans, [image.clone(), turn(0, 9 * ms, detail)]);
+        let one = [image, turn(0, 1, "to image")];
+        assert_eq!(folded(&one), (one.to_vec(), Vec::new()));
+        assert_eq!(folded(&[]), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn sizes_are_for_people() {
+        assert_eq!(readable("1982352 bytes"), "1.9MB");
+        assert_eq!(readable("999 bytes, 12 entries"), "999B, 12 entries");
+        assert_eq!(readable("1500 bytes, 12 entries"), "1.5kB, 12 entries");
+        assert_eq!(readable("reg/bytes:1 of bytes"), "reg/bytes:1 of bytes");
+        assert_eq!(readable(""), "");
+    }
 
     fn span(name: &str, start: i64, end: i64) -> Span {
         Span { name: name.into(), container: String::new(), start, end, detail: String::new() }

@@ -2,7 +2,7 @@
 //! explained. Pure: spans and the time in, numbers out; never a markup language. Called by
 //! [`super::svg`] and [`super::compare`].
 
-use super::{Span, as_tree};
+use super::{Span, TURN, as_tree, folded, readable};
 
 /// What a stage spends its time on; one colour each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,12 +80,22 @@ pub struct Row {
     pub from: i64,
     /// When it ended; now, when it goes on.
     pub to: i64,
+    /// When something of it was under way: several times, for stages that are drawn as one.
+    pub pieces: Vec<(i64, i64)>,
     /// It goes on.
     pub open: bool,
     /// A moment rather than a stage.
     pub mark: bool,
     /// Bytes, an address, an image name; without control characters.
     pub detail: String,
+}
+
+impl Row {
+    /// How long it took, or has taken by now.
+    #[must_use]
+    pub fn took(&self) -> i64 {
+        self.pieces.iter().map(|(from, to)| to - from).sum()
+    }
 }
 
 /// Everything there is to draw.
@@ -108,7 +118,12 @@ impl Chart {
         let origin = spans.iter().map(|s| s.start).min().unwrap_or(0);
         let end_of = |s: &Span| if s.end == 0 { now.max(s.start) } else { s.end.max(s.start) };
         let total = spans.iter().map(end_of).max().unwrap_or(origin) - origin;
-        let rows: Vec<Row> = as_tree(spans)
+        let (spans, turns) = folded(spans);
+        let pieces = |span: &Span| match span.name == TURN && !turns.is_empty() {
+            true => turns.iter().map(|(from, to)| (from - origin, to - origin)).collect(),
+            false => vec![(span.start - origin, end_of(span) - origin)],
+        };
+        let rows: Vec<Row> = as_tree(&spans)
             .into_iter()
             .map(|(span, inner)| Row {
                 name: span.name.clone(),
@@ -117,9 +132,13 @@ impl Chart {
                 kind: Kind::of(&span.name),
                 from: span.start - origin,
                 to: end_of(span) - origin,
+                pieces: pieces(span),
                 open: span.end == 0,
                 mark: span.end == span.start,
-                detail: span.detail.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+                detail: readable(&span.detail)
+                    .chars()
+                    .map(|c| if c.is_control() { '?' } else { c })
+                    .collect(),
             })
             .collect();
         let ready = rows.iter().find(|row| row.name == "ready" && row.mark).map(|row| row.from);
@@ -137,8 +156,8 @@ impl Chart {
 
 /// The length of the union of all stages, up to `until`.
 fn covered(rows: &[Row], until: i64) -> i64 {
-    let mut stages: Vec<(i64, i64)> =
-        rows.iter().filter(|row| !row.mark).map(|row| (row.from.min(until), row.to.min(until))).collect();
+    let pieces = rows.iter().filter(|row| !row.mark).flat_map(|row| &row.pieces);
+    let mut stages: Vec<(i64, i64)> = pieces.map(|(from, to)| (*from.min(&until), *to.min(&until))).collect();
     stages.sort_unstable();
     let (mut sum, mut reached) = (0, 0);
     for (from, to) in stages {
@@ -198,6 +217,22 @@ mod tests {
         assert_eq!(chart.covered_percent(), 80);
         assert_eq!(chart.total, 300 * MS);
         assert_eq!(Chart::new(&[], 5).covered_percent(), 100);
+    }
+
+    #[test]
+    fn turns_are_one_row_that_took_what_they_took_together() {
+        let spans = [
+            span("agent.turn", 0, 10),
+            span("image", 20, 80),
+            span("agent.turn", 90, 100),
+            span("ready", 100, 100),
+        ];
+        let chart = Chart::new(&spans, 0);
+        let turns = chart.rows.iter().find(|row| row.name == "agent.turn").unwrap();
+        assert_eq!(chart.rows.len(), 3);
+        assert_eq!((turns.from, turns.to, turns.took()), (0, 100 * MS, 20 * MS));
+        // What lies between them is explained by nothing.
+        assert_eq!(chart.covered_percent(), 80);
     }
 
     #[test]

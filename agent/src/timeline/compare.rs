@@ -57,7 +57,7 @@ fn keyed(chart: &Chart) -> Vec<(Key, i64)> {
     let mut containers: Vec<&str> = Vec::new();
     let mut list: Vec<(Key, i64)> = Vec::new();
     for row in chart.rows.iter().filter(|row| !row.mark) {
-        let Row { name, container, inner, from, to, .. } = row;
+        let Row { name, container, inner, .. } = row;
         let place = if container.is_empty() {
             0
         } else {
@@ -71,8 +71,8 @@ fn keyed(chart: &Chart) -> Vec<(Key, i64)> {
         };
         let key = Key { name: name.clone(), container: place, inner: *inner };
         match list.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, took)) => *took += to - from,
-            None => list.push((key, to - from)),
+            Some((_, took)) => *took += row.took(),
+            None => list.push((key, row.took())),
         }
     }
     list

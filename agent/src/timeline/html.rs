@@ -39,8 +39,8 @@ fn table(out: &mut String, chart: &Chart) {
     for row in &chart.rows {
         let took = match (row.mark, row.open) {
             (true, _) => String::new(),
-            (false, true) => format!("{}…", millis(row.to - row.from)),
-            (false, false) => millis(row.to - row.from),
+            (false, true) => format!("{}…", millis(row.took())),
+            (false, false) => millis(row.took()),
         };
         let _ = write!(
             out,

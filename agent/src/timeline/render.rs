@@ -1,7 +1,7 @@
 //! The waterfall in a terminal. Pure: spans, a width and the time in, text out; never asks the
 //! terminal anything. Called by `gantry timeline` and `gantry run`.
 
-use super::{Span, as_tree};
+use super::{Span, TURN, as_tree, folded, readable};
 
 const MIN_BAR: usize = 20;
 /// Where nothing says how much a line may hold.
@@ -21,7 +21,8 @@ pub fn waterfall(spans: &[Span], width: Option<usize>, now: i64) -> String {
         .max()
         .unwrap_or(origin);
     let total = (end - origin).max(1);
-    let rows = as_tree(spans);
+    let (spans, turns) = folded(spans);
+    let rows = as_tree(&spans);
     let labels: Vec<String> = rows.iter().map(|(span, inner)| label(span, *inner)).collect();
     let label_width = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0).max("STAGE".len());
     let fixed = label_width + 24;
@@ -33,16 +34,21 @@ pub fn waterfall(spans: &[Span], width: Option<usize>, now: i64) -> String {
 
     let mut out = format!("{:label_width$}  {:>9}  {:>9}\n", "STAGE", "START", "TOOK");
     for ((span, _), label) in rows.iter().zip(&labels) {
-        let took = if span.end == 0 { "...".to_owned() } else { millis(span.end - span.start) };
-        let mut line = format!(
-            "{label:label_width$}  {:>9}  {took:>9}  {}",
-            millis(span.start - origin),
-            draw(span, origin, total, bar),
-        );
+        let is_folded = span.name == TURN && !turns.is_empty();
+        let took = match (span.end, is_folded) {
+            (0, _) => "...".to_owned(),
+            (_, true) => millis(turns.iter().map(|(from, to)| to - from).sum()),
+            (end, false) => millis(end - span.start),
+        };
+        let bar = match is_folded {
+            true => several(&turns, origin, total, bar),
+            false => draw(span, origin, total, bar),
+        };
+        let mut line = format!("{label:label_width$}  {:>9}  {took:>9}  {bar}", millis(span.start - origin),);
         line.truncate(line.trim_end().len());
         if !span.detail.is_empty() {
             line.push_str("  ");
-            line.extend(span.detail.chars().map(|c| if c.is_control() { '?' } else { c }));
+            line.extend(readable(&span.detail).chars().map(|c| if c.is_control() { '?' } else { c }));
         }
         out.push_str(&cut(&line, width));
         out.push('\n');
@@ -65,6 +71,19 @@ fn cut(line: &str, width: Option<usize>) -> String {
 fn label(span: &Span, inner: bool) -> String {
     let indent = if inner { "  " } else { "" };
     format!("{indent}{}", span.label())
+}
+
+/// Those of one line, on one bar.
+fn several(pieces: &[(i64, i64)], origin: i64, total: i64, width: usize) -> String {
+    let mut bar = vec![' '; width.saturating_add(1)];
+    for (start, end) in pieces {
+        let (name, container, detail) = (String::new(), String::new(), String::new());
+        let own = draw(&Span { name, container, start: *start, end: *end, detail }, origin, total, width);
+        for (at, drawn) in bar.iter_mut().zip(own.chars()).filter(|(_, drawn)| *drawn != ' ') {
+            *at = drawn;
+        }
+    }
+    bar.into_iter().collect()
 }
 
 /// The span's place on a bar of `width` columns.
@@ -125,6 +144,24 @@ ready           100.0 ms     0.0 ms                     |
 total                      100.0 ms
 ";
         assert_eq!(text, want);
+    }
+
+    #[test]
+    fn turns_are_one_line() {
+        let ms = 1_000_000;
+        let turn =
+            |start, end| Span { detail: "to image".into(), ..span("agent.turn", "", start * ms, end * ms) };
+        let spans = [turn(0, 10), span("image", "", 10 * ms, 90 * ms), turn(90, 100)];
+        let text = waterfall(&spans, None, 0);
+        let line = text.lines().find(|line| line.starts_with("agent.turn")).unwrap();
+        assert_eq!(text.matches("agent.turn").count(), 1, "{text}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words.get(1..5).unwrap(), ["0.0", "ms", "20.0", "ms"], "{line}");
+        assert_eq!(
+            words.get(5..7).unwrap().iter().map(|bar| bar.contains('=')).collect::<Vec<_>>(),
+            [true; 2]
+        );
+        assert!(line.ends_with("2 times, the longest 10.0 ms to image"), "{line}");
     }
 
     #[test]

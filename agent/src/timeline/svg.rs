@@ -120,7 +120,7 @@ fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
     let text =
         if row.container.is_empty() { row.name.clone() } else { format!("[{}] {}", row.container, row.name) };
     let indent = if row.inner { 32 } else { 16 };
-    let took = if row.open { format!("{}…", millis(row.to - row.from)) } else { millis(row.to - row.from) };
+    let took = if row.open { format!("{}…", millis(row.took())) } else { millis(row.took()) };
     let hover = format!("{text}: {took}, from {} on{}{}", millis(row.from), sep(row), row.detail);
     let _ = write!(
         out,
@@ -135,21 +135,23 @@ fn bar(out: &mut String, row: &Row, y: i64, total: i64, striped: bool) {
             write!(out, "<path class=\"{class}\" d=\"M{from} {} l5 5 l-5 5 l-5 -5 z\"/>", y + ROW / 2 - 5);
     } else {
         let inner = if row.inner { " inner" } else { "" };
-        let _ = write!(
-            out,
-            "<rect class=\"{class}{inner}\" x=\"{from}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"2\"/>",
-            y + 4,
-            (to - from).max(2),
-            ROW - 8
-        );
+        for (from, to) in row.pieces.iter().map(|(from, to)| (column(*from, total), column(*to, total))) {
+            let _ = write!(
+                out,
+                "<rect class=\"{class}{inner}\" x=\"{from}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"2\"/>",
+                y + 4,
+                (to - from).max(2),
+                ROW - 8
+            );
+        }
     }
-    beside(out, row, &took, (from, to), middle);
+    beside(out, row, &took, (from, to), total, middle);
     out.push_str("</g>");
 }
 
-/// Duration and detail: right of the bar when there is room, else left of it, else within it; cut where
+/// Duration and detail: right of the bar when there is room, else left of it, else within it or between its parts; cut where
 /// none of them has room.
-fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), y: i64) {
+fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), total: i64, y: i64) {
     let note = match (row.mark, row.detail.is_empty()) {
         (true, true) => return,
         (true, false) => row.detail.clone(),
@@ -159,11 +161,19 @@ fn beside(out: &mut String, row: &Row, took: &str, (from, to): (i64, i64), y: i6
     let note = cut(&note, DETAIL_CHARS);
     // 12 px monospace is a little over 7 px a character.
     let needed = i64::try_from(note.chars().count()).unwrap_or(0) * 73 / 10;
-    let places = [
-        Place { room: WIDTH - 16 - to, x: to + 8, anchor: "start", class: " class=\"dim\"" },
-        Place { room: from - 8 - LABELS, x: from - 8, anchor: "end", class: " class=\"dim\"" },
-        Place { room: to - from - 16, x: from + 8, anchor: "start", class: "" },
+    let dim = " class=\"dim\"";
+    let mut places = vec![
+        Place { room: WIDTH - 16 - to, x: to + 8, anchor: "start", class: dim },
+        Place { room: from - 8 - LABELS, x: from - 8, anchor: "end", class: dim },
     ];
+    if row.pieces.len() < 2 {
+        places.push(Place { room: to - from - 16, x: from + 8, anchor: "start", class: "" });
+    }
+    for pair in row.pieces.windows(2) {
+        let [(_, before), (after, _)] = pair else { continue };
+        let (before, after) = (column(*before, total), column(*after, total));
+        places.push(Place { room: after - before - 16, x: before + 8, anchor: "start", class: dim });
+    }
     let fits = places.iter().find(|place| place.room >= needed);
     let Some(Place { room, x, anchor, class }) = fits.or(places.iter().max_by_key(|place| place.room)) else {
         return;
@@ -281,6 +291,19 @@ mod tests {
         for (from, to) in extents(&text) {
             assert!(from >= 0 && to <= WIDTH, "{from}..{to} of {WIDTH}: {text}");
         }
+    }
+
+    #[test]
+    fn turns_are_one_row_and_sizes_are_for_people() {
+        let ms = 1_000_000;
+        let mut spans: Vec<Span> =
+            (0..13).map(|n| span("agent.turn", "", n * 2 * ms, (n * 2 + 1) * ms, "to image")).collect();
+        spans.push(span("image.layer.0.download", "web", 0, 90 * ms, "1982352 bytes"));
+        let text = svg("t", &Chart::new(&spans, 0));
+        assert_eq!(text.matches(">agent.turn</text>").count(), 1, "{text}");
+        assert_eq!(text.matches("<rect class=\"agent\"").count(), 13 + 1, "a bar for each, and the legend's");
+        assert!(text.contains("13.0 ms · 13 times, the longest 1.0 ms to image"), "{text}");
+        assert!(text.contains("1.9MB") && !text.contains("1982352"), "{text}");
     }
 
     #[test]
