@@ -3,9 +3,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::{Image, ImageSpec, ImageStatusRequest, ListImagesRequest, RemoveImageRequest};
 use serde::Serialize;
+use tonic::transport::Channel;
 
 use crate::args::{ImagesArgs, ListFormat, RmiArgs};
 use crate::{output, runtime_client};
@@ -48,25 +50,14 @@ pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
 pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
     let RmiArgs { images, all, runtime } = args;
     let mut client = runtime_client::images(runtime_client::dial(&runtime).await?);
-    let mut wanted = images;
-    if all {
-        let list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
-        wanted = list.into_iter().filter(|image| !image.pinned).map(|image| image.id).collect();
-    }
+    let list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
+    let wanted = match all {
+        true => list.iter().filter(|image| !image.pinned).map(|image| image.id.clone()).collect(),
+        false => images,
+    };
     let mut code = ExitCode::SUCCESS;
     for name in wanted {
-        let spec = Some(ImageSpec { image: name.clone(), ..ImageSpec::default() });
-        let ask = ImageStatusRequest { image: spec.clone(), verbose: false };
-        let known = runtime_client::answer(client.image_status(ask).await).map(|answer| answer.image);
-        let removed = match known {
-            Ok(None) => Err(anyhow::anyhow!("no such image")),
-            Ok(Some(image)) => {
-                let asked = client.remove_image(RemoveImageRequest { image: spec }).await;
-                runtime_client::answer(asked).map(|_| removed_line(&name, &image))
-            }
-            Err(error) => Err(error),
-        };
-        match removed {
+        match remove(&mut client, &list, &name).await {
             Ok(line) => output::print(line.as_bytes())?,
             Err(error) => {
                 output::say(&format!("error: remove image {name}: {error:#}"));
@@ -75,6 +66,34 @@ pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+/// By name or ID, or by what the ID alone of all images begins with.
+async fn remove(client: &mut ImageServiceClient<Channel>, list: &[Image], name: &str) -> Result<String> {
+    let spec = |image: &str| Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() });
+    let ask = ImageStatusRequest { image: spec(name), verbose: false };
+    let known = runtime_client::answer(client.image_status(ask).await)?.image;
+    let (image, asked) = match known {
+        Some(image) => (image, name.to_owned()),
+        None => {
+            let image = by_prefix(list, name)?;
+            (image.clone(), image.id.clone())
+        }
+    };
+    runtime_client::answer(client.remove_image(RemoveImageRequest { image: spec(&asked) }).await)?;
+    Ok(removed_line(name, &image))
+}
+
+fn by_prefix<'a>(list: &'a [Image], prefix: &str) -> Result<&'a Image> {
+    let digits = prefix.trim_start_matches("sha256:");
+    let is_prefix = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let begins = |image: &&Image| is_prefix && image.id.trim_start_matches("sha256:").starts_with(digits);
+    let mut found = list.iter().filter(begins);
+    match (found.next(), found.count()) {
+        (None, _) => bail!("no such image"),
+        (Some(image), 0) => Ok(image),
+        (Some(_), more) => bail!("the IDs of {} images begin with it: give more of its digits", more + 1),
+    }
 }
 
 /// `removed reg/web:v1`; with an ID also the names that went with it.
@@ -141,6 +160,21 @@ fn json(image: &Image) -> JsonImage<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_found_by_what_its_id_alone_begins_with() {
+        let image = |id: &str| Image { id: format!("sha256:{id}"), ..Image::default() };
+        let list = [image("012345"), image("0129ff"), image("ab")];
+        let id =
+            |prefix: &str| by_prefix(&list, prefix).map(|image| image.id.clone()).map_err(|e| e.to_string());
+        assert_eq!(id("0123"), Ok("sha256:012345".to_owned()));
+        assert_eq!(id("sha256:a"), Ok("sha256:ab".to_owned()));
+        let error = "the IDs of 2 images begin with it: give more of its digits".to_owned();
+        assert_eq!(id("012"), Err(error));
+        for none in ["", "sha256:", "ff", "web", "0123456"] {
+            assert_eq!(id(none), Err("no such image".to_owned()), "{none}");
+        }
+    }
 
     #[test]
     fn an_image_is_removed_by_its_names() {

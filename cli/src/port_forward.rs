@@ -35,9 +35,25 @@ pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
     for pair in ports {
         listeners.extend(listen(pair, &address).await?);
     }
-    let failed = |message: String| output::say(&format!("error: {}", output::one_line(&message)));
+    let name = flags.target()?.to_string();
+    let failed = move |message: String| {
+        output::say(&format!("error: {}", failure(&name, &output::one_line(&message))));
+    };
     remote::port_forward(&url, listeners, failed).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the runtime says in upstream's words, without its IDs and its network namespace.
+fn failure(pod: &str, message: &str) -> String {
+    let told = message.strip_prefix("error forwarding port ").and_then(|rest| {
+        let (port, rest) = rest.split_once(" to pod ")?;
+        let (_, place) = rest.split_once(" in network namespace \"")?;
+        let (_, why) = place.split_once("\": ")?;
+        let inside = why.split_once(" inside namespace \"").and_then(|(_, rest)| rest.split_once("\", "));
+        let why = inside.map_or(why, |(_, why)| why);
+        Some(format!("port {port} of pod {pod}: {why}"))
+    });
+    told.unwrap_or_else(|| message.to_owned())
 }
 
 /// The one that is up now.
@@ -87,6 +103,18 @@ fn has_no_such_address(error: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_is_closed_is_told_of_the_pod_by_its_name() {
+        let message = "error forwarding port 99 to pod 848c, uid : failed to execute portforward in network \
+                       namespace \"/run/netns/cni-1\": failed to connect to localhost:99 inside namespace \
+                       \"848c\", IPv4: dial tcp4 127.0.0.1:99: connect: connection refused";
+        assert_eq!(
+            failure("default/web", message),
+            "port 99 of pod default/web: IPv4: dial tcp4 127.0.0.1:99: connect: connection refused"
+        );
+        assert_eq!(failure("default/web", "the connection is gone"), "the connection is gone");
+    }
 
     #[tokio::test]
     async fn a_port_that_is_taken_is_named_and_any_free_one_is_the_same_for_both_families() {

@@ -27,11 +27,16 @@ pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for image in images {
         if let Err(error) = one(client.clone(), &image, quiet).await {
-            output::say(&format!("error: pull {image}: {error:#}"));
+            output::say(&format!("error: {}", failure(&image, &format!("{error:#}"))));
             code = ExitCode::FAILURE;
         }
     }
     Ok(code)
+}
+
+/// Our own runtime says itself what it pulled.
+fn failure(image: &str, why: &str) -> String {
+    if why.starts_with("pull ") { why.to_owned() } else { format!("pull {image}: {why}") }
 }
 
 async fn one(client: ImageServiceClient<Channel>, image: &str, quiet: bool) -> Result<()> {
@@ -127,6 +132,12 @@ pub(crate) fn draw(progress: &Progress, image: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_names_the_image_once() {
+        assert_eq!(failure("reg/a", "pull reg/a:latest: no such host"), "pull reg/a:latest: no such host");
+        assert_eq!(failure("reg/a", "no agent answers"), "pull reg/a: no agent answers");
+    }
 
     #[test]
     fn layers_are_bars_and_hostile_names_stay_on_their_line() {
