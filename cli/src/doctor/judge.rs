@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::look::{Facts, Folder, Network};
+use super::look::{AppArmor, Facts, Folder, Network};
 use super::{Check, Verdict};
 use crate::output;
 
@@ -31,9 +31,10 @@ pub(super) fn machine(facts: &Facts) -> Vec<Check> {
     checks.push(filesystems(&facts.filesystems));
     checks.push(cgroups(&facts.v1, &facts.v2));
     if facts.root {
-        checks.extend(capabilities(facts.capabilities));
+        checks.push(capabilities(facts.capabilities));
     }
-    checks.extend([seccomp(&facts.seccomp), netfilter(facts), swap(facts.swaps), programs(facts)]);
+    checks.extend([seccomp(&facts.seccomp), apparmor(facts.apparmor)]);
+    checks.extend([netfilter(facts), swap(facts.swaps), programs(facts)]);
     checks.push(network(&facts.network));
     checks.extend(facts.folders.iter().map(folder));
     checks
@@ -129,24 +130,22 @@ fn cgroups(v1: &BTreeSet<String>, v2: &BTreeSet<String>) -> Check {
     }
 }
 
-fn capabilities(held: u64) -> Vec<Check> {
+fn capabilities(held: u64) -> Check {
     let has = |number: u32| held & (1 << number) != 0;
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(number, _)| !has(*number)).map(|(_, name)| *name).collect();
-    let mut checks = vec![if missing.is_empty() {
-        ok("capabilities", "all that pods need".to_owned())
-    } else {
+    if !missing.is_empty() {
         let remedy = "start Gantry with them (a container or unit may have taken them away)".to_owned();
-        fail("capabilities", format!("no {}", missing.join(", ")), remedy)
-    }];
-    if !has(CAP_SYS_RESOURCE) {
-        checks.push(warn(
-            "capabilities",
-            "no CAP_SYS_RESOURCE".to_owned(),
-            "oom_score_adj is clamped and rlimits can't be raised; pods run all the same".to_owned(),
-        ));
+        return fail("capabilities", format!("no {}", missing.join(", ")), remedy);
     }
-    checks
+    if !has(CAP_SYS_RESOURCE) {
+        return warn(
+            "capabilities",
+            "all that pods need, but no CAP_SYS_RESOURCE".to_owned(),
+            "oom_score_adj is clamped and rlimits can't be raised; pods run all the same".to_owned(),
+        );
+    }
+    ok("capabilities", "all that pods need".to_owned())
 }
 
 fn seccomp(actions: &str) -> Check {
@@ -156,6 +155,18 @@ fn seccomp(actions: &str) -> Check {
     // Every sandbox of an agent asks for RuntimeDefault.
     let remedy = "no pod can be confined, and none starts; a kernel with CONFIG_SECCOMP_FILTER is needed";
     fail("seccomp", "no filters".to_owned(), remedy.to_owned())
+}
+
+fn apparmor(found: AppArmor) -> Check {
+    match found {
+        AppArmor::Off => ok("apparmor", "not in use".to_owned()),
+        AppArmor::On => ok("apparmor", "profiles".to_owned()),
+        AppArmor::WithoutParser => warn(
+            "apparmor",
+            "no apparmor_parser".to_owned(),
+            "pods that ask for RuntimeDefault run unconfined: install the package apparmor".to_owned(),
+        ),
+    }
 }
 
 fn netfilter(facts: &Facts) -> Check {
@@ -281,10 +292,18 @@ mod tests {
 
     #[test]
     fn a_missing_sys_resource_is_a_warning_and_a_missing_sys_admin_a_failure() {
-        let verdicts = |held| capabilities(held).iter().map(|c| c.verdict).collect::<Vec<_>>();
-        assert_eq!(verdicts(u64::MAX), [Verdict::Ok]);
-        assert_eq!(verdicts(!(1 << 24)), [Verdict::Ok, Verdict::Warn]);
-        assert_eq!(verdicts(!(1 << 21)), [Verdict::Fail]);
+        let verdict = |held| capabilities(held).verdict;
+        assert_eq!(verdict(u64::MAX), Verdict::Ok);
+        assert_eq!(verdict(!(1 << 24)), Verdict::Warn);
+        assert_eq!(verdict(!(1 << 21)), Verdict::Fail);
+        assert_eq!(verdict(!(1 << 21 | 1 << 24)), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_kernel_with_apparmor_and_no_parser_is_told() {
+        assert_eq!(apparmor(AppArmor::Off).verdict, Verdict::Ok);
+        assert_eq!(apparmor(AppArmor::On).verdict, Verdict::Ok);
+        assert_eq!(apparmor(AppArmor::WithoutParser).verdict, Verdict::Warn);
     }
 
     #[test]
@@ -295,6 +314,7 @@ mod tests {
             filesystems(&set(&[])),
             cgroups(&set(&[]), &set(&[])),
             seccomp(""),
+            apparmor(AppArmor::WithoutParser),
             swap(1),
             network(&Network::Broken("x".into())),
             folder(&Folder { flag: "--root", path: "/x".into(), space: Ok((1, 100)) }),

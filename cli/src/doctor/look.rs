@@ -33,6 +33,7 @@ pub(super) struct Facts {
     pub(super) capabilities: u64,
     /// Actions that the kernel's seccomp knows; empty without seccomp.
     pub(super) seccomp: String,
+    pub(super) apparmor: AppArmor,
     /// Whether netfilter is there.
     pub(super) netfilter: bool,
     pub(super) ip_forward: Option<bool>,
@@ -42,6 +43,16 @@ pub(super) struct Facts {
     pub(super) programs: Vec<(PathBuf, bool)>,
     pub(super) network: Network,
     pub(super) folders: Vec<Folder>,
+}
+
+/// As the runtime finds it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AppArmor {
+    /// The kernel has it not, or it is turned off.
+    Off,
+    On,
+    /// Nothing can load a profile.
+    WithoutParser,
 }
 
 /// What the CNI folder holds.
@@ -91,6 +102,11 @@ pub(super) fn machine(flags: &DoctorFlags) -> Facts {
             .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
             .unwrap_or(0),
         seccomp: read("/proc/sys/kernel/seccomp/actions_avail").trim().to_owned(),
+        apparmor: match read("/sys/module/apparmor/parameters/enabled").starts_with('Y') {
+            false => AppArmor::Off,
+            true if Path::new("/sbin/apparmor_parser").exists() => AppArmor::On,
+            true => AppArmor::WithoutParser,
+        },
         netfilter: Path::new("/proc/sys/net/netfilter").exists(),
         ip_forward: match read("/proc/sys/net/ipv4/ip_forward").trim() {
             "" => None,
