@@ -9,6 +9,7 @@ mod limit;
 mod owner;
 mod resources;
 pub mod stats;
+mod tree;
 
 use std::fs;
 use std::io::{self, Write};
@@ -317,25 +318,40 @@ impl Cgroup {
         self.members().is_empty() && !self.folders().into_iter().any(has_child)
     }
 
-    /// Kills all members: `cgroup.kill` on v2; on v1 frozen first, so that none forks away meanwhile.
+    /// Kills all members: by `cgroup.kill` on v2, those below too; on v1 frozen first, so that none forks away meanwhile.
     pub fn kill(&self) {
-        if let Some(folder) = self.layout.hybrid(&self.path) {
-            // A kernel without that file has the freezer below; members may be in v1 alone.
-            let _ = fs::write(folder.join("cgroup.kill"), "1");
+        if self.is_killed_by_file() {
+            return;
         }
-        if let Layout::Unified { mount } = &self.layout {
-            let file = mount.join(self.path.trim_start_matches('/')).join("cgroup.kill");
-            if fs::write(file, "1").is_ok() {
-                return;
+        self.while_frozen(|| {
+            for pid in self.members() {
+                // Gone already: what was wanted.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        });
+    }
+
+    /// Writes v2's `cgroup.kill`, which every kernel from 5.14 on has. False where members may be in v1 alone.
+    fn is_killed_by_file(&self) -> bool {
+        let kill = |folder: PathBuf| {
+            // One that is not there has no members.
+            let _ = fs::write(folder.join("cgroup.kill"), "1");
+        };
+        match &self.layout {
+            Layout::Unified { mount } => kill(mount.join(self.path.trim_start_matches('/'))),
+            Layout::Legacy { .. } => {
+                self.layout.hybrid(&self.path).map(kill);
+                return false;
             }
         }
+        true
+    }
+
+    fn while_frozen(&self, work: impl FnOnce()) {
         let freezer = self.layout.folder_of("freezer", &self.path).map(|folder| folder.join("freezer.state"));
         let set = |state: &str| freezer.as_ref().is_some_and(|file| fs::write(file, state).is_ok());
         set("FROZEN");
-        for pid in self.members() {
-            // Gone already: what was wanted.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
+        work();
         set("THAWED");
     }
 
@@ -347,7 +363,9 @@ impl Cgroup {
     pub fn remove(&self) -> Result<(), Error> {
         let mut left = Ok(());
         for attempt in 0..100u64 {
-            left = self.folders().iter().try_for_each(|folder| remove_tree(folder));
+            left = self.folders().into_iter().try_for_each(|folder| {
+                tree::remove(&folder).map_err(|errno| Error::Remove { path: folder, source: errno.into() })
+            });
             if left.is_ok() {
                 break;
             }
@@ -376,13 +394,8 @@ impl Cgroup {
 
     /// Kills the members of this cgroup and of all below it.
     pub(crate) fn kill_tree(&self) {
-        self.kill();
-        for folder in self.folders() {
-            let Ok(entries) = fs::read_dir(&folder) else { continue };
-            for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
-                let path = format!("{}/{}", self.path, entry.file_name().to_string_lossy());
-                Self { layout: self.layout.clone(), path }.kill_tree();
-            }
+        if !self.is_killed_by_file() {
+            self.while_frozen(|| self.folders().iter().for_each(|folder| tree::kill(folder)));
         }
     }
 }
@@ -423,17 +436,24 @@ fn inherit(from: &Path, to: &Path) -> Result<(), Error> {
     if value.trim().is_empty() { Ok(()) } else { write(to.to_owned(), value.trim()) }
 }
 
-fn remove_tree(folder: &Path) -> Result<(), Error> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(Error::Remove { path: folder.to_owned(), source }),
-    };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        remove_tree(&entry.path())?;
-    }
-    match fs::remove_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(|source| Error::Remove { path: folder.to_owned(), source }),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_v2_members_are_killed_by_one_file_and_nothing_of_v1_is_touched() {
+        let mount = tempfile::tempdir().unwrap();
+        let folder = mount.path().join("gantry/pod");
+        fs::create_dir_all(&folder).unwrap();
+        // Of this very process: whoever goes by it fails the test.
+        fs::write(folder.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let layout = Layout::Unified { mount: mount.path().to_owned() };
+        let cgroup = Cgroup { layout, path: "/gantry/pod".to_owned() };
+        for kill in [Cgroup::kill, Cgroup::kill_tree] {
+            kill(&cgroup);
+            assert_eq!(fs::read_to_string(folder.join("cgroup.kill")).unwrap(), "1");
+            fs::remove_file(folder.join("cgroup.kill")).unwrap();
+            assert!(!folder.join("freezer.state").exists());
+        }
     }
 }
