@@ -54,6 +54,8 @@ pub enum Error {
 pub(crate) struct AppArmor {
     root: PathBuf,
     enabled: bool,
+    /// The kernel has it, and no profile can be loaded: the default one is then none at all, as under containerd.
+    lacks_parser: bool,
 }
 
 impl AppArmor {
@@ -61,13 +63,24 @@ impl AppArmor {
     #[must_use]
     pub(crate) fn find(root: &Path, wanted: bool) -> Self {
         let on = || fs::read(root.join("sys/module/apparmor/parameters/enabled"));
-        let enabled = wanted
+        let in_kernel = wanted
             && root.join("sys/kernel/security/apparmor").exists()
-            && root.join(PARSER).exists()
             // As containerd: within a container the profiles are another's.
             && std::env::var_os("container").is_none_or(|value| value.is_empty())
             && on().is_ok_and(|text| text.first() == Some(&b'Y'));
-        Self { root: root.to_owned(), enabled }
+        let has_parser = root.join(PARSER).exists();
+        let (enabled, lacks_parser) = (in_kernel && has_parser, in_kernel && !has_parser);
+        Self { root: root.to_owned(), enabled, lacks_parser }
+    }
+
+    /// Says once what nobody would notice: pods that ask for the default profile run without one.
+    pub(crate) fn tell(&self) {
+        if self.lacks_parser {
+            tracing::warn!(
+                "the kernel has AppArmor and the node has no /{PARSER}: containers that ask for RuntimeDefault run \
+                 unconfined; install the package apparmor, or set disable_apparmor"
+            );
+        }
     }
 
     /// The profile's name that a container gets, empty for none; loads the default one when it is not there.
@@ -223,12 +236,15 @@ mod tests {
     #[test]
     fn a_node_without_the_parser_or_with_the_module_off_has_no_apparmor() {
         let root = node("mine (enforce)\n", "true");
-        assert!(!AppArmor::find(root.path(), false).enabled);
+        let found = AppArmor::find(root.path(), false);
+        assert!(!found.enabled && !found.lacks_parser);
         fs::write(root.path().join("sys/module/apparmor/parameters/enabled"), "N\n").unwrap();
         assert!(of(root.path(), ProfileType::Localhost, "mine").unwrap_err().contains("is not supported"));
         fs::write(root.path().join("sys/module/apparmor/parameters/enabled"), "Y\n").unwrap();
         fs::remove_file(root.path().join(PARSER)).unwrap();
-        assert!(!AppArmor::find(root.path(), true).enabled);
+        let found = AppArmor::find(root.path(), true);
+        assert!(!found.enabled && found.lacks_parser);
+        assert!(!AppArmor::find(root.path(), false).lacks_parser);
         assert!(!AppArmor::find(tempfile::tempdir().unwrap().path(), true).enabled);
     }
 }

@@ -387,8 +387,10 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     let first_start_of_boot = seen != boot_id;
     let walker = Walker::start().map_err(Error::Walker)?;
     let (events, receiver) = mpsc::unbounded_channel();
+    let apparmor = AppArmor::find(Path::new("/"), !config.disable_apparmor);
+    apparmor.tell();
     let node = Node {
-        apparmor: AppArmor::find(Path::new("/"), !config.disable_apparmor),
+        apparmor,
         selinux: Selinux::find(config.enable_selinux, config.selinux_category_range),
         config,
         layout,
