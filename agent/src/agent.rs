@@ -131,6 +131,9 @@ impl Agent {
         let old = self.pods();
         let mut handles: Vec<PodHandle> = old.iter().filter(|handle| !handle.is_done()).cloned().collect();
         let named: BTreeSet<&PodUid> = wanted.iter().map(|wanted| &wanted.pod.uid).collect();
+        // Before any worker begins: what a pod is made of is nobody's leftover.
+        let known = handles.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
+        self.deps.sweeps.here(known.chain(named.iter().copied()).cloned().collect());
         for handle in handles.iter().filter(|handle| heard.from(&handle.pod)) {
             if !named.contains(&handle.pod.uid) {
                 handle.kill(None, "no longer wanted");
@@ -186,9 +189,10 @@ impl Agent {
     /// Ends a pod that has no worker, and forgets it.
     fn end(&mut self, pod: impl Into<Wanted>, grace: Option<Duration>, why: &str) -> PodHandle {
         let (worker, handle) = Worker::watched(pod, self.deps.clone(), self.told.clone());
+        self.deps.sweeps.keep(&handle.pod.uid);
         handle.kill(grace, why);
         handle.remove();
-        self.workers.spawn(worker.run());
+        self.workers.spawn(predecessor::run_behind(worker, Vec::new(), Vec::new()));
         handle
     }
 
@@ -289,25 +293,13 @@ impl Agent {
     }
 
     /// Takes back what pods have left of which neither this agent nor the runtime knows; says whether
-    /// nothing of that is left. For when all sources have told all of theirs (trap 1).
-    #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
-    pub async fn sweep(&self) -> bool {
+    /// nothing of that is left. For when all sources have told all of theirs (trap 1). Pods may be
+    /// taken up meanwhile.
+    pub fn sweep(&self) -> impl Future<Output = bool> + Send + use<> {
         let pods = self.pods();
         let known = pods.iter().map(|handle| &handle.pod.uid).chain(self.foreign.keys());
-        let known: Vec<PodUid> = known.cloned().collect();
-        let swept = match orphans::sweep_all(&self.deps, &known).await {
-            Ok(swept) => swept,
-            Err(error) => {
-                tracing::warn!(error, "orphans are kept");
-                return false;
-            }
-        };
-        self.deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
-        self.deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
-        for problem in &swept.failures {
-            tracing::warn!(problem, "left from an earlier run");
-        }
-        swept.failures.is_empty()
+        let (known, deps): (Vec<PodUid>, _) = (known.cloned().collect(), self.deps.clone());
+        async move { sweep(&deps, &known).await }
     }
 
     /// Ends the pods of the manifest folder that an earlier agent started and whose files went while
@@ -374,6 +366,23 @@ impl Agent {
         self.workers.shutdown().await;
         failures
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+async fn sweep(deps: &Deps, known: &[PodUid]) -> bool {
+    let swept = match orphans::sweep_all(deps, known).await {
+        Ok(swept) => swept,
+        Err(error) => {
+            tracing::warn!(error, "orphans are kept");
+            return false;
+        }
+    };
+    deps.metrics.orphan_pod_cleaned_volumes.set([], swept.found as f64);
+    deps.metrics.orphan_pod_cleaned_volumes_errors.set([], swept.failures.len() as f64);
+    for problem in &swept.failures {
+        tracing::warn!(problem, "left from an earlier run");
+    }
+    swept.failures.is_empty()
 }
 
 /// A pod that is known is described anew, or was deleted. A description that asks for what this node

@@ -3,17 +3,30 @@
 //! (trap 1: nothing goes unless every source and the runtime have been heard), nor anything this
 //! agent has not claimed: other agents and kubelets may share its cgroups and its runtime. A kubelet
 //! takes what is in its root folder for its own, too. Called when the agent has its pods.
+//!
+//! Each orphan has a task of its own: a disk or server that hangs holds up a few of the others, and
+//! what is begun goes on when nobody waits for it any more. [`Sweeps`] remembers it so long.
+
+mod under_way;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
 
 use crate::checkpoint::Marks;
 use crate::pod::run::Deps;
 use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::runtime::KnownPod;
 
-/// Longer than anything that works takes: a server that is gone must not hold up all pods.
+pub use under_way::Sweeps;
+use under_way::{Refusal, Sweep};
+
+/// Longer than anything that works takes: a server that is gone must not hold up the others.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// That are waited for at once.
+const SIDE_BY_SIDE: usize = 4;
 
 /// What a sweep came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,16 +60,41 @@ async fn sweep_of(deps: &Deps, wanted: &[PodUid], mut found: BTreeSet<PodUid>) -
     let runtime = deps.runtime.pods().await.map_err(|error| format!("{error}: {}", error.detail()))?;
     found.extend(deps.checkpoints.claims().await.map_err(|error| error.chain())?.into_keys());
     let keep: BTreeSet<&PodUid> = wanted.iter().chain(runtime.iter().map(|pod| &pod.uid)).collect();
-    let mut swept = Swept::default();
-    for uid in found.iter().filter(|uid| !keep.contains(uid)) {
-        swept.found += 1;
-        let taken = tokio::time::timeout(PATIENCE, take_back(deps, uid)).await;
-        match taken.unwrap_or_else(|_| Err("it takes too long".to_owned())) {
-            Ok(()) => tracing::info!(%uid, "took back an orphan's cgroup and volumes"),
-            Err(message) => swept.failures.push(format!("orphan {uid}: {message}")),
-        }
+    let orphans: Vec<PodUid> = found.into_iter().filter(|uid| !keep.contains(uid)).collect();
+    let taken = stream::iter(orphans).map(|uid| sweep_one(deps, uid)).buffer_unordered(SIDE_BY_SIDE);
+    let taken: Vec<Option<Result<(), String>>> = taken.collect().await;
+    let (found, failures) = (taken.iter().flatten().count(), taken.into_iter().flatten());
+    let mut failures: Vec<String> = failures.filter_map(Result::err).collect();
+    failures.sort();
+    Ok(Swept { found, failures })
+}
+
+/// None when the pod is here again.
+async fn sweep_one(deps: &Deps, uid: PodUid) -> Option<Result<(), String>> {
+    let failed = |why: &str| Some(Err(format!("orphan {uid}: {why}")));
+    let sweep = match deps.sweeps.begin(&uid) {
+        Ok(sweep) => sweep,
+        Err(Refusal::Here) => return None,
+        Err(Refusal::UnderWay) => return failed("an earlier attempt has not come to its end"),
+        Err(Refusal::Full) => return failed("too many others have not come to their end"),
+    };
+    // Not dropped with the wait for it: what it has begun on the disk goes on.
+    let work = tokio::spawn(carry_out(deps.clone(), uid.clone(), sweep));
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(Ok(Ok(()))) => Some(Ok(())),
+        Ok(Ok(Err(message))) => failed(&message),
+        Ok(Err(error)) => failed(&format!("the work on it died: {error}")),
+        Err(_) => failed("it takes too long; nothing new is begun on it until that is over"),
     }
-    Ok(swept)
+}
+
+async fn carry_out(deps: Deps, uid: PodUid, sweep: Sweep) -> Result<(), String> {
+    let taken = take_back(&deps, &uid).await;
+    if taken.is_ok() {
+        tracing::info!(%uid, "took back an orphan's cgroup and volumes");
+    }
+    drop(sweep);
+    taken
 }
 
 /// The cgroup first: with it goes whatever still writes to the volumes. The claim last: what fails is

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod as Described};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::agent::{Agent, Heard, Wanted};
@@ -90,6 +91,36 @@ impl Sources {
     }
 }
 
+/// What pods have left is taken back beside the loop: a disk that hangs must not keep pods from being
+/// taken up and ended.
+#[derive(Debug, Default)]
+struct Sweeps {
+    /// When the next is due.
+    at: Option<Instant>,
+    /// At most one.
+    under_way: JoinSet<bool>,
+}
+
+impl Sweeps {
+    fn begin_if_due(&mut self, agent: &Agent) {
+        if self.under_way.is_empty() && self.at.is_some_and(|at| at <= Instant::now()) {
+            self.at = None;
+            self.under_way.spawn(agent.sweep());
+        }
+    }
+
+    /// Waits for the end of the one under way. Cancel-safe.
+    async fn over(&mut self) {
+        match self.under_way.join_next().await {
+            None => std::future::pending().await,
+            Some(Ok(true)) => {}
+            Some(Ok(false) | Err(_)) => {
+                self.at.get_or_insert(Instant::now() + SWEEP_AGAIN);
+            }
+        }
+    }
+}
+
 /// Keeps the agent's pods those of its sources, for ever. `statics` is told what the folder
 /// describes, and `beat` when the loop last came round.
 pub async fn run(
@@ -103,7 +134,7 @@ pub async fn run(
     // other files are bad than then.
     let mut swept: Option<Vec<Problem>> = None;
     let mut heard_since: Option<Instant> = None;
-    let mut sweep_at: Option<Instant> = None;
+    let mut sweeps = Sweeps::default();
     loop {
         beat.send_replace(Instant::now());
         node_known |= sources.node.borrow_and_update().is_some();
@@ -127,21 +158,19 @@ pub async fn run(
             match agent.end_unwanted(!problems.is_empty()).await {
                 Ok(()) => {
                     swept = Some(problems);
-                    sweep_at = Some(Instant::now());
+                    sweeps.at = Some(Instant::now());
                 }
                 Err(error) => tracing::warn!(error, "pods that nobody wants run on"),
             }
         }
-        // Here and not beside: no pod may come with the UID of one that is being swept.
-        if sweep_at.is_some_and(|at| at <= Instant::now()) {
-            sweep_at = if agent.sweep().await { None } else { Some(Instant::now() + SWEEP_AGAIN) };
-        }
+        sweeps.begin_if_due(&agent);
         // All arms are cancel-safe: a change stays marked until it is looked at.
         tokio::select! {
             () = changed(&mut sources.seen) => {}
             () = changed(&mut sources.found) => {}
             Ok(()) = sources.node.changed(), if !node_known => {}
             () = agent.ended() => {}
+            () = sweeps.over() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }
     }

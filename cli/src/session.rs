@@ -184,7 +184,7 @@ impl Setup {
             logs: Arc::new(LogDir::new(pod_logs_dir)),
             clock: Arc::new(SystemClock::new()),
             volumes: Arc::new(
-                HostVolumes::new(root_dir, api.clone(), node.clone(), recursive_read_only)
+                HostVolumes::new(&root_dir, api.clone(), node.clone(), recursive_read_only)
                     .counted_in(metrics.clone()),
             ),
             cgroups: Arc::new(Tree::new(&cgroup_root, cpu, driver)?.ruled(tuning.rules)),
@@ -192,6 +192,7 @@ impl Setup {
             probe_io: Arc::new(NetProbe::new()?),
             checkpoints: Arc::new(CheckpointDir::new(beside.join("checkpoints"), root.claims())),
             users: Arc::new(users),
+            sweeps: Arc::default(),
             longest_wait: tuning.longest_wait,
             metrics,
             probe_metrics: Arc::default(),

@@ -41,9 +41,15 @@ pub async fn run_after(mut worker: Worker, before: Vec<PodHandle>, room: Vec<Pod
     run_behind(worker, Vec::new(), room).await;
 }
 
-/// Lives the pod's life once it is gone as it was `before`, and those that make room for it are over.
+/// Lives the pod's life once it is gone as it was `before`, what it left then has been taken back, and
+/// those that make room for it are over.
 pub async fn run_behind(mut worker: Worker, before: Vec<PodHandle>, room: Vec<PodHandle>) {
     follow(&mut worker, before).await;
+    let (sweeps, uid) = (worker.deps().sweeps.clone(), worker.pod().uid.clone());
+    if sweeps.is_under_way(&uid) {
+        worker.say("waiting until what this pod left before has been taken back".to_owned());
+        sweeps.over(&uid).await;
+    }
     for handle in room {
         worker.say(format!("waiting for pod {} to make room", handle.pod.uid));
         handle.wait(PodStatus::is_over).await;

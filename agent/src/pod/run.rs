@@ -30,6 +30,7 @@ use crate::logs::PodLogs;
 use crate::manifest::names::parse_image;
 use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
+use crate::orphans::Sweeps;
 use crate::probe::ProbeIo;
 use crate::runtime::{Error, Runtime, Subject};
 use crate::timeline::Span;
@@ -65,6 +66,8 @@ pub struct Deps {
     pub images: Arc<Images>,
     /// Ranges of user IDs for pods with a user namespace of their own.
     pub users: Arc<UserRanges>,
+    /// What earlier pods left that is being taken back.
+    pub sweeps: Arc<Sweeps>,
     /// crashLoopBackOff.maxContainerRestartPeriod.
     pub longest_wait: Duration,
     /// What is counted.

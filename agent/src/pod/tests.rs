@@ -122,6 +122,7 @@ pub(crate) fn deps(runtime: &FakeRuntime, logs: Arc<dyn PodLogs>, clock: Arc<dyn
         network: watch::channel(None).1,
         recorder: None,
         users: Arc::default(),
+        sweeps: Arc::default(),
         longest_wait: super::restart::LONGEST_WAIT,
         metrics: Arc::default(),
         probe_metrics: Arc::default(),

@@ -261,3 +261,60 @@ async fn trap_01_what_pods_left_is_taken_back_once_every_source_has_been_heard()
     assert_eq!(counted.orphan_pod_cleaned_volumes.get([]), Some(1.0));
     assert_eq!(counted.orphan_pod_cleaned_volumes_errors.get([]), Some(0.0));
 }
+
+fn left(machine: &Machine, uid: &str) -> impl Future<Output = Pod> {
+    let pod = Pod { uid: PodUid::parse(uid).unwrap(), ..pod() };
+    let volumes = machine.volumes.clone();
+    async move {
+        volumes.set_up(&pod).await.unwrap();
+        pod
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_orphans_whose_removal_hangs_hold_up_no_other_pod_and_are_begun_once() {
+    let machine = Machine::new();
+    let mut orphans = Vec::new();
+    for number in 0..10 {
+        orphans.push(left(&machine, &format!("gone-{number}")).await);
+    }
+    machine.volumes.hold(true);
+    let _kubelet = machine.kubelet();
+    let begun = || orphans.iter().map(|pod| machine.volumes.reclaims(&pod.uid)).sum::<usize>();
+    machine.server.until("a sweep", |_| (begun() > 0).then_some(())).await;
+    assert!(begun() <= 4, "no more at once");
+    machine.wants("Always");
+    machine.phase("Running").await;
+    machine.delete(None).await;
+    machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
+    assert_eq!(machine.metrics.orphan_pod_cleaned_volumes_errors.get([]), Some(0.0), "the sweep goes on");
+    // Several sweeps later.
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(machine.metrics.orphan_pod_cleaned_volumes_errors.get([]), Some(10.0));
+    assert!(orphans.iter().all(|pod| machine.volumes.reclaims(&pod.uid) == 1), "none beside itself");
+    machine.volumes.hold(false);
+    let gone = |_: &FakeApiServer| orphans.iter().all(|pod| !machine.volumes.has(&pod.uid)).then_some(());
+    machine.server.until("swept", gone).await;
+}
+
+/// A static pod has the same UID over and over.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_uid_is_being_swept_waits_for_the_end_of_that_also_when_it_hangs() {
+    let machine = Machine::new();
+    let left = left(&machine, "static-1").await;
+    machine.volumes.hold(true);
+    let _kubelet = machine.kubelet();
+    let begun = |_: &FakeApiServer| (machine.volumes.reclaims(&left.uid) > 0).then_some(());
+    machine.server.until("a sweep", begun).await;
+    let own = Pod { name: "own-n1".into(), origin: Origin::Static, ..left };
+    machine.found.send_replace(Found { pods: vec![own.clone()], read: true, ..Found::default() });
+    machine.wants("Always");
+    machine.phase("Running").await;
+    // The sweep has given up waiting.
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!((machine.runtime.count("start"), machine.volumes.times(&own.uid)), (1, 1));
+    machine.volumes.hold(false);
+    machine.server.until("started", |_| (machine.runtime.count("start") == 2).then_some(())).await;
+    sleep(Duration::from_secs(300)).await;
+    assert!(machine.volumes.has(&own.uid), "its new volumes stay");
+}
