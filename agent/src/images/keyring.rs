@@ -10,6 +10,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde::{Deserialize, Serialize};
 
 use super::glob::{self, Address};
+use crate::go_json;
 use crate::runtime::RegistryAuth;
 
 /// Where images without a host come from, and where docker keeps credentials for it.
@@ -194,17 +195,7 @@ fn offer(login: &Login, origin: Origin) -> Offer {
 
 /// Of the entry's JSON as Go writes it: some characters are escaped that need not be.
 fn hash(login: &Login) -> String {
-    let Ok(mut text) = serde_json::to_string(login) else { return String::new() };
-    for (character, escaped) in [
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("&", "\\u0026"),
-        ("\u{2028}", "\\u2028"),
-        ("\u{2029}", "\\u2029"),
-    ] {
-        text = text.replace(character, escaped);
-    }
-    sha256(text.as_bytes())
+    go_json::text(login).map_or_else(|_| String::new(), |text| sha256(text.as_bytes()))
 }
 
 /// In lower-case hexadecimal.

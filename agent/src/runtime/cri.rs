@@ -3,6 +3,7 @@
 //! [`Runtime`].
 
 mod about;
+mod annotations;
 mod container_config;
 pub mod counted;
 pub mod driver;

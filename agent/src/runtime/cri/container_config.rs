@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire};
 
-use super::observe::{self, CONTAINER_NAME};
+use super::observe::CONTAINER_NAME;
 use super::sandbox_config::{
-    id_mappings, namespaces, pod_labels, port_json, profile, se_linux, seccomp, signal, supplemental_groups,
+    id_mappings, namespaces, pod_labels, profile, se_linux, seccomp, signal, supplemental_groups,
 };
-use super::{NodeConfig, resources};
+use super::{NodeConfig, annotations, resources};
 use crate::pod::spec::security::AppArmor;
 use crate::pod::spec::volume::Propagation;
-use crate::pod::spec::{Container, Pod, Security};
+use crate::pod::spec::{Pod, Security};
 use crate::runtime::{NewContainer, Users};
 use crate::volumes::Mount;
 
@@ -55,7 +55,7 @@ pub(super) fn container(new: &NewContainer<'_>, node: &NodeConfig) -> wire::Cont
             .collect(),
         mounts: setup.mounts.iter().map(|of| mount(pod, of, new.users)).collect(),
         labels,
-        annotations: annotations(pod, container, attempt),
+        annotations: annotations::of(pod, container, attempt),
         log_path: format!("{}/{attempt}.log", container.name),
         stdin: container.stdin,
         stdin_once: container.stdin_once,
@@ -93,23 +93,6 @@ fn mount(pod: &Pod, mount: &Mount, users: Option<Users>) -> wire::Mount {
         }),
         image_sub_path: mount.image.as_ref().map(|image| image.sub_path.clone()).unwrap_or_default(),
     }
-}
-
-fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
-    let words = &container.termination_message;
-    let policy = if words.fallback_to_logs { "FallbackToLogsOnError" } else { "File" };
-    let mut list = BTreeMap::from([
-        ("io.kubernetes.container.hash".to_owned(), container.hash.clone()),
-        ("io.kubernetes.container.restartCount".to_owned(), attempt.to_string()),
-        (observe::WORDS.to_owned(), words.path.clone()),
-        ("io.kubernetes.container.terminationMessagePolicy".to_owned(), policy.to_owned()),
-        ("io.kubernetes.pod.terminationGracePeriod".to_owned(), pod.grace.as_secs().to_string()),
-    ]);
-    if !container.ports.is_empty() {
-        let ports: Vec<serde_json::Value> = container.ports.iter().map(port_json).collect();
-        list.insert("io.kubernetes.container.ports".to_owned(), serde_json::Value::from(ports).to_string());
-    }
-    list
 }
 
 #[expect(deprecated, reason = "runtimes that do not know the new field of AppArmor read the old one")]

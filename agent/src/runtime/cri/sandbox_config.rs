@@ -157,21 +157,6 @@ pub(super) fn signal(name: Option<&str>) -> wire::Signal {
     name.and_then(|name| wire::Signal::from_str_name(&name)).unwrap_or(wire::Signal::RuntimeDefault)
 }
 
-/// As the kubelet writes a port into a container's annotations.
-pub(super) fn port_json(port: &Port) -> serde_json::Value {
-    let mut entry = serde_json::json!({"containerPort": port.port, "protocol": port.protocol});
-    if !port.name.is_empty() {
-        entry["name"] = port.name.clone().into();
-    }
-    if port.host_port != 0 {
-        entry["hostPort"] = port.host_port.into();
-    }
-    if !port.host_ip.is_empty() {
-        entry["hostIP"] = port.host_ip.clone().into();
-    }
-    entry
-}
-
 fn port(port: &Port) -> wire::PortMapping {
     let protocol = match port.protocol.as_str() {
         "UDP" => wire::Protocol::Udp,

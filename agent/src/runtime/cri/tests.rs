@@ -135,7 +135,7 @@ fn a_container_has_the_kubelets_config() {
     assert_eq!(annotation("io.kubernetes.pod.terminationGracePeriod"), Some("30"));
     assert_eq!(
         annotation("io.kubernetes.container.ports"),
-        Some(r#"[{"containerPort":80,"hostIP":"127.0.0.1","hostPort":8080,"name":"http","protocol":"TCP"}]"#)
+        Some(r#"[{"name":"http","hostPort":8080,"containerPort":80,"protocol":"TCP","hostIP":"127.0.0.1"}]"#)
     );
     let security = config.linux.unwrap().security_context.unwrap();
     assert_eq!(security.run_as_user.unwrap().value, 1000);
