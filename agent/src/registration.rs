@@ -39,6 +39,7 @@ use crate::events::sink::Recorder;
 use crate::metrics::Metrics;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
+use crate::volumes::Volumes;
 use health::Pulse;
 use machine::{Addresses, Machine};
 
@@ -124,6 +125,8 @@ pub struct World {
     pub machine: Machine,
     /// The machine's.
     pub addresses: Arc<dyn Addresses>,
+    /// What an earlier kubelet may have left mounted.
+    pub volumes: Arc<dyn Volumes>,
     /// For events of the node.
     pub recorder: Recorder,
     /// For heartbeats and transition times.

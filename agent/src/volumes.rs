@@ -57,6 +57,11 @@ pub trait Volumes: Send + Sync + fmt::Debug {
     /// Unmounts and removes everything of the pod but never what a mount leads to; succeeds when
     /// nothing is there.
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
+    /// Whether volumes that an earlier kubelet mounted, and that this one does not do, are mounted yet.
+    /// Nobody but a kubelet's node asks.
+    fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
     /// Every pod of which something is there, whoever made it.
     fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>>;
     /// The same as [`Volumes::tear_down`] of a pod that nobody remembers: what its folders say is all

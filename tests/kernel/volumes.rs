@@ -42,7 +42,7 @@ pub(crate) fn place_of(text: &str) -> Result<Place> {
         ephemeral: 0,
         ..NodeInfo::default()
     });
-    let volumes = HostVolumes::new(root.path().join("kubelet"), api, node, false);
+    let volumes = HostVolumes::new(&root.path().join("kubelet"), api, node, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(Place { root, volumes, pods: loaded.pods, runtime })
 }

@@ -52,6 +52,8 @@ pub(super) struct Facts<'a> {
     pub(super) images: Option<&'a [StoredImage]>,
     /// None when there is none to be found.
     pub(super) addresses: Option<&'a [NodeAddress]>,
+    /// Volumes that an earlier kubelet has told to be in use are mounted yet.
+    pub(super) foreign_mounts: bool,
 }
 
 /// A node that nobody has heard of, but for its status.
@@ -154,7 +156,9 @@ pub(super) fn updated(node: &Node, facts: &Facts<'_>) -> Node {
         handlers(status, health);
     }
     status.declared_features = Some(facts.settings.declared_features.clone()).filter(|all| !all.is_empty());
-    status.volumes_in_use = None;
+    if !facts.foreign_mounts {
+        status.volumes_in_use = None;
+    }
     node
 }
 

@@ -280,6 +280,7 @@ impl Reporter {
     async fn composed(&mut self, base: &Node) -> (Node, Vec<NodeNote>) {
         self.list_images().await;
         let addresses = self.addresses().await;
+        let foreign_mounts = self.foreign_mounts(base).await;
         let pulse = self.world.pulse.borrow().clone();
         let facts = Facts {
             settings: &self.settings,
@@ -288,6 +289,7 @@ impl Reporter {
             health: pulse.health.as_ref(),
             images: self.images.as_deref(),
             addresses: addresses.as_deref(),
+            foreign_mounts,
         };
         let mut node = compose::updated(base, &facts);
         let mut notes = Vec::new();
@@ -311,6 +313,26 @@ impl Reporter {
                 tracing::warn!(%error, detail = error.detail(), "the runtime does not list its images");
             }
             Err(_) => tracing::warn!("the runtime does not list its images: no answer"),
+        }
+    }
+
+    /// Asked for only while volumes are told to be in use. In doubt they are: what is detached under a
+    /// mount is lost.
+    async fn foreign_mounts(&self, base: &Node) -> bool {
+        let told = base.status.as_ref().and_then(|status| status.volumes_in_use.as_ref());
+        if told.is_none_or(Vec::is_empty) {
+            return false;
+        }
+        match timeout(IMPATIENCE, self.world.volumes.foreign()).await {
+            Ok(Ok(mounted)) => mounted,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "volumesInUse stays as it is");
+                true
+            }
+            Err(_) => {
+                tracing::warn!("volumesInUse stays as it is: looking for mounts takes too long");
+                true
+            }
         }
     }
 

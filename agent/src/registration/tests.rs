@@ -20,6 +20,7 @@ use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use crate::metrics::Metrics;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error, Failure, FailureKind};
+use crate::volumes::fake::FakeVolumes;
 
 const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
@@ -179,6 +180,7 @@ struct Bed {
     troubles: watch::Sender<Vec<String>>,
     registered: Registered,
     metrics: Arc<Metrics>,
+    volumes: Arc<FakeVolumes>,
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
@@ -191,6 +193,8 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
     drop(sink::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
     let metrics = Arc::new(Metrics::default());
+    let volumes = Arc::new(FakeVolumes::default());
+    volumes.set_foreign(true);
     let world = World {
         client: server.client(),
         lease: server.client(),
@@ -203,13 +207,14 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
             named: vec![],
             route: Some("10.0.0.5".parse().unwrap()),
         }),
+        volumes: volumes.clone(),
         recorder,
         clock,
         troubles: troubles_seen,
         metrics: metrics.clone(),
     };
     let registered = start(settings, world);
-    Bed { server: server.clone(), about, troubles, registered, metrics, _pods: pods }
+    Bed { server: server.clone(), about, troubles, registered, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -493,4 +498,19 @@ async fn a_lease_that_others_wrote_or_deleted_is_renewed_all_the_same() {
     bed.server.until("renewed", renewed).await;
     server.remove(LEASE);
     bed.server.until("made again", |server| server.get(LEASE)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_in_use_go_once_an_earlier_kubelets_mounts_have_gone() {
+    let server = FakeApiServer::default();
+    let volumes = json!(["kubernetes.io/csi/d^v"]);
+    server.put(NODE, json!({ "status": { "volumesInUse": volumes } }));
+    let bed = begin(&server, settings(), machine(), Some(well()));
+    ready(&bed, "True").await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(server.get(NODE).unwrap()["status"]["volumesInUse"], volumes);
+    bed.volumes.set_foreign(false);
+    let gone =
+        |server: &FakeApiServer| server.get(NODE).filter(|node| node["status"].get("volumesInUse").is_none());
+    server.until("volumesInUse has gone", gone).await;
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
+use tokio::sync::watch;
 
 use super::{Error, Mount, MountsOf, Volumes, WordsOf};
 use crate::pod::spec::volume::Propagation;
@@ -13,21 +14,40 @@ use crate::pod::spec::{Pod, PodUid};
 /// Starts empty.
 #[derive(Debug, Default)]
 pub struct FakeVolumes {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    held: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     set_up: BTreeSet<PodUid>,
     times: BTreeMap<PodUid, usize>,
+    reclaims: BTreeMap<PodUid, usize>,
     words: BTreeMap<(PodUid, String, u32), String>,
     files: BTreeMap<(PodUid, String), String>,
     failure: Option<String>,
+    foreign: bool,
 }
 
 impl FakeVolumes {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+
+    /// Volumes of an earlier kubelet are mounted, or not any more.
+    pub fn set_foreign(&self, mounted: bool) {
+        self.state().foreign = mounted;
+    }
+
+    /// Taking back what a pod has left hangs until told otherwise.
+    pub fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// How often it was begun to take back what the pod has left.
+    #[must_use]
+    pub fn reclaims(&self, uid: &PodUid) -> usize {
+        self.state().reclaims.get(uid).copied().unwrap_or(0)
     }
 
     /// Setting up and mounting fail so until told otherwise.
@@ -84,6 +104,17 @@ impl FakeVolumes {
     }
 }
 
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn remove(&mut self, uid: &PodUid) {
+        self.set_up.remove(uid);
+        self.words.retain(|(of, _, _), _| of != uid);
+    }
+}
+
 impl Volumes for FakeVolumes {
     fn set_up<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Error>> {
         let result = self.check();
@@ -121,10 +152,12 @@ impl Volumes for FakeVolumes {
     }
 
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        let mut state = self.state();
-        state.set_up.remove(uid);
-        state.words.retain(|(of, _, _), _| of != uid);
+        self.state().remove(uid);
         Box::pin(ready(Ok(())))
+    }
+
+    fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {
+        Box::pin(ready(Ok(self.state().foreign)))
     }
 
     fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {
@@ -133,9 +166,17 @@ impl Volumes for FakeVolumes {
     }
 
     fn reclaim<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
-        match self.check() {
-            Ok(()) => self.tear_down(uid),
-            Err(error) => Box::pin(ready(Err(error))),
+        if let Err(error) = self.check() {
+            return Box::pin(ready(Err(error)));
         }
+        *self.state().reclaims.entry(uid.clone()).or_default() += 1;
+        let (state, mut held, uid) = (self.state.clone(), self.held.subscribe(), uid.clone());
+        // As work on a disk: it goes on when nobody waits for it any more.
+        let work = tokio::spawn(async move {
+            if held.wait_for(|held| !held).await.is_ok() {
+                lock(&state).remove(&uid);
+            }
+        });
+        Box::pin(async move { work.await.map_err(|error| Error { message: error.to_string() }) })
     }
 }

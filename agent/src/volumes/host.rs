@@ -48,6 +48,8 @@ const MAX_WORDS: u64 = 4096;
 pub struct HostVolumes {
     /// `ROOT/pods`, as the table of mounts names it: it may be a link to another disk.
     pods: PathBuf,
+    /// `ROOT/plugins`, likewise: where other kubelets mount devices.
+    plugins: PathBuf,
     api: Arc<dyn Api>,
     node: Arc<NodeInfo>,
     /// Whether the runtime can make mounts read-only with all that is below them.
@@ -74,12 +76,14 @@ struct Ready<'a> {
 impl HostVolumes {
     /// Volumes below `root`, with what `api` knows in them.
     #[must_use]
-    pub fn new(root: PathBuf, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
-        let mut pods = root;
-        pods.push("pods");
-        let pods = pods.canonicalize().unwrap_or(pods);
-        let labels = labels::is_on();
-        Self { pods, api, node, recursive_read_only, claims: Arc::default(), tally: Tally::default(), labels }
+    pub fn new(root: &Path, api: Arc<dyn Api>, node: Arc<NodeInfo>, recursive_read_only: bool) -> Self {
+        let real = |name: &str| {
+            let path = root.join(name);
+            path.canonicalize().unwrap_or(path)
+        };
+        let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
+        let (claims, tally) = (Arc::default(), Tally::default());
+        Self { pods, plugins, api, node, recursive_read_only, claims, tally, labels }
     }
 
     /// The same, and counted there.
@@ -558,6 +562,12 @@ impl Volumes for HostVolumes {
 
     fn counts(&self) -> BTreeMap<String, Count> {
         self.tally.counts()
+    }
+
+    fn foreign(&self) -> BoxFuture<'_, Result<bool, Error>> {
+        let (pods, plugins) = (self.pods.clone(), self.plugins.clone());
+        let work = move || remains::foreign(&pods, &plugins, &mounts::Table);
+        Box::pin(async move { blocking(work).await.map_err(|message| Error { message }) })
     }
 
     fn left(&self) -> BoxFuture<'_, Result<Vec<PodUid>, Error>> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use super::removal::Mounts;
 use crate::pod::spec::PodUid;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
@@ -18,6 +19,24 @@ const OWN: [&str; 7] = [
     "kubernetes.io~projected",
     "kubernetes.io~secret",
 ];
+
+/// Where upstream's plugins mount a device once for all pods; local volumes are in nobody's list.
+const DEVICES: &str = "kubernetes.io";
+const LOCAL_DEVICES: &str = "kubernetes.io/local-volume";
+
+/// Whether something of a volume that this kubelet does not do is mounted: its device, or anything of
+/// a pod that has such a volume (a sub-path holds the whole). By `ROOT/pods` and `ROOT/plugins`.
+pub(super) fn foreign(pods: &Path, plugins: &Path, mounts: &dyn Mounts) -> Result<bool, String> {
+    let below =
+        |folder: &Path| mounts.below(folder).map_err(|error| format!("read the mount table: {error}"));
+    let local = plugins.join(LOCAL_DEVICES);
+    if below(&plugins.join(DEVICES))?.iter().any(|point| !point.starts_with(&local)) {
+        return Ok(true);
+    }
+    let points = below(pods)?;
+    let used = |uid: &PodUid| points.iter().any(|point| point.starts_with(pods.join(uid.as_str())));
+    Ok(self::pods(pods)?.iter().any(|uid| used(uid) && check(&pods.join(uid.as_str())).is_err()))
+}
 
 /// Names of real folders only: a link leads elsewhere.
 fn folders(path: &Path) -> io::Result<Vec<String>> {
@@ -82,6 +101,37 @@ mod tests {
         symlink("/", root.path().join("link")).unwrap();
         assert_eq!(pods_of(), ["0b7c", "a1"]);
         assert_eq!(pods(&root.path().join("no/such")), Ok(vec![]));
+    }
+
+    #[derive(Default)]
+    struct Mounted(Vec<std::path::PathBuf>);
+
+    impl Mounts for Mounted {
+        fn below(&self, folder: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+            Ok(self.0.iter().filter(|point| point.starts_with(folder)).cloned().collect())
+        }
+
+        fn detach(&self, _: &Path) -> io::Result<()> {
+            unreachable!("it only looks")
+        }
+    }
+
+    #[test]
+    fn mounts_of_volumes_that_this_kubelet_does_not_do_are_seen_and_no_others() {
+        let root = tempfile::tempdir().unwrap();
+        let (pods, plugins) = (root.path().join("pods"), root.path().join("plugins"));
+        let seen = |points: &[&str]| {
+            let points = points.iter().map(|point| root.path().join(point)).collect();
+            foreign(&pods, &plugins, &Mounted(points)).unwrap()
+        };
+        fs::create_dir_all(pods.join("u1/volumes/kubernetes.io~secret/s")).unwrap();
+        fs::create_dir_all(pods.join("u2/volumes/kubernetes.io~csi/pv/mount")).unwrap();
+        assert!(!seen(&["pods/u1/volumes/kubernetes.io~secret/s", "plugins/kubernetes.io/local-volume/x"]));
+        assert!(!seen(&["plugins/my-driver"]), "what drivers keep for themselves");
+        assert!(seen(&["plugins/kubernetes.io/csi/d/0a/globalmount"]));
+        assert!(seen(&["pods/u2/volumes/kubernetes.io~csi/pv/mount"]));
+        assert!(seen(&["pods/u2/volume-subpaths/pv/web/0"]), "its disk is in use as well");
+        assert!(!seen(&[]), "unmounted, though its folder is there");
     }
 
     #[test]

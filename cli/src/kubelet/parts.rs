@@ -155,6 +155,7 @@ impl Parts<'_> {
             pulse,
             machine: machine::read(&PathBuf::from(&self.flags.root_dir))?,
             addresses: Arc::new(HostAddresses),
+            volumes: self.deps.volumes.clone(),
             recorder,
             clock: self.deps.clock.clone(),
             troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),

@@ -10,9 +10,30 @@ use super::*;
 
 fn made(settings: &Settings, base: &Node) -> Value {
     let machine = machine();
-    let facts =
-        Facts { settings, machine: &machine, version: None, health: None, images: None, addresses: None };
-    serde_json::to_value(updated(base, &facts)).unwrap()
+    serde_json::to_value(updated(base, &facts(settings, &machine))).unwrap()
+}
+
+fn facts<'a>(settings: &'a Settings, machine: &'a Machine) -> Facts<'a> {
+    let (version, health, images, addresses) = (None, None, None, None);
+    Facts { settings, machine, version, health, images, addresses, foreign_mounts: false }
+}
+
+/// A controller may detach what is in no node's list, also by force.
+#[test]
+fn volumes_are_in_use_while_an_earlier_kubelets_mounts_remain() {
+    let (settings, machine) = (settings(), machine());
+    let (volume, attached) = ("kubernetes.io/csi/d^v", [json!({ "name": "v", "devicePath": "" })]);
+    let base: Node = serde_json::from_value(
+        json!({ "status": { "volumesInUse": [volume], "volumesAttached": attached } }),
+    )
+    .unwrap();
+    let mounted = Facts { foreign_mounts: true, ..facts(&settings, &machine) };
+    let node = serde_json::to_value(updated(&base, &mounted)).unwrap();
+    assert_eq!(node["status"]["volumesInUse"], json!([volume]));
+    assert_eq!(node["status"]["volumesAttached"], json!(attached));
+    let node = made(&settings, &base);
+    assert_eq!(node["status"].get("volumesInUse"), None);
+    assert_eq!(node["status"]["volumesAttached"], json!(attached), "the controller's alone");
 }
 
 #[test]
@@ -65,14 +86,7 @@ fn a_clouds_addresses_stay_and_the_hint_for_it_comes_and_goes() {
     .unwrap();
     let machine = machine();
     let own = [NodeAddress { type_: "Hostname".into(), address: "n1".into() }];
-    let facts = Facts {
-        settings: &settings,
-        machine: &machine,
-        version: None,
-        health: None,
-        images: None,
-        addresses: Some(&own),
-    };
+    let facts = Facts { addresses: Some(&own), ..facts(&settings, &machine) };
     let node = updated(&base, &facts);
     let with_hint = serde_json::to_value(&node).unwrap();
     assert_eq!(with_hint["status"]["addresses"][0]["type"], "ExternalIP");

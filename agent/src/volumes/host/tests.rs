@@ -54,7 +54,7 @@ impl Place {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let api = Arc::new(FakeApi::default());
-        let volumes = HostVolumes::new(root.path().to_owned(), api.clone(), node(), false);
+        let volumes = HostVolumes::new(root.path(), api.clone(), node(), false);
         Self { root, api, volumes }
     }
 
@@ -248,8 +248,8 @@ async fn recursive_read_only_is_asked_for_only_where_the_runtime_can() {
         error.contains("requested recursive read-only mode, but it is not supported by the runtime"),
         "{error}"
     );
-    let root = place.root.path().to_owned();
-    let able = Place { volumes: HostVolumes::new(root, place.api.clone(), node(), true), ..place };
+    let volumes = HostVolumes::new(place.root.path(), place.api.clone(), node(), true);
+    let able = Place { volumes, ..place };
     for mode in [mode(RecursiveReadOnly::IfPossible), mode(RecursiveReadOnly::Enabled)] {
         let mounts = able.mounts(&pod(mode), &[]).await.unwrap();
         assert!(mounts.first().unwrap().recursive_read_only);
@@ -306,7 +306,7 @@ async fn pods_may_be_on_another_disk() {
     fs::create_dir(root.path().join("disk")).unwrap();
     std::os::unix::fs::symlink("disk", root.path().join("pods")).unwrap();
     let api = Arc::new(FakeApi::default());
-    let volumes = HostVolumes::new(root.path().to_owned(), api.clone(), node(), false);
+    let volumes = HostVolumes::new(root.path(), api.clone(), node(), false);
     let place = Place { volumes, root, api };
     let pod = with(vec![volume("e", DISK)], vec![mount("e", "/e")]);
     place.volumes.set_up(&pod).await.unwrap();
