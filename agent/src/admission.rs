@@ -17,6 +17,7 @@ use crate::pod::spec::{Origin, Pod};
 use crate::ports;
 pub(crate) use fit::is_extended;
 pub use fit::{Shortage, requests};
+pub(crate) use labels::any_fits;
 pub use sysctls::Allowed;
 
 /// Above which a pod is critical: scheduling.SystemCriticalPriority.

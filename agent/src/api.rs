@@ -20,6 +20,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
+use crate::pod::spec::placement::Term;
 use crate::pod::spec::{Pod, PodUid};
 
 /// A ConfigMap's content. No key is in both.
@@ -116,6 +117,10 @@ pub struct PersistentVolume {
     pub source: PersistentSource,
     /// UID of the claim that it is bound to; may be empty.
     pub claim_uid: String,
+    /// ReadWriteOncePod is its only access mode.
+    pub one_pod: bool,
+    /// Any one of these must match the node's labels, when there are any required ones.
+    pub affinity: Option<Vec<Term>>,
 }
 
 /// A Service, as far as environment variables tell of it.
@@ -157,6 +162,8 @@ pub trait Api: Send + Sync + fmt::Debug {
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Claim>;
     /// By name.
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume>;
+    /// Of the node of that name.
+    fn node_labels<'a>(&'a self, node: &'a str) -> Answer<'a, BTreeMap<String, String>>;
     /// All of a namespace. Fails until they are known.
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>>;
     /// The handler of a RuntimeClass.

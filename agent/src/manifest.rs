@@ -13,7 +13,7 @@ pub mod names;
 mod network;
 mod object;
 mod parse;
-mod placement;
+pub(crate) mod placement;
 mod pod;
 mod probe;
 pub mod quantity;

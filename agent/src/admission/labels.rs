@@ -18,17 +18,22 @@ pub(super) fn runs_linux(pod: &Pod) -> bool {
 pub(super) fn affine(pod: &Pod, node: &Node) -> bool {
     let selected = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
     let terms = pod.placement.affinity.as_ref();
+    let fields = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
     pod.placement.node_selector.iter().all(selected)
-        && terms.is_none_or(|terms| terms.iter().any(|term| fits(term, node)))
+        && terms.is_none_or(|terms| terms.iter().any(|term| fits(term, &node.labels, &fields)))
+}
+
+/// Whether one of the terms fits a node of these labels, whose name is not looked at.
+pub(crate) fn any_fits(terms: &[Term], labels: &BTreeMap<String, String>) -> bool {
+    terms.iter().any(|term| fits(term, labels, &BTreeMap::new()))
 }
 
 /// An empty term fits no node.
-fn fits(term: &Term, node: &Node) -> bool {
-    let fields = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
+fn fits(term: &Term, labels: &BTreeMap<String, String>, fields: &BTreeMap<String, String>) -> bool {
     let empty = term.labels.is_empty() && term.fields.is_empty();
     !empty
-        && term.labels.iter().all(|of| matches(of, &node.labels))
-        && term.fields.iter().all(|of| matches(of, &fields))
+        && term.labels.iter().all(|of| matches(of, labels))
+        && term.fields.iter().all(|of| matches(of, fields))
 }
 
 fn matches(of: &Match, values: &BTreeMap<String, String>) -> bool {

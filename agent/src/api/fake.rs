@@ -26,6 +26,7 @@ struct State {
     accounts: BTreeMap<String, Arc<ServiceAccount>>,
     claims: BTreeMap<String, Arc<Claim>>,
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    labels: Option<Arc<BTreeMap<String, String>>>,
     services: Vec<Service>,
     handlers: BTreeMap<String, Arc<String>>,
     /// How many tokens were given.
@@ -70,6 +71,12 @@ impl FakeApi {
     /// Adds or replaces a PersistentVolume.
     pub fn put_volume(&self, name: &str, volume: PersistentVolume) {
         self.state().volumes.insert(name.to_owned(), Arc::new(volume));
+    }
+
+    /// From now on every node is there, with these labels.
+    pub fn put_node_labels(&self, labels: &[(&str, &str)]) {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        self.state().labels = Some(Arc::new(labels));
     }
 
     /// Adds a Service to every namespace.
@@ -147,6 +154,10 @@ impl Api for FakeApi {
 
     fn persistent_volume<'a>(&'a self, name: &'a str) -> Answer<'a, PersistentVolume> {
         ready(self.ask("PersistentVolume", ("", name), |state| state.volumes.get(name).cloned()))
+    }
+
+    fn node_labels<'a>(&'a self, node: &'a str) -> Answer<'a, BTreeMap<String, String>> {
+        ready(self.ask("Node", ("", node), |state| state.labels.clone()))
     }
 
     fn services<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<Service>, Error>> {

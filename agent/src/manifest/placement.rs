@@ -29,17 +29,20 @@ pub(super) fn affinity(affinity: Option<api::Affinity>) -> Result<Option<Vec<Ter
     };
     let Some(api::NodeSelector { node_selector_terms }) = required else { return Ok(None) };
     let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    let mut terms = Vec::with_capacity(node_selector_terms.len());
-    for (index, api::NodeSelectorTerm { match_expressions, match_fields }) in
-        node_selector_terms.into_iter().enumerate()
-    {
+    terms(at, node_selector_terms).map(Some)
+}
+
+/// A pod's, or a PersistentVolume's.
+pub(crate) fn terms(at: &str, list: Vec<api::NodeSelectorTerm>) -> Result<Vec<Term>> {
+    let one = |(index, term): (usize, api::NodeSelectorTerm)| {
+        let api::NodeSelectorTerm { match_expressions, match_fields } = term;
         let at = format!("{at}[{index}]");
-        terms.push(Term {
+        Ok(Term {
             labels: matches(&format!("{at}.matchExpressions"), match_expressions.unwrap_or_default())?,
             fields: matches(&format!("{at}.matchFields"), match_fields.unwrap_or_default())?,
-        });
-    }
-    Ok(Some(terms))
+        })
+    };
+    list.into_iter().enumerate().map(one).collect()
 }
 
 fn matches(at: &str, list: Vec<api::NodeSelectorRequirement>) -> Result<Vec<Match>> {

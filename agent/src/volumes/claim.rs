@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::api::{Api, PersistentSource};
 use crate::pod::spec::Pod;
+use crate::pod::spec::placement::Term;
 use crate::pod::spec::volume::HostPathType;
 
 /// Where the files of a claim are.
@@ -26,8 +27,20 @@ pub(super) enum Place {
     },
 }
 
+/// A claim's volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) place: Place,
+    /// Its name.
+    pub(super) volume: String,
+    /// ReadWriteOncePod is its only access mode.
+    pub(super) one_pod: bool,
+    /// What it asks of the node.
+    pub(super) affinity: Option<Vec<Term>>,
+}
+
 /// Follows the claim to its volume.
-pub(super) async fn place(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Place, String> {
+pub(super) async fn find(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Found, String> {
     let failed = |why: String| format!("error processing PVC {}/{claim}: {why}", pod.namespace);
     let found = api.claim(&pod.namespace, claim).await;
     let found = found.map_err(|error| failed(format!("failed to fetch PVC from API server: {error}")))?;
@@ -60,19 +73,20 @@ pub(super) async fn place(api: &dyn Api, pod: &Pod, claim: &str) -> Result<Place
             volume.claim_uid, found.uid
         )));
     }
-    match &volume.source {
+    let place = match &volume.source {
         PersistentSource::HostPath { path, kind } => {
             let kind = HostPathType::NAMES.iter().find(|(name, _)| name == kind).map(|(_, kind)| *kind);
             let kind = kind.ok_or_else(|| failed(format!("PV {name:?} has an unknown hostPath type")))?;
-            Ok(Place::HostPath { path: PathBuf::from(path), kind })
+            Place::HostPath { path: PathBuf::from(path), kind }
         }
-        PersistentSource::Local { path } => {
-            Ok(Place::Local { path: PathBuf::from(path), volume: name.clone() })
+        PersistentSource::Local { path } => Place::Local { path: PathBuf::from(path), volume: name.clone() },
+        PersistentSource::Other(kind) => {
+            return Err(failed(format!(
+                "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
+            )));
         }
-        PersistentSource::Other(kind) => Err(failed(format!(
-            "PV {name:?} is of kind {kind}, which this node does not mount: use a hostPath or local volume"
-        ))),
-    }
+    };
+    Ok(Found { place, volume: name.clone(), one_pod: volume.one_pod, affinity: volume.affinity.clone() })
 }
 
 #[cfg(test)]
@@ -87,7 +101,11 @@ mod tests {
     }
 
     fn local() -> PersistentVolume {
-        PersistentVolume { source: PersistentSource::Local { path: "/data".into() }, claim_uid: "u".into() }
+        of(PersistentSource::Local { path: "/data".into() })
+    }
+
+    fn of(source: PersistentSource) -> PersistentVolume {
+        PersistentVolume { source, claim_uid: "u".into(), one_pod: false, affinity: None }
     }
 
     #[tokio::test]
@@ -96,11 +114,11 @@ mod tests {
         api.put_claim("c", bound());
         api.put_volume("pv", local());
         let local = Place::Local { path: "/data".into(), volume: "pv".into() };
-        assert_eq!(place(&api, &pod(), "c").await.unwrap(), local);
+        assert_eq!(find(&api, &pod(), "c").await.unwrap().place, local);
         let source = PersistentSource::HostPath { path: "/h".into(), kind: "Directory".into() };
-        api.put_volume("pv", PersistentVolume { source, claim_uid: "u".into() });
+        api.put_volume("pv", of(source));
         let host = Place::HostPath { path: "/h".into(), kind: HostPathType::Directory };
-        assert_eq!(place(&api, &pod(), "c").await.unwrap(), host);
+        assert_eq!(find(&api, &pod(), "c").await.unwrap().place, host);
     }
 
     #[tokio::test]
@@ -108,8 +126,7 @@ mod tests {
         let api = FakeApi::default();
         api.put_volume("pv", local());
         let unbound = Claim { bound: false, ..bound() };
-        let other = PersistentSource::Other("nfs".into());
-        api.put_volume("nfs", PersistentVolume { source: other, claim_uid: "u".into() });
+        api.put_volume("nfs", of(PersistentSource::Other("nfs".into())));
         for (claim, why) in [
             (None, "failed to fetch PVC from API server: persistentvolumeclaim \"c\" not found"),
             (Some(unbound), "PVC is not bound"),
@@ -122,7 +139,7 @@ mod tests {
             if let Some(claim) = claim {
                 api.put_claim("c", claim);
             }
-            let message = place(&api, &pod(), "c").await.unwrap_err();
+            let message = find(&api, &pod(), "c").await.unwrap_err();
             assert!(message.starts_with("error processing PVC default/c: "), "{message}");
             assert!(message.contains(why), "{message}");
         }

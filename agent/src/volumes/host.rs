@@ -10,6 +10,8 @@
 //! ROOT/pods/UID/etc-hosts
 //! ```
 
+mod claims;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -22,7 +24,7 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 
 use super::atomic::Payload;
-use super::claim::{self, Place};
+use super::claim::Place;
 use super::payload::payload;
 use super::sub_path;
 use super::tally::Tally;
@@ -36,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::node::NodeInfo;
 use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
 use crate::pod::spec::{Container, Pod, PodUid};
+use claims::{Failed, Writers};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 const LOCAL: &str = "kubernetes.io~local-volume";
@@ -56,6 +59,7 @@ pub struct HostVolumes {
     recursive_read_only: bool,
     /// What claims led to when their pods were set up.
     claims: Arc<Mutex<Claims>>,
+    writers: Writers,
     tally: Tally,
     /// The node has SELinux.
     labels: bool,
@@ -82,8 +86,8 @@ impl HostVolumes {
             path.canonicalize().unwrap_or(path)
         };
         let (pods, plugins, labels) = (real("pods"), real("plugins"), labels::is_on());
-        let (claims, tally) = (Arc::default(), Tally::default());
-        Self { pods, plugins, api, node, recursive_read_only, claims, tally, labels }
+        let (claims, writers, tally) = (Arc::default(), Writers::default(), Tally::default());
+        Self { pods, plugins, api, node, recursive_read_only, claims, writers, tally, labels }
     }
 
     /// The same, and counted there.
@@ -97,18 +101,13 @@ impl HostVolumes {
     }
 
     /// Looks up first, so that nothing is half made because an object is missing.
-    async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, String> {
+    async fn ready<'a>(&self, pod: &'a Pod, volume: &'a Volume) -> Result<Ready<'a>, Failed> {
         let (mut files, mut found) = (None, None);
         match &volume.source {
             VolumeSource::Projected { sources, default_mode, .. } => {
                 files = Some(payload(self.api.as_ref(), &self.node, pod, sources, *default_mode).await?);
             }
-            VolumeSource::Claim { name, .. } => {
-                let place = claim::place(self.api.as_ref(), pod, name).await?;
-                let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-                claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), place.clone());
-                found = Some(place);
-            }
+            VolumeSource::Claim { name, .. } => found = Some(self.claim(pod, volume, name).await?),
             VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {}
         }
         Ok(Ready { volume, files, place: found })
@@ -131,13 +130,13 @@ impl HostVolumes {
             let ready = self.ready(pod, volume).await;
             self.tally.begins(pod, volume, self.place_of(&pod.uid, &volume.name).as_ref());
             let result = match ready {
-                Ok(ready) => self.apply(pod, &folder, ready).await,
+                Ok(ready) => self.apply(pod, &folder, ready).await.map_err(Failed::from),
                 Err(error) => Err(error),
             };
             self.tally.made(pod, volume, begun, result.is_ok());
             if let Err(error) = result {
-                let message = format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name);
-                first.get_or_insert(Error { message });
+                self.writers.give_back(&pod.uid);
+                first.get_or_insert(Error { message: error.told(&volume.name) });
             }
         }
         first.map_or(Ok(()), Err)
@@ -555,6 +554,7 @@ impl Volumes for HostVolumes {
             self.tally.unmade(uid, begun, taken.is_ok());
             taken.map_err(|message| Error { message })?;
             self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            self.writers.give_back(uid);
             self.api.forget(uid);
             Ok(())
         })

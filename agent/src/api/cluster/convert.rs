@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1;
 use crate::api::{
     Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServiceAccount, ServicePort,
 };
+use crate::manifest::placement;
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
     let binary = object.binary_data.unwrap_or_default();
@@ -61,7 +62,14 @@ pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
         (None, Some(local)) => PersistentSource::Local { path: local.path.clone() },
         (None, None) => PersistentSource::Other(other_source(&spec)),
     };
-    PersistentVolume { source, claim_uid }
+    let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
+    let required = spec.node_affinity.and_then(|affinity| affinity.required);
+    let affinity = required.map(|required| {
+        let terms = placement::terms("spec.nodeAffinity.required", required.node_selector_terms);
+        // The API server lets none through that cannot be understood: such terms match no node.
+        terms.unwrap_or_default()
+    });
+    PersistentVolume { source, claim_uid, one_pod, affinity }
 }
 
 /// The API's name of the one source that is set.

@@ -231,8 +231,21 @@ async fn claims_and_their_volumes_are_read_when_asked_for() {
         json!({ "spec": { "volumeName": "pv" }, "status": { "phase": "Bound" } }),
     );
     server.put("/api/v1/persistentvolumes/pv", json!({ "spec": { "local": { "path": "/data" } } }));
+    let expression = json!({ "key": "zone", "operator": "In", "values": ["a"] });
+    let terms = json!([{ "matchExpressions": [expression] }]);
+    server.put(
+        "/api/v1/persistentvolumes/bound",
+        json!({ "spec": { "local": { "path": "/data" }, "accessModes": ["ReadWriteOncePod"],
+            "nodeAffinity": { "required": { "nodeSelectorTerms": terms } } } }),
+    );
+    assert_eq!(cluster.node_labels("n1").await.unwrap(), None);
+    server.put("/api/v1/nodes/n1", json!({ "metadata": { "labels": { "zone": "a" } } }));
+    let labels = cluster.node_labels("n1").await.unwrap().unwrap();
+    let bound = cluster.persistent_volume("bound").await.unwrap().unwrap();
+    assert!(bound.one_pod && crate::admission::any_fits(bound.affinity.as_deref().unwrap(), &labels));
     let claim = cluster.claim("default", "c").await.unwrap().unwrap();
     assert!(claim.bound && claim.volume == "pv" && !claim.block);
     let volume = cluster.persistent_volume("pv").await.unwrap().unwrap();
     assert_eq!(volume.source, crate::api::PersistentSource::Local { path: "/data".into() });
+    assert_eq!((volume.one_pod, &volume.affinity), (false, &None));
 }

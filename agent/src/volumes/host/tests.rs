@@ -404,3 +404,35 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
     assert_eq!(took("kubernetes.io/configmap", "volume_unmount", "success"), 0, "it was never there");
     assert_eq!(volumes.counts().len(), 0);
 }
+
+#[tokio::test]
+async fn a_persistent_volume_of_another_node_is_not_mounted() {
+    use crate::api::{Claim, PersistentSource, PersistentVolume};
+    use crate::pod::spec::placement::{Match, Operator, Term};
+    let place = Place::new();
+    let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
+    let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
+    let affinity = Some(vec![Term { labels: vec![zone], fields: vec![] }]);
+    let claim = Claim { volume: "pv-1".into(), bound: true, uid: "u".into(), ..Claim::default() };
+    place.api.put_claim("c", claim);
+    let volume_of = PersistentVolume { source, claim_uid: "u".into(), one_pod: true, affinity };
+    place.api.put_volume("pv-1", volume_of);
+    let pod = with(vec![volume("data", VolumeSource::Claim { name: "c".into(), read_only: false })], vec![]);
+    let set_up = || async { place.volumes.set_up(&pod).await.map_err(|error| error.message) };
+    let told = |why: &str| {
+        let failed = format!("MountVolume.NodeAffinity check failed for volume \"pv-1\" : {why}");
+        Err::<(), String>(failed)
+    };
+    assert_eq!(set_up().await, told("error retrieving node: node \"n\" not found"));
+    place.api.put_node_labels(&[("zone", "b")]);
+    assert_eq!(set_up().await, told("no matching NodeSelectorTerms"));
+    place.api.put_node_labels(&[("zone", "a")]);
+    assert_eq!(set_up().await, Ok(()));
+    // As upstream: what is mounted stays, whatever becomes of the node's labels.
+    place.api.put_node_labels(&[("zone", "b")]);
+    assert_eq!(set_up().await, Ok(()));
+    // A hostPath has no one writer that a kubelet would know of.
+    let other = Pod { uid: PodUid::parse("uid-2").unwrap(), ..pod.clone() };
+    place.api.put_node_labels(&[("zone", "a")]);
+    assert_eq!(place.volumes.set_up(&other).await, Ok(()));
+}

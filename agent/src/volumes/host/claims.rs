@@ -1,0 +1,168 @@
+//! Whether a pod may use the volume of its claim on this node: the volume's node affinity, and its one
+//! writer. Owns both checks and upstream's words for them; what a claim leads to is [`claim`]'s.
+//! Called by [`super`] while volumes are set up.
+//!
+//! What is mounted already is not asked again. The table of mounts is what counts, so that a restart of
+//! the agent forgets nobody; the reservation is for the moment between the look and the mount.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::super::claim::{self, Found, Place};
+use super::super::removal::Mounts;
+use super::{HostVolumes, LOCAL, blocking, mounts};
+use crate::admission;
+use crate::pod::spec::volume::Volume;
+use crate::pod::spec::{Pod, PodUid};
+
+const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+
+/// Why a volume is not there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// It could not be made.
+    SetUp(String),
+    /// A step, of a PersistentVolume.
+    Of { step: &'static str, volume: String, why: String },
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self::SetUp(why)
+    }
+}
+
+impl Failed {
+    /// As upstream, which names a PersistentVolume where there is one.
+    pub(super) fn told(&self, name: &str) -> String {
+        match self {
+            Self::SetUp(why) => format!("MountVolume.SetUp failed for volume {name:?} : {why}"),
+            Self::Of { step, volume, why } => format!("{step} failed for volume {volume:?} : {why}"),
+        }
+    }
+}
+
+/// By PersistentVolume, of those that one pod alone may use.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Writers(Arc<Mutex<BTreeMap<String, PodUid>>>);
+
+impl Writers {
+    /// Reserves the volume for the pod; false when another pod has it mounted, or is about to.
+    fn take(&self, pods: &Path, volume: &str, uid: &PodUid, mounts: &dyn Mounts) -> Result<bool, String> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = |uid: &str| pods.join(uid).join("volumes").join(LOCAL).join(volume);
+        let points = mounts.below(pods).map_err(|error| format!("read the mount table: {error}"))?;
+        if points.contains(&place(uid.as_str())) {
+            return Ok(true);
+        }
+        let of_other = |point: &std::path::PathBuf| {
+            let first = point.strip_prefix(pods).ok().and_then(|rest| rest.iter().next());
+            first.and_then(|uid| uid.to_str()).is_some_and(|uid| *point == place(uid))
+        };
+        if points.iter().any(of_other) || taken.get(volume).is_some_and(|other| other != uid) {
+            return Ok(false);
+        }
+        taken.insert(volume.to_owned(), uid.clone());
+        Ok(true)
+    }
+
+    /// What the pod has not mounted is free again.
+    pub(super) fn give_back(&self, uid: &PodUid) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, other| other != uid);
+    }
+}
+
+impl HostVolumes {
+    /// Where the claim leads, once that pod may go there.
+    pub(super) async fn claim(&self, pod: &Pod, volume: &Volume, name: &str) -> Result<Place, Failed> {
+        let found = claim::find(self.api.as_ref(), pod, name).await?;
+        let of = |step, why| Failed::Of { step, volume: found.volume.clone(), why };
+        if !self.is_there(pod, volume, &found).await? {
+            self.affine(&found).await.map_err(|why| of("MountVolume.NodeAffinity check", why))?;
+        }
+        // Upstream's kubelet knows who has a volume mounted by its name only where a plugin mounts
+        // devices; a hostPath is not one of these.
+        if found.one_pod && matches!(found.place, Place::Local { .. }) {
+            let (writers, pods) = (self.writers.clone(), self.pods.clone());
+            let (name, uid) = (found.volume.clone(), pod.uid.clone());
+            let free = blocking(move || writers.take(&pods, &name, &uid, &mounts::Table)).await?;
+            if !free {
+                return Err(of("MountVolume.SetUp", IN_USE.to_owned()));
+            }
+        }
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.entry(pod.uid.clone()).or_default().insert(volume.name.clone(), found.place.clone());
+        Ok(found.place)
+    }
+
+    /// Whether the pod has it already, also from an agent before.
+    async fn is_there(&self, pod: &Pod, volume: &Volume, found: &Found) -> Result<bool, String> {
+        match &found.place {
+            _ if found.affinity.is_none() => Ok(true),
+            _ if self.place_of(&pod.uid, &volume.name).is_some() => Ok(true),
+            Place::HostPath { .. } => Ok(false),
+            Place::Local { volume, .. } => {
+                let path = self.pod(&pod.uid).join("volumes").join(LOCAL).join(volume);
+                let look = move || {
+                    mounts::is_mount_point(&path).map_err(|error| format!("stat {}: {error}", path.display()))
+                };
+                blocking(look).await
+            }
+        }
+    }
+
+    async fn affine(&self, found: &Found) -> Result<(), String> {
+        let Some(terms) = &found.affinity else { return Ok(()) };
+        let name = &self.node.name;
+        let labels = self.api.node_labels(name).await;
+        let labels = labels.map_err(|error| format!("error retrieving node: {error}"))?;
+        let labels = labels.ok_or_else(|| format!("error retrieving node: node {name:?} not found"))?;
+        match admission::any_fits(terms, &labels) {
+            true => Ok(()),
+            false => Err("no matching NodeSelectorTerms".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Mounted(Vec<PathBuf>);
+
+    impl Mounts for Mounted {
+        fn below(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+            Ok(self.0.iter().filter(|point| point.starts_with(folder)).cloned().collect())
+        }
+
+        fn detach(&self, _: &Path) -> io::Result<()> {
+            unreachable!("it only looks")
+        }
+    }
+
+    #[test]
+    fn a_volume_of_one_pod_is_mounted_for_one_pod() {
+        let (writers, pods) = (Writers::default(), Path::new("/k/pods"));
+        let uid = |text: &str| PodUid::parse(text).unwrap();
+        let take = |volume: &str, pod: &str, mounted: &[&str]| {
+            let mounted = Mounted(mounted.iter().map(PathBuf::from).collect());
+            writers.take(pods, volume, &uid(pod), &mounted).unwrap()
+        };
+        // Side by side: the second waits for the first, which has not mounted it yet.
+        assert!(take("pv", "a", &[]) && take("pv", "a", &[]) && !take("pv", "b", &[]));
+        assert!(take("other", "b", &[]));
+        writers.give_back(&uid("a"));
+        assert!(take("pv", "b", &[]));
+        writers.give_back(&uid("b"));
+        // Mounted by an agent before this one.
+        let mounted = ["/k/pods/a/volumes/kubernetes.io~local-volume/pv"];
+        assert!(!take("pv", "b", &mounted) && take("pv", "a", &mounted) && take("other", "b", &mounted));
+        // What a container has mounted within the pod's folders says nothing.
+        assert!(take("pv", "b", &["/k/pods/a/volumes/kubernetes.io~empty-dir/e/pv"]));
+    }
+}
