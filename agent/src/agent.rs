@@ -92,6 +92,8 @@ pub struct Agent {
     node: Option<watch::Receiver<Option<Arc<Node>>>>,
     /// See [`Wanted::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
+    /// By an agent before this one; each counts when its pod is taken up.
+    admitted: BTreeMap<PodUid, resize::Admitted>,
     deps: Deps,
 }
 
@@ -106,7 +108,8 @@ impl Agent {
             workers.spawn(outlived::follow(ooms, pods_out.clone(), deps.runtime.clone()));
         }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
-        let mut agent = Self { pods: pods_in, told, workers, node: None, foreign: BTreeMap::new(), deps };
+        let (node, foreign, admitted) = (None, BTreeMap::new(), BTreeMap::new());
+        let mut agent = Self { pods: pods_in, told, workers, node, foreign, admitted, deps };
         agent.apply(pods);
         agent
     }
@@ -121,6 +124,18 @@ impl Agent {
     /// From now on new pods must fit this node.
     pub fn admit_by(&mut self, node: watch::Receiver<Option<Arc<Node>>>) {
         self.node = Some(node);
+    }
+
+    /// Learns what pods of the API were admitted with by an agent before this one. Before they are
+    /// taken up.
+    pub async fn recall(&mut self) {
+        match self.deps.checkpoints.admitted().await {
+            Ok(admitted) => self.admitted = admitted,
+            Err(error) => {
+                let error = error.chain();
+                tracing::error!(error, "a resize that came while no agent ran cannot be told from the pod");
+            }
+        }
     }
 
     /// The same as [`Agent::apply`] for pods of an API server. Pods that are known are described anew;
@@ -204,6 +219,9 @@ impl Agent {
 
     /// Takes up a pod that is not known yet.
     fn begin(&mut self, mut wanted: Wanted, others: &[PodHandle]) -> PodHandle {
+        if let Some(admitted) = self.admitted.remove(&wanted.pod.uid) {
+            wanted.pod = admitted.keep(wanted.pod);
+        }
         let mut displaced = Vec::new();
         match self.admit(&wanted, others) {
             Ok(uids) => displaced = uids,

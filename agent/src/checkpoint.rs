@@ -1,12 +1,14 @@
 //! What an agent must still know after it was killed, and can ask nobody: whether running containers
-//! had started and were ready (trap 6: no flip over a restart of the agent), and which pods are its
-//! own (trap 1: it takes back nothing else). Owns the trait, the files and the fake; never decides
-//! what is worth remembering (the planner does). Called by the pod workers and for orphans.
+//! had started and were ready (trap 6: no flip over a restart of the agent), which pods are its own
+//! (trap 1: it takes back nothing else), and what they were admitted with. Owns the trait, the files
+//! and the fake; never decides what is worth remembering (the planner does). Called by the pod workers
+//! and for orphans.
 //!
 //! One small JSON file per pod with probes, replaced atomically. It only speaks of container IDs,
 //! so a stale one harms nobody, and it need not survive a reboot: no fsync. A claim is a file of one
 //! word in the agent's root folder, as long-lived as the pod's volumes: made before anything else of
-//! the pod, removed after everything else.
+//! the pod, removed after everything else. What a pod was admitted with lies beside it, and goes
+//! with it.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
@@ -20,6 +22,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
+use crate::pod::resize::Admitted;
 use crate::pod::spec::{Origin, PodUid};
 
 /// How far a running container has come.
@@ -45,6 +48,10 @@ pub trait Checkpoints: Send + Sync + fmt::Debug {
     fn save<'a>(&'a self, uid: &'a PodUid, marks: &'a Marks) -> BoxFuture<'a, Result<(), Error>>;
     /// From now on the pod is this agent's.
     fn claim<'a>(&'a self, uid: &'a PodUid, origin: &'a Origin) -> BoxFuture<'a, Result<(), Error>>;
+    /// The pod has these resources for as long as it is this agent's.
+    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>>;
+    /// Of every pod of which that is known. What cannot be understood is left out, and told.
+    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>>;
     /// Nothing of it is left; succeeds when it was nobody's.
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
     /// Every pod of this agent, those of earlier runs too.
@@ -91,6 +98,7 @@ impl Error {
 pub struct CheckpointDir {
     root: PathBuf,
     claims: PathBuf,
+    admitted: PathBuf,
 }
 
 /// As on disk.
@@ -101,13 +109,23 @@ struct File {
     containers: Marks,
 }
 
+/// The same.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdmittedFile {
+    version: u32,
+    admitted: Admitted,
+}
+
 const VERSION: u32 = 1;
 
 impl CheckpointDir {
-    /// Checkpoints below `root`, claims below `claims`; both are made when they are needed.
+    /// Checkpoints below `root`, claims below `claims` and admitted resources beside that; all are made
+    /// when they are needed.
     #[must_use]
     pub fn new(root: PathBuf, claims: PathBuf) -> Self {
-        Self { root, claims }
+        let admitted = claims.with_file_name("admitted");
+        Self { root, claims, admitted }
     }
 
     fn path(&self, uid: &PodUid) -> PathBuf {
@@ -128,6 +146,35 @@ impl CheckpointDir {
             Origin::Api => API,
         };
         replace(&self.claims, uid, uid.as_str(), word.as_bytes()).await
+    }
+
+    async fn write_admitted(&self, uid: &PodUid, with: &Admitted) -> std::io::Result<()> {
+        fs::create_dir_all(&self.admitted).await?;
+        let file = serde_json::to_vec(&AdmittedFile { version: VERSION, admitted: with.clone() })?;
+        replace(&self.admitted, uid, uid.as_str(), &file).await
+    }
+
+    async fn read_admitted(&self) -> std::io::Result<BTreeMap<PodUid, Admitted>> {
+        let mut found = BTreeMap::new();
+        let mut entries = match fs::read_dir(&self.admitted).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            entries => entries?,
+        };
+        while let Some(entry) = entries.next_entry().await? {
+            let name = entry.file_name();
+            let Some(uid) = name.to_str().and_then(PodUid::parse) else { continue };
+            match serde_json::from_slice::<AdmittedFile>(&fs::read(entry.path()).await?) {
+                Ok(file) if file.version == VERSION => drop(found.insert(uid, file.admitted)),
+                Ok(file) => tracing::warn!(%uid, file.version, "admitted resources of another version"),
+                Err(error) => tracing::warn!(%uid, %error, "what the pod was admitted with is not known"),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn forget(&self, uid: &PodUid) -> std::io::Result<()> {
+        gone(fs::remove_file(self.admitted.join(uid.as_str())).await)?;
+        gone(fs::remove_file(self.claims.join(uid.as_str())).await)
     }
 
     async fn read_claims(&self) -> std::io::Result<Claims> {
@@ -205,10 +252,24 @@ impl Checkpoints for CheckpointDir {
         })
     }
 
+    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let path = self.admitted.join(uid.as_str());
+            self.write_admitted(uid, with).await.map_err(|source| Error::Write { path, source })
+        })
+    }
+
+    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
+        Box::pin(async move {
+            let read = self.read_admitted().await;
+            read.map_err(|source| Error::Read { path: self.admitted.clone(), source })
+        })
+    }
+
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let path = self.claims.join(uid.as_str());
-            gone(fs::remove_file(&path).await).map_err(|source| Error::Write { path, source })
+            self.forget(uid).await.map_err(|source| Error::Write { path, source })
         })
     }
 
@@ -242,7 +303,12 @@ mod tests {
         checkpoints.claim(&other, &Origin::Run).await.unwrap();
         let claims = Claims::from([(uid.clone(), Origin::Static), (other.clone(), Origin::Run)]);
         assert_eq!(checkpoints.claims().await.unwrap(), claims);
+        let with = Admitted::of(&crate::pod::tests::pod());
+        checkpoints.admit(&uid, &Admitted::default()).await.unwrap();
+        checkpoints.admit(&uid, &with).await.unwrap();
+        assert_eq!(checkpoints.admitted().await.unwrap(), BTreeMap::from([(uid.clone(), with)]));
         checkpoints.disown(&uid).await.unwrap();
+        assert_eq!(checkpoints.admitted().await.unwrap(), BTreeMap::new());
         checkpoints.disown(&other).await.unwrap();
         assert_eq!(checkpoints.claims().await.unwrap(), Claims::new());
     }
@@ -254,6 +320,18 @@ mod tests {
         contract(&CheckpointDir::new(new.clone(), claims.clone())).await;
         assert_eq!((new.exists(), std::fs::read_dir(claims).unwrap().count()), (false, 0));
         contract(&fake::Memory::default()).await;
+    }
+
+    #[tokio::test]
+    async fn what_a_pod_was_admitted_with_is_left_out_when_its_file_is_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = CheckpointDir::new(folder.path().join("new"), folder.path().join("pods"));
+        let other = PodUid::parse("uid-2").unwrap();
+        checkpoints.admit(&other, &Admitted::default()).await.unwrap();
+        // As a power cut leaves it.
+        std::fs::write(folder.path().join("admitted/uid-1"), b"").unwrap();
+        let known = checkpoints.admitted().await.unwrap();
+        assert_eq!(known, BTreeMap::from([(other, Admitted::default())]));
     }
 
     #[tokio::test]

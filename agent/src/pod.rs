@@ -14,7 +14,7 @@ pub mod plan;
 pub mod predecessor;
 pub mod probing;
 pub mod publish;
-pub(crate) mod resize;
+pub mod resize;
 pub mod restart;
 pub mod run;
 pub mod spec;

@@ -129,6 +129,7 @@ pub async fn run(
     statics: watch::Sender<Statics>,
     beat: watch::Sender<Instant>,
 ) {
+    agent.recall().await;
     let (mut known, mut node_known) = (Known::default(), false);
     // What an earlier agent left and nobody wants is ended once everybody has been heard; again when
     // other files are bad than then.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::BoxFuture;
 
 use super::{Checkpoints, Claims, Error, Marks};
+use crate::pod::resize::Admitted;
 use crate::pod::spec::{Origin, PodUid};
 
 /// The fake.
@@ -13,6 +14,7 @@ use crate::pod::spec::{Origin, PodUid};
 pub struct Memory {
     pods: Mutex<BTreeMap<PodUid, Marks>>,
     claims: Mutex<Claims>,
+    admitted: Mutex<BTreeMap<PodUid, Admitted>>,
 }
 
 impl Checkpoints for Memory {
@@ -37,7 +39,19 @@ impl Checkpoints for Memory {
         Box::pin(async { Ok(()) })
     }
 
+    fn admit<'a>(&'a self, uid: &'a PodUid, with: &'a Admitted) -> BoxFuture<'a, Result<(), Error>> {
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        admitted.insert(uid.clone(), with.clone());
+        Box::pin(async { Ok(()) })
+    }
+
+    fn admitted(&self) -> BoxFuture<'_, Result<BTreeMap<PodUid, Admitted>, Error>> {
+        let admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(async { Ok(admitted) })
+    }
+
     fn disown<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>> {
+        self.admitted.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         Box::pin(async { Ok(()) })
     }

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use env::{EnvFrom, EnvVar};
 use placement::Placement;
 use probe::{Lifecycle, Probes};
@@ -309,7 +311,7 @@ pub struct Container {
 }
 
 /// Requests and limits by resource, as written.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirements {
     /// At least.
     pub requests: BTreeMap<String, String>,
@@ -377,7 +379,7 @@ impl Default for TerminationMessage {
 }
 
 /// Requests and limits; a request that is not written is its limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// Thousandths of a core.
     pub cpu_request: Option<i64>,

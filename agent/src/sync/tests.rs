@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::{Sources, run};
 use crate::agent::Agent;
+use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::fake_apiserver::FakeApiServer;
 use crate::logs::dir::LogDir;
@@ -35,6 +36,7 @@ struct Machine {
     folder: PathBuf,
     found: watch::Sender<Found>,
     volumes: Arc<FakeVolumes>,
+    checkpoints: Arc<Memory>,
     metrics: Arc<Metrics>,
     _guard: tempfile::TempDir,
 }
@@ -49,6 +51,7 @@ impl Machine {
             folder: guard.path().to_owned(),
             found: watch::channel(Found { read: true, ..Found::default() }).0,
             volumes: Arc::default(),
+            checkpoints: Arc::default(),
             metrics: Arc::default(),
             _guard: guard,
         }
@@ -58,7 +61,8 @@ impl Machine {
     fn kubelet(&self) -> JoinSet<()> {
         let logs = Arc::new(LogDir::new(self.folder.clone()));
         let (volumes, metrics) = (self.volumes.clone(), self.metrics.clone());
-        let deps = Deps { volumes, metrics, ..deps(&self.runtime, logs, self.clock.clone()) };
+        let checkpoints = self.checkpoints.clone();
+        let deps = Deps { volumes, metrics, checkpoints, ..deps(&self.runtime, logs, self.clock.clone()) };
         let agent = Agent::start(Vec::new(), deps);
         let seen = source::follow(self.server.client(), "n1");
         let (statics, statics_seen) = watch::channel(None);
@@ -317,4 +321,38 @@ async fn a_pod_whose_uid_is_being_swept_waits_for_the_end_of_that_also_when_it_h
     machine.server.until("started", |_| (machine.runtime.count("start") == 2).then_some(())).await;
     sleep(Duration::from_secs(300)).await;
     assert!(machine.volumes.has(&own.uid), "its new volumes stay");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_comes_while_no_agent_runs_changes_nothing_of_the_pod() {
+    let machine = Machine::new();
+    let sized = |cpu: &str, generation: i64| {
+        machine.server.edit(WEB, |pod| {
+            pod["metadata"]["generation"] = generation.into();
+            pod["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": cpu } });
+        })
+    };
+    machine.wants("Always");
+    sized("100m", 1);
+    let kubelet = machine.kubelet();
+    machine.phase("Running").await;
+    drop(kubelet);
+    sized("500m", 2);
+    let _kubelet = machine.kubelet();
+    let told = |generation: i64, pending: bool| {
+        move |server: &FakeApiServer| {
+            let status = server.get(WEB)?["status"].clone();
+            let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+            let found = conditions.iter().find(|one| one["type"] == "PodResizePending");
+            let right = found.map(|one| &one["reason"]) == pending.then_some(&json!("Infeasible"));
+            (right && status["observedGeneration"] == generation).then_some(status)
+        }
+    };
+    let status = machine.server.until("the resize is pending", told(2, true)).await;
+    assert_eq!(status["containerStatuses"][0]["allocatedResources"], json!({ "cpu": "100m" }));
+    assert_eq!(status["containerStatuses"][0]["resources"]["requests"], json!({ "cpu": "100m" }));
+    // Whoever sees the description that was admitted sees no resize.
+    sized("100m", 3);
+    machine.server.until("no resize", told(3, false)).await;
+    assert_eq!(machine.runtime.count("start"), 1);
 }

@@ -5,14 +5,24 @@ use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
 use crate::events::NodeNote;
+use crate::pod::resize::Admitted;
 use crate::pod::spec::{Origin, Pod};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 
+/// Only a pod of the API can be asked for with other resources later.
+async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
+    let (checkpoints, pod) = (&task.deps.checkpoints, task.pod);
+    checkpoints.claim(&pod.uid, &pod.origin).await?;
+    match pod.origin {
+        Origin::Api => checkpoints.admit(&pod.uid, &Admitted::of(pod)).await,
+        Origin::Run | Origin::Static => Ok(()),
+    }
+}
+
 /// The claim comes first: what an agent leaves that dies in between can still be told from another's.
 pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
-    let claimed = task.deps.checkpoints.claim(&task.pod.uid, &task.pod.origin).await;
-    let made = match claimed {
+    let made = match claim(task).await {
         Ok(()) => task.deps.cgroups.set_up(task.pod).await.map_err(|error| error.message),
         Err(error) => Err(error.chain()),
     };
