@@ -2,7 +2,7 @@
 //! told. Owns the Node object's loops; never runs a pod. Called by the kubelet's wiring.
 //!
 //! what it is: [`machine`] · what is said: [`compose`], [`conditions`] (pure) · whether the runtime is
-//! well: [`health`], [`stall`] · sign of life: [`lease`] · what pods are held to: [`enforce`].
+//! well: [`health`], [`stall`] · what no driver serves any more: [`drivers`] · sign of life: [`lease`] · what pods are held to: [`enforce`].
 //!
 //! ```text
 //! register ──made, or there already──▶ patch status ──every 10 s, if it changed──▶ patch …
@@ -14,6 +14,7 @@ mod amount;
 mod compose;
 mod conditions;
 pub mod devices;
+mod drivers;
 pub mod enforce;
 pub mod fits;
 pub mod health;
@@ -165,6 +166,8 @@ pub fn start(settings: Settings, world: World) -> Registered {
         troubled: world.troubled.clone(),
     };
     let lease = tokio::spawn(renewal.run());
+    // Ends once it worked, or with the process.
+    tokio::spawn(drivers::withdraw(world.client.clone(), settings.node_name.clone(), node.clone()));
     let status = tokio::spawn(status::Reporter::new(settings, world, node.clone()).run());
     Registered { node, status, lease }
 }

@@ -149,6 +149,9 @@ fn carry_out(
         (&Method::PUT, Some(_)) => store.update(target, body.clone()),
         (&Method::PATCH, Some(_)) => store.patch(target, body),
         (&Method::DELETE, Some(_)) => store.delete(&target, body),
+        (&Method::DELETE, None) => {
+            Ok(store.delete_all(&target, query.get("fieldSelector").map_or("", String::as_str)))
+        }
         _ => Err(No(405, "MethodNotAllowed", "not here".to_owned())),
     };
     match result {

@@ -255,6 +255,17 @@ impl Store {
         }
         Ok(self.write(target.clone(), object))
     }
+
+    /// A collection, or what of it is selected: at once.
+    pub(super) fn delete_all(&mut self, of: &Target, selector: &str) -> Value {
+        let wanted = |(target, object): &&(Target, Value)| of.holds(target) && selected(object, selector);
+        let targets: Vec<Target> =
+            self.objects.values().filter(wanted).map(|(target, _)| target.clone()).collect();
+        for target in targets {
+            self.drop_object(&target);
+        }
+        json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" })
+    }
 }
 
 fn meta(object: &mut Value) -> Option<&mut Map<String, Value>> {

@@ -19,6 +19,7 @@ use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+const CSI_NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -117,6 +118,10 @@ pub(super) fn reconciled(fresh: &Node, existing: &Node, served: &Devices) -> Nod
             labels.remove(name);
         }
     }
+    // What CSI drivers said of this node goes with their CSINode.
+    node.metadata.annotations.iter_mut().for_each(|all| {
+        all.remove(CSI_NODE_IDS);
+    });
     let (Some(new), status) = (&fresh.status, node.status.get_or_insert_default()) else { return node };
     devices::reset(status, served);
     let huge = |name: &String| name.starts_with("hugepages-");

@@ -1,0 +1,79 @@
+//! What drivers of an earlier kubelet have told of this node: devices that pods may claim
+//! (ResourceSlices) and CSI drivers (CSINode). Nobody here serves either, so pods would be sent to a
+//! node on which they wait for ever. Owns both removals; the node itself is [`super::status`]'s.
+//! Started by [`super::start`], done once.
+//!
+//! Upstream's kubelet removes the slices of all drivers at its start, as none has registered yet, and a
+//! CSI driver when its registration socket is gone; here no socket is looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::random;
+
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(30);
+const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+
+/// Once the node is there: before that it may remove nothing.
+pub(super) async fn withdraw(client: Client, name: String, mut node: watch::Receiver<Option<Arc<Node>>>) {
+    if node.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
+    let slices = again("ResourceSlices", || remove_slices(&client, &name));
+    let csi = again("the CSINode's drivers", || remove_drivers(&client, &name));
+    tokio::join!(slices, csi);
+}
+
+/// Until it worked.
+async fn again<F: Future<Output = Result<(), kube::Error>>>(what: &str, work: impl Fn() -> F) {
+    let mut pause = FIRST_WAIT;
+    loop {
+        match timeout(PATIENCE, work()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::warn!(what, %error, "not removed yet"),
+            Err(_) => tracing::warn!(what, "not removed yet: no answer"),
+        }
+        tokio::time::sleep(pause + pause.mul_f64(0.2 * random::fraction())).await;
+        pause = (pause * 2).min(LONGEST_WAIT);
+    }
+}
+
+fn gone<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match answer {
+        // Also of an API server that knows no such kind.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+async fn remove_slices(client: &Client, name: &str) -> Result<(), kube::Error> {
+    let path = format!("{SLICES}?fieldSelector=spec.nodeName%3D{name}");
+    let request = http::Request::delete(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    if gone(client.request_text(request).await)?.is_some() {
+        tracing::debug!(node = name, "the node's ResourceSlices are removed");
+    }
+    Ok(())
+}
+
+async fn remove_drivers(client: &Client, name: &str) -> Result<(), kube::Error> {
+    let api: Api<CSINode> = Api::all(client.clone());
+    let Some(mut found) = gone(api.get(name).await)? else { return Ok(()) };
+    if found.spec.drivers.is_empty() {
+        return Ok(());
+    }
+    let drivers: Vec<String> = found.spec.drivers.drain(..).map(|driver| driver.name).collect();
+    // What somebody has changed meanwhile is looked at again.
+    if gone(api.replace(name, &PostParams::default(), &found).await)?.is_some() {
+        tracing::info!(?drivers, "CSI drivers that nobody serves are removed from the CSINode");
+    }
+    Ok(())
+}
