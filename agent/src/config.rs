@@ -258,4 +258,4 @@ pub fn configz(config: &KubeletConfiguration) -> Value {
 type Texts = BTreeMap<String, String>;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -211,10 +211,11 @@ impl Images {
     pub fn count_volumes(&self, volumes: usize, mounts: usize, failure: Option<&str>) {
         // The head by which a CRI runtime says that it was one of these.
         let failed = failure.is_some_and(|said| said.starts_with("ImageVolumeMountFailed"));
-        let of_mounts =
-            if failed { &self.metrics.image_volume_errors } else { &self.metrics.image_volume_mounted };
         (0..volumes).for_each(|_| self.metrics.image_volume_requested.inc([]));
-        (0..mounts).for_each(|_| of_mounts.inc([]));
+        (0..mounts).for_each(|_| match failed {
+            true => self.metrics.image_volume_errors.inc([]),
+            false => self.metrics.image_volume_mounted.inc([]),
+        });
     }
 
     /// Images were removed: what was known of others than those `left` at `until` goes.

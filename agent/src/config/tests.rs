@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-mod ledger;
+pub(crate) mod ledger;
 
 const V1: Host = Host { unified: false };
 const V2: Host = Host { unified: true };

@@ -30,7 +30,7 @@ fn tests() -> BTreeSet<String> {
 }
 
 /// Functions that stand below a `#[test]` or `#[tokio::test…]`, whatever attributes lie between.
-fn tests_in(text: &str) -> BTreeSet<String> {
+pub(crate) fn tests_in(text: &str) -> BTreeSet<String> {
     let (mut names, mut is_test) = (BTreeSet::new(), false);
     for line in text.lines().map(str::trim) {
         if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
