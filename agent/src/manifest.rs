@@ -7,6 +7,7 @@ mod apparmor;
 mod container;
 mod env;
 pub mod expand;
+mod faults;
 mod field;
 mod meta;
 pub mod names;
@@ -14,6 +15,7 @@ mod network;
 mod object;
 mod parse;
 pub(crate) mod placement;
+mod places;
 mod pod;
 mod probe;
 pub mod quantity;
@@ -24,7 +26,7 @@ mod volume;
 pub mod yaml;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -34,9 +36,11 @@ use crate::pod::spec::Pod;
 use crate::pod::spec::volume::{Projection, VolumeSource};
 
 pub(crate) use env::subscript;
+use faults::Fault;
 pub use field::FieldError;
 pub(crate) use network::cut as hostname_of;
 use parse::Kind;
+use places::{Places, Step};
 pub(crate) use pod::fnv1a_128;
 pub(crate) use security::SAFE_SYSCTLS;
 
@@ -96,16 +100,13 @@ pub enum Error {
         /// What it says it is.
         found: String,
     },
-    /// A field is wrong; the source says which.
-    #[error("{}: document {document}", path.display())]
-    Field {
+    /// Fields are wrong, each with its own place.
+    #[error("{}", listed(path, faults))]
+    Fields {
         /// As given.
         path: PathBuf,
-        /// From 1.
-        document: usize,
-        /// Which field and why.
-        #[source]
-        source: FieldError,
+        /// In the order of the file.
+        faults: Vec<Fault>,
     },
     /// A pod of a file wants what only a cluster has.
     #[error("{}: pod {pod}: volume {volume:?} is a {what}, which only an API server has: remove it", path.display())]
@@ -151,16 +152,18 @@ impl Error {
     /// With its causes, on one line and without the path: for those who name the file themselves.
     #[must_use]
     pub fn within_file(&self) -> String {
-        if let Self::Yaml { fault, .. } = self {
-            return fault.on_one_line();
+        match self {
+            Self::Yaml { fault, .. } => return fault.on_one_line(),
+            Self::Fields { faults, .. } => {
+                let all = faults.iter().map(|fault| match fault.place {
+                    Some((line, column)) => format!("line {line}, column {column}: {}", fault.text()),
+                    None => format!("document {}: {}", fault.document, fault.text()),
+                });
+                return all.collect::<Vec<_>>().join("; ");
+            }
+            _ => {}
         }
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
+        let text = faults::with_causes(self);
         let path = format!("{}: ", self.path().display());
         text.strip_prefix(&path).map_or(text.clone(), str::to_owned)
     }
@@ -173,12 +176,22 @@ impl Error {
             | Self::Yaml { path, .. }
             | Self::Empty { path }
             | Self::Kind { path, .. }
-            | Self::Field { path, .. }
+            | Self::Fields { path, .. }
             | Self::NeedsCluster { path, .. }
             | Self::Twice { path, .. }
             | Self::PortTaken { path, .. } => path,
         }
     }
+}
+
+/// A line for each, as compilers tell them.
+fn listed(path: &Path, faults: &[Fault]) -> String {
+    let path = path.display();
+    let all = faults.iter().map(|fault| match fault.place {
+        Some((line, column)) => format!("{path}:{line}:{column}: {}", fault.text()),
+        None => format!("{path}: document {}: {}", fault.document, fault.text()),
+    });
+    all.collect::<Vec<_>>().join("\n")
 }
 
 /// What files describe.
@@ -209,7 +222,7 @@ pub enum Object {
 /// Reads all files; nothing is returned unless all of them are right.
 ///
 /// # Errors
-/// The first problem found, naming file and field.
+/// The first file with a problem: all of its fields that are wrong, or what else it is.
 pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
     let mut loaded = Loaded::default();
     let mut seen: Vec<(&'static str, String, PathBuf)> = Vec::new();
@@ -306,45 +319,87 @@ impl Object {
 /// The objects of one file's text; `path` is only for the errors.
 ///
 /// # Errors
-/// The first problem found, naming file and field.
+/// All fields that are wrong, or the first problem of another kind.
 pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
     let documents = parse::documents(text)
         .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::Fault::new(&error, text) })?;
-    let mut objects = Vec::new();
+    let mut read = Reading::default();
     for (index, value) in documents.into_iter().enumerate() {
-        read_document(&Place { path, document: index + 1 }, value, 0, &mut objects)?;
+        read.document = index;
+        read.document(path, value)?;
     }
-    Ok(objects)
-}
-
-/// Where a document stands.
-struct Place<'a> {
-    path: &'a Path,
-    document: usize,
-}
-
-fn read_document(at: &Place<'_>, value: Value, depth: usize, objects: &mut Vec<Object>) -> Result<(), Error> {
-    let wrap = |source| Error::Field { path: at.path.to_owned(), document: at.document, source };
-    let not = |found| Error::Kind { path: at.path.to_owned(), document: at.document, found };
-    objects.push(match parse::kind(&value).map_err(not)? {
-        Kind::Pod => {
-            let described: k8s_openapi::api::core::v1::Pod = parse::typed(&value).map_err(wrap)?;
-            let uid_given = described.metadata.uid.is_some();
-            Object::Pod { pod: Box::new(pod::pod(described, field::Source::File).map_err(wrap)?), uid_given }
-        }
-        Kind::ConfigMap => {
-            Object::ConfigMap(parse::typed(&value).and_then(object::config_map).map_err(wrap)?)
-        }
-        Kind::Secret => Object::Secret(secret_of(&value).map_err(wrap)?),
-        Kind::List if depth < MAX_DEPTH => {
-            for item in parse::items(value).map_err(wrap)? {
-                read_document(at, item, depth + 1, objects)?;
-            }
-            return Ok(());
-        }
-        Kind::List => return Err(not(format!("a List within {MAX_DEPTH} Lists"))),
+    if read.wrong.is_empty() {
+        return Ok(read.objects);
+    }
+    let places = Places::of(text);
+    let faults = read.wrong.into_iter().map(|(document, steps, error)| {
+        let place = places.as_ref().and_then(|places| places.find(document, &steps));
+        Fault { document: document + 1, place, error }
     });
-    Ok(())
+    let mut faults: Vec<Fault> = faults.collect();
+    // As they stand, not as they were looked at; last what nothing of stands there.
+    faults.sort_by_key(|fault| (fault.document, fault.place.is_none(), fault.place));
+    Err(Error::Fields { path: path.to_owned(), faults })
+}
+
+/// What has been read of a file.
+#[derive(Default)]
+struct Reading {
+    objects: Vec<Object>,
+    /// Fields that are wrong: in which document, from 0, and where there.
+    wrong: Vec<(usize, Vec<Step>, FieldError)>,
+    /// The document that is read.
+    document: usize,
+    /// Where in it the object stands: not at its root in a List.
+    at: Vec<Step>,
+}
+
+impl Reading {
+    fn document(&mut self, path: &Path, value: Value) -> Result<(), Error> {
+        let document = self.document + 1;
+        let not = |found| Error::Kind { path: path.to_owned(), document, found };
+        match parse::kind(&value).map_err(not)? {
+            Kind::Pod => self.object(&value, |value| {
+                let described: k8s_openapi::api::core::v1::Pod = parse::typed(value)?;
+                let uid_given = described.metadata.uid.is_some();
+                let pod = Box::new(pod::pod(described, field::Source::File)?);
+                Ok(Object::Pod { pod, uid_given })
+            }),
+            Kind::ConfigMap => self.object(&value, |value| {
+                parse::typed(value).and_then(object::config_map).map(Object::ConfigMap)
+            }),
+            Kind::Secret => self.object(&value, |value| secret_of(value).map(Object::Secret)),
+            Kind::List if self.at.len() < 2 * MAX_DEPTH => match parse::items(value) {
+                Ok(items) => {
+                    for (index, item) in items.into_iter().enumerate() {
+                        self.at.extend([Step::Key("items".to_owned()), Step::Index(index)]);
+                        self.document(path, item)?;
+                        self.at.truncate(self.at.len().saturating_sub(2));
+                    }
+                }
+                Err(error) => {
+                    let steps =
+                        self.at.iter().cloned().chain([Step::Key(error.field().to_owned())]).collect();
+                    self.wrong.push((self.document, steps, error));
+                }
+            },
+            Kind::List => return Err(not(format!("a List within {MAX_DEPTH} Lists"))),
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, value: &Value, read: impl Fn(&Value) -> Result<Object, FieldError>) {
+        match faults::all(value, read) {
+            Ok(object) => self.objects.push(object),
+            Err(all) => {
+                let (document, at) = (self.document, &self.at);
+                self.wrong.extend(
+                    all.into_iter()
+                        .map(|(steps, error)| (document, at.iter().cloned().chain(steps).collect(), error)),
+                );
+            }
+        }
+    }
 }
 
 /// The source of a wrong type would show the secret: only its place is told.

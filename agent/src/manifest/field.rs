@@ -45,6 +45,43 @@ pub enum FieldError {
     },
 }
 
+impl FieldError {
+    /// Its path from the document's root.
+    pub(super) fn field(&self) -> &str {
+        match self {
+            Self::Unknown { field, .. }
+            | Self::Type { field, .. }
+            | Self::Unsupported { field }
+            | Self::UnsupportedBut { field, .. }
+            | Self::Required { field, .. }
+            | Self::Invalid { field, .. }
+            | Self::Value { field, .. }
+            | Self::NotFound { field, .. }
+            | Self::Forbidden { field, .. }
+            | Self::TooLong { field, .. }
+            | Self::Duplicate { field, .. }
+            | Self::Quantity { field, .. } => field,
+        }
+    }
+
+    pub(super) fn field_mut(&mut self) -> &mut String {
+        match self {
+            Self::Unknown { field, .. }
+            | Self::Type { field, .. }
+            | Self::Unsupported { field }
+            | Self::UnsupportedBut { field, .. }
+            | Self::Required { field, .. }
+            | Self::Invalid { field, .. }
+            | Self::Value { field, .. }
+            | Self::NotFound { field, .. }
+            | Self::Forbidden { field, .. }
+            | Self::TooLong { field, .. }
+            | Self::Duplicate { field, .. }
+            | Self::Quantity { field, .. } => field,
+        }
+    }
+}
+
 /// Who has written what is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Source {

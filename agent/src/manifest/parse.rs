@@ -7,18 +7,22 @@ use serde_ignored::Path;
 use serde_json::{Map, Value};
 
 use super::field::FieldError;
+use super::places::{self, Step};
 use super::suggest;
 
 /// All documents that are not empty. Duplicate keys, alias bombs and values that JSON
 /// cannot hold are errors; `0644` is octal and `yes` a boolean, as in Kubernetes.
 pub(super) fn documents(text: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
-    let options = serde_saphyr::options! {
-        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
-        legacy_octal_numbers: true,
-    };
-    let mut values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
+    let mut values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options())?;
     values.retain(|value| !value.is_null());
     Ok(values)
+}
+
+pub(super) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+    }
 }
 
 /// What a document says it is.
@@ -98,13 +102,6 @@ fn last_key(path: &Path<'_>) -> String {
     }
 }
 
-/// One step from a document's root to a field.
-#[derive(Clone)]
-enum Step {
-    Key(String),
-    Index(usize),
-}
-
 /// Where the field of the wrong type is: every field of the API types may be left out, so
 /// the document is cut down to one branch at a time until the branch that fails is found.
 fn culprit<T: DeserializeOwned>(value: &Value) -> String {
@@ -131,11 +128,7 @@ fn culprit<T: DeserializeOwned>(value: &Value) -> String {
             None => break,
         }
     }
-    steps.iter().fold(String::new(), |path, step| match step {
-        Step::Key(key) if path.is_empty() => key.clone(),
-        Step::Key(key) => format!("{path}.{key}"),
-        Step::Index(index) => format!("{path}[{index}]"),
-    })
+    places::render(&steps)
 }
 
 fn wrap<'a>(steps_inside_out: impl Iterator<Item = &'a Step>, leaf: &Value) -> Value {

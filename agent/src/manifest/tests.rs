@@ -120,27 +120,81 @@ fn the_uid_follows_the_content() {
 fn unknown_fields_are_named_with_path_and_hint() {
     assert_eq!(
         error(&with("imagee", "x")),
-        "pod.yaml: document 1: spec.containers[0].imagee: unknown field (did you mean \"image\"?)"
+        "pod.yaml:8:5: spec.containers[0].imagee: unknown field (did you mean \"image\"?)"
     );
     assert_eq!(
         error(&with("securityContext", "{foo: 1}")),
-        "pod.yaml: document 1: spec.containers[0].securityContext.foo: unknown field"
+        "pod.yaml:8:23: spec.containers[0].securityContext.foo: unknown field"
     );
     let second = format!("{GOOD}---\n{}", with("flavour", "x"));
-    assert_eq!(error(&second), "pod.yaml: document 2: spec.containers[0].flavour: unknown field");
+    let line = GOOD.lines().count() + 1 + 8;
+    assert_eq!(error(&second), format!("pod.yaml:{line}:5: spec.containers[0].flavour: unknown field"));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_each_with_its_line() {
+    let text = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: Web}
+spec:
+  restartPolicy: Sometimes
+  volumes:
+  - {name: v, nfs: {server: a, path: /}}
+  containers:
+  - name: web
+    comand: [a]
+    ports:
+    - containerPort: abc
+    - containerPort: 70000
+  - name: other
+    image: a
+    volumeMounts:
+    - {name: nowhere, mountPath: /n}
+    livenes:
+      exec: {command: [a]}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}
+- apiVersion: v1
+  kind: ConfigMap
+  metadata: {name: d}
+  dat: {}
+";
+    let said = error(text);
+    let told: Vec<(&str, &str)> =
+        said.lines().filter_map(|line| line.strip_prefix("pod.yaml:")?.split_once(": ")).collect();
+    let expected = [
+        ("3:12", "metadata.name: Invalid value"),
+        ("5:3", "spec.restartPolicy: Unsupported value"),
+        ("7:15", "spec.volumes[0].nfs is not supported yet"),
+        ("9:5", "spec.containers[0].image: Required value"),
+        ("10:5", "spec.containers[0].comand: unknown field (did you mean \"command\"?)"),
+        ("12:7", "spec.containers[0].ports[0].containerPort: wrong type"),
+        ("13:7", "spec.containers[0].ports[1].containerPort: Invalid value"),
+        ("17:8", "spec.containers[1].volumeMounts[0].name: Not found: \"nowhere\""),
+        ("18:5", "spec.containers[1].livenes: unknown field"),
+        ("28:3", "dat: unknown field"),
+    ];
+    for (place, start) in expected {
+        assert!(
+            told.iter().any(|(at, what)| *at == place && what.starts_with(start)),
+            "{place} {start}: {said}"
+        );
+    }
+    assert_eq!(told.len(), expected.len(), "{said}");
+    assert_eq!(told.iter().map(|(at, _)| *at).collect::<Vec<_>>(), expected.map(|(at, _)| at), "{said}");
 }
 
 #[test]
 fn wrong_types_are_named_with_their_path() {
     let text = error(&with("ports", "[{containerPort: 1}, {containerPort: abc}]"));
     assert!(
-        text.starts_with("pod.yaml: document 1: spec.containers[0].ports[0].containerPort: wrong type: ")
-            || text
-                .starts_with("pod.yaml: document 1: spec.containers[0].ports[1].containerPort: wrong type: "),
+        text.starts_with("pod.yaml:8:34: spec.containers[0].ports[1].containerPort: wrong type: "),
         "{text}"
     );
-    assert!(text.contains("containerPort"), "{text}");
-    assert!(text.contains("ports[1]"), "{text}");
     let text = error(&with("env", "[{name: A, value: 8080}]"));
     assert!(text.contains("spec.containers[0].env[0].value: wrong type"), "{text}");
 }
@@ -153,7 +207,8 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("resources", "{claims: [{name: gpu}]}"),
     ] {
         let text = error(&with(field, value));
-        assert!(text.starts_with(&format!("pod.yaml: document 1: spec.containers[0].{field}")), "{text}");
+        assert!(text.starts_with("pod.yaml:8:"), "{text}");
+        assert!(text.contains(&format!(": spec.containers[0].{field}")), "{text}");
         assert!(text.ends_with(" is not supported yet: remove it"), "{text}");
     }
     for (field, value) in [
@@ -165,7 +220,8 @@ fn known_fields_that_are_not_honoured_are_refused() {
         ("volumes", "[{name: v, nfs: {server: a, path: /}}]"),
     ] {
         let text = error(&with_spec(field, value));
-        assert!(text.starts_with(&format!("pod.yaml: document 1: spec.{field}")), "{text}");
+        assert!(text.starts_with("pod.yaml:5:"), "{text}");
+        assert!(text.contains(&format!(": spec.{field}")), "{text}");
         assert!(text.ends_with(" is not supported yet: remove it"), "{text}");
     }
 }

@@ -106,7 +106,7 @@ mod tests {
         assert!(error.within_file().starts_with("document 1: kind Job"), "{}", error.within_file());
         let text = "kind: Pod\napiVersion: v1\nspec: {contaners: []}\n";
         let within = parse_text(Path::new("m/a.yaml"), text).unwrap_err().within_file();
-        assert!(within.starts_with("document 1: spec.contaners: unknown field"), "{within}");
+        assert!(within.starts_with("line 3, column 8: spec.contaners: unknown field"), "{within}");
     }
 
     #[test]
