@@ -20,6 +20,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::feed;
 use crate::handler::plan;
+use crate::image::pins::Pin;
 use crate::image::{Image, Reference};
 use crate::node::{Node, new_id};
 use crate::sandbox::HOST_FILES;
@@ -29,14 +30,15 @@ use crate::spec::container::Checked;
 use crate::spec::user::User;
 use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
-use crate::store::{Container, ContainerState, SandboxState};
+use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::unix_nanos;
 use crate::user_mapping;
 
 /// In errors.
 const KIND: &str = "container";
 
-/// Makes a container and returns its id.
+/// Makes a container and returns its id. Nothing in this keeps the sandbox from being stopped meanwhile: the container
+/// becomes the sandbox's own at the end, if that is still ready, or is undone.
 ///
 /// # Errors
 /// What is wrong with the request, or with this node; nothing is left behind.
@@ -53,13 +55,8 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     target::resolve(&node.store, &mut config, &sandbox.id)?;
     let unset_seccomp = unset_seccomp(&node, &sandbox.record());
     spec::container::check(&config, &node.config.handlers, &unset_seccomp)?;
-    // A source that never answers must not keep the pod from being stopped.
     let labels = labels::of(&node, &config, &sandbox.record())?;
     let sources = sources::resolve(&config.mounts, &labels.files, &sandbox.sources).await?;
-    let _operation = sandbox.operation.lock().await;
-    if sandbox.state() != SandboxState::Ready {
-        return Err(Error::SandboxNotReady(sandbox.id.clone()));
-    }
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let id = new_id()?;
     let name = reserved(&metadata.name, metadata.attempt, &sandbox.id);
@@ -82,26 +79,52 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         let made = image_mounts::pin(&config, &pin).and_then(|mounted| {
             make(&owned, &parent, &Pinned { image, mounted, sources, labels }, &config, &id, &into)
         });
-        if made.is_err() && into.exists() {
-            // The failure is what the caller must hear; what stays is removed at the next start.
-            if let Err(error) = crate::remove::tree(&into) {
-                tracing::warn!(folder = %into.display(), "{error}");
+        // Here, not with the caller: letting go of layers may delete them.
+        match made {
+            Ok(record) => Ok((record, pin)),
+            Err(error) => {
+                undo(&into, pin);
+                Err(error)
             }
         }
-        // Here, not with the caller: letting go of layers may delete them.
-        if made.is_ok() {
-            pin.keep();
-        }
-        made
     };
-    let record = tokio::task::spawn_blocking(job).await??;
-    let id = record.id.clone();
+    let (record, pin) = tokio::task::spawn_blocking(job).await??;
     let container = Arc::new(Container::new(record, folder, ContainerState::Created));
-    node.store.add_container(container.clone());
+    if let Err(error) = add(&node.store, &sandbox, &container).await {
+        let folder = container.folder.clone();
+        tokio::task::spawn_blocking(move || undo(&folder, pin)).await?;
+        return Err(error);
+    }
+    pin.keep();
     reservation.keep();
     failpoint!("create.kept");
     feed::of_container(&node, feed::Kind::ContainerCreatedEvent, &container);
-    Ok(id)
+    Ok(container.id.clone())
+}
+
+/// Gives the sandbox a container that has been made.
+///
+/// # Errors
+/// When the sandbox has been stopped meanwhile.
+async fn add(store: &Store, sandbox: &Sandbox, container: &Arc<Container>) -> Result<(), Error> {
+    // Who stops or removes the sandbox sees all of its containers: they are added before it or not at all.
+    let _operation = sandbox.operation.lock().await;
+    if sandbox.state() != SandboxState::Ready {
+        return Err(Error::SandboxNotReady(sandbox.id.clone()));
+    }
+    store.add_container(container.clone());
+    Ok(())
+}
+
+/// Removes what there is of a container that will not be, and lets go of its layers, which may delete them. Blocks.
+fn undo(folder: &Path, pin: Pin) {
+    if folder.exists() {
+        // The failure is what the caller must hear; what stays is removed at the next start.
+        if let Err(error) = crate::remove::tree(folder) {
+            tracing::warn!(folder = %folder.display(), "{error}");
+        }
+    }
+    drop(pin);
 }
 
 /// Of the handler as the sandbox was made with it; of its name where an older runtime has made the sandbox.
@@ -355,5 +378,44 @@ fn new_record(
         request: fingerprint(config),
         started: None,
         start_failure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> Arc<Container> {
+        let record: ContainerRecord = serde_json::from_value(serde_json::json!({
+            "version": VERSION, "id": "c", "sandbox_id": "", "boot_id": "b", "name": "web", "attempt": 0,
+            "image": "i", "image_id": "sha256:1", "image_ref": "r", "labels": {}, "annotations": {}, "mounts": [],
+            "log_path": "", "cgroup": "/c", "stop_signal": 15, "created_at": 1, "uid": 0, "gid": 0, "groups": [],
+            "resources": "", "started": null, "start_failure": null,
+        }))
+        .unwrap();
+        Arc::new(Container::new(record, "/none".into(), ContainerState::Created))
+    }
+
+    #[tokio::test]
+    async fn a_container_whose_sandbox_is_stopped_while_it_is_made_is_not_added() {
+        let store = Store::default();
+        let sandbox = Sandbox::new(spec::fuzzing::record(), "/none".into(), SandboxState::Ready);
+        let container = made();
+        {
+            // A stop is under way, and is waited for.
+            let stopping = sandbox.operation.lock().await;
+            let mut adding = std::pin::pin!(add(&store, &sandbox, &container));
+            let looked = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(adding.as_mut().poll(context).is_pending())
+            });
+            assert!(looked.await);
+            sandbox.set_state(SandboxState::NotReady);
+            drop(stopping);
+            assert!(matches!(adding.await, Err(Error::SandboxNotReady(_))));
+        }
+        assert!(store.containers().is_empty());
+        let sandbox = Sandbox::new(spec::fuzzing::record(), "/none".into(), SandboxState::Ready);
+        add(&store, &sandbox, &container).await.unwrap();
+        assert_eq!(store.containers().len(), 1);
     }
 }

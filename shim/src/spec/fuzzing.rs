@@ -147,7 +147,8 @@ fn limits(own: &cri::LinuxContainerResources) {
     assert_eq!(limits.memory_limit, own.memory_limit_in_bytes);
 }
 
-fn record() -> SandboxRecord {
+/// Of a sandbox that is nothing special.
+pub(crate) fn record() -> SandboxRecord {
     let pod = PodName { name: "p".into(), namespace: "n".into(), uid: "u".into(), attempt: 0 };
     SandboxRecord {
         version: record::VERSION,

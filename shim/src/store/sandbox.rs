@@ -38,9 +38,9 @@ pub(crate) struct Sandbox {
     pub id: String,
     /// Folder of its record.
     pub folder: PathBuf,
-    /// Held by whoever changes the sandbox: stop, remove, create a container.
+    /// Held by whoever changes the sandbox: stop, remove, add a container. Not while a container is being made.
     pub operation: tokio::sync::Mutex<()>,
-    /// Looks at mount sources of its containers, which is not done under `operation`.
+    /// Looks at mount sources of its containers.
     pub sources: Arc<Semaphore>,
     /// Spans of its making.
     pub spans: Recorder,
