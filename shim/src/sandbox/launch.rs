@@ -75,7 +75,8 @@ pub(super) async fn start(node: &Arc<Node>, id: &str) -> Result<(MonitorClient, 
         if let Ok(status) = child.wait().await
             && !status.success()
         {
-            tracing::warn!(sandbox = owned, %status, "the monitor ended");
+            // A stop kills it where it does not end at once. A loss is told by whoever loses the connection.
+            tracing::info!(sandbox = owned, %status, "the monitor ended");
         }
     });
     let (client, welcome) = MonitorClient::connect(ours, id, node.events.clone()).await?;
