@@ -1,5 +1,5 @@
-//! Rotation of container logs: renames, compresses, removes, and asks the runtime to open the log
-//! anew. Owns the files beside a log; never writes into one. Started by the kubelet.
+//! Rotation of container logs: renames, asks the runtime to open the log anew, then removes and
+//! compresses older ones. Owns the files beside a log; never writes into one. Started by the kubelet.
 //!
 //! ```text
 //! 0.log                        written by the runtime
@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::Keeper;
 use crate::clock::Clock;
+use crate::logs::open;
 
 /// As in KubeletConfiguration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct Settings {
     pub interval: Duration,
 }
 
-/// Why a log was not rotated.
+/// Why a log was not rotated, or an older one not removed or compressed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
@@ -53,8 +54,10 @@ pub enum Error {
     },
     #[error("the runtime does not open the log of container {id} anew")]
     Reopen { id: String, source: crate::runtime::Failure },
+    #[error("start a thread to work on a log")]
+    Thread(#[source] io::Error),
     #[error("the work on a log died")]
-    Died(#[source] tokio::task::JoinError),
+    Died,
 }
 
 impl Error {
@@ -80,7 +83,7 @@ pub async fn run(
             () = tokio::time::sleep(settings.interval) => {}
         }
         for error in round(settings, keeper.as_ref(), clock.as_ref()).await {
-            tracing::warn!(error = error.chain(), "a log is not rotated");
+            tracing::warn!(error = error.chain(), "a log is not rotated as it should be");
         }
     }
 }
@@ -95,73 +98,110 @@ pub async fn round(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock) -
     let work = futures_util::stream::iter(unique)
         .map(|id| async move { look(settings, keeper, clock, &id).await })
         .buffer_unordered(settings.workers.max(1));
-    let results: Vec<Result<(), Error>> = work.collect().await;
-    results.into_iter().filter_map(Result::err).collect()
+    let results: Vec<Result<Vec<Error>, Error>> = work.collect().await;
+    results.into_iter().flat_map(|told| told.unwrap_or_else(|error| vec![error])).collect()
 }
 
-async fn look(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock, id: &str) -> Result<(), Error> {
+async fn look(
+    settings: Settings,
+    keeper: &dyn Keeper,
+    clock: &dyn Clock,
+    id: &str,
+) -> Result<Vec<Error>, Error> {
     let path = keeper.log_path(id).await.map_err(|source| Error::Path { id: id.to_owned(), source })?;
     if path.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let path = PathBuf::from(path);
     let reopen =
         async || keeper.reopen_log(id).await.map_err(|source| Error::Reopen { id: id.to_owned(), source });
-    // Not on a thread that serves others: the disk of the logs may hang.
-    let size = match tokio::fs::symlink_metadata(&path).await {
-        Ok(found) => found.len(),
+    let log = path.clone();
+    match aside(move || size(&log)).await?? {
         // Somebody took it away: the container writes where nobody reads.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return reopen().await,
-        Err(source) => return Err(Error::File { what: "stat", path, source }),
-    };
-    if size < settings.max_size {
-        return Ok(());
+        None => return reopen().await.map(|()| Vec::new()),
+        Some(size) if size < settings.max_size => return Ok(Vec::new()),
+        Some(_) => {}
     }
-    let (log, most) = (path.clone(), settings.max_files);
-    let tidied = tokio::task::spawn_blocking(move || tidy(&log, most)).await;
-    tidied.map_err(Error::Died)??;
     // In local time as upstream: names of both are sorted as one list.
     let stamp = plan::stamp(clock.wall_nanos(), jiff::tz::TimeZone::system());
     let rotated = with_suffix(&path, &stamp);
-    let moved = async |what, from: &Path, to: &Path| {
-        let done = tokio::fs::rename(from, to).await;
-        done.map_err(|source| Error::File { what, path: from.to_owned(), source })
-    };
     moved("rotate", &path, &rotated).await?;
     if let Err(error) = reopen().await {
         // The next round tries again, with the log as it was.
         moved("rename back", &rotated, &path).await?;
         return Err(error);
     }
-    Ok(())
+    // Last: a disk without room to compress must not keep the log growing.
+    aside(move || tidy(&path, settings.max_files, &stamp)).await
 }
 
-/// Removes what is not needed, and compresses what nobody writes any more.
-fn tidy(log: &Path, most: usize) -> Result<(), Error> {
-    let failed = |what, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::File { what, path, source }
+/// Works on a thread of its own. A disk that hangs keeps no more of them than logs are rotated at once,
+/// and none of those on which the rest of the agent works.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("log rotation".to_owned());
+    // Who gave up waiting is not told.
+    thread.spawn(move || drop(tell.send(work()))).map_err(Error::Thread)?;
+    told.await.map_err(|_| Error::Died)
+}
+
+/// Of a log; none when it is not there. What is no file does not grow.
+fn size(path: &Path) -> Result<Option<u64>, Error> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(if found.is_file() { found.len() } else { 0 })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed("stat", path)(source)),
+    }
+}
+
+async fn moved(what: &'static str, from: &Path, to: &Path) -> Result<(), Error> {
+    let (from, to) = (from.to_owned(), to.to_owned());
+    aside(move || fs::rename(&from, &to).map_err(failed(what, &from))).await?
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { what, path, source }
+}
+
+/// Removes what is not needed, and compresses what nobody writes any more. What fails for one file is
+/// told, and done for the others all the same.
+fn tidy(log: &Path, most: usize, newest: &str) -> Vec<Error> {
+    let beside = match beside(log) {
+        Ok(beside) => beside,
+        Err(error) => return vec![error],
     };
+    // Somebody may still read the newest.
+    let older = beside.into_iter().filter(|suffix| suffix != newest).collect();
+    let plan::Tidy { remove, compress } = plan::tidy(older, most);
+    let mut errors = Vec::new();
+    for suffix in remove {
+        let path = with_suffix(log, &suffix);
+        errors.extend(fs::remove_file(&path).map_err(failed("remove", &path)).err());
+    }
+    for suffix in compress {
+        let path = with_suffix(log, &suffix);
+        errors.extend(pack(&path).map_err(failed("compress", &path)).err());
+    }
+    errors
+}
+
+/// What the files beside a log add to its name. Links, pipes and folders are none of a log's: somebody
+/// else put them there, and they stay.
+fn beside(log: &Path) -> Result<Vec<String>, Error> {
     let (Some(folder), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let mut beside = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed("list", folder))? {
         let entry = entry.map_err(failed("list", folder))?;
-        if let Some(suffix) = entry.file_name().to_str().and_then(|other| plan::suffix(other, name)) {
+        let found = entry.file_name();
+        let Some(suffix) = found.to_str().and_then(|other| plan::suffix(other, name)) else { continue };
+        if entry.file_type().map_err(failed("stat", &entry.path()))?.is_file() {
             beside.push(suffix.to_owned());
         }
     }
-    let plan::Tidy { remove, compress } = plan::tidy(beside, most);
-    for suffix in remove {
-        let path = with_suffix(log, &suffix);
-        fs::remove_file(&path).map_err(failed("remove", &path))?;
-    }
-    for suffix in compress {
-        let path = with_suffix(log, &suffix);
-        pack(&path).map_err(failed("compress", &path))?;
-    }
-    Ok(())
+    Ok(beside)
 }
 
 fn with_suffix(log: &Path, suffix: &str) -> PathBuf {
@@ -173,14 +213,24 @@ fn with_suffix(log: &Path, suffix: &str) -> PathBuf {
 
 /// A log as its gzip file; a crash leaves either, and a `.tmp` that the next round removes.
 fn pack(path: &Path) -> io::Result<()> {
-    let mut from = fs::File::open(path)?;
+    let mut from = open::plain(path)?;
     let mode = from.metadata()?.permissions().mode() & 0o7777;
     let (tmp, packed) = (with_suffix(path, plan::TMP), with_suffix(path, plan::GZ));
-    let to = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&tmp)?;
-    let mut writer = flate2::write::GzEncoder::new(to, flate2::Compression::default());
-    io::copy(&mut from, &mut writer)?;
-    writer.finish()?;
-    fs::rename(&tmp, &packed)?;
+    // New: whatever stands there is not written to.
+    let to = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&tmp)?;
+    let written = (|| {
+        let mut writer = flate2::write::GzEncoder::new(to, flate2::Compression::default());
+        io::copy(&mut from, &mut writer)?;
+        writer.finish()?;
+        fs::rename(&tmp, &packed)
+    })();
+    if let Err(error) = written {
+        // On a full disk its room is wanted.
+        if let Err(left) = fs::remove_file(&tmp) {
+            tracing::debug!(path = %tmp.display(), error = %left, "a half-compressed log stays");
+        }
+        return Err(error);
+    }
     fs::remove_file(path)
 }
 

@@ -9,6 +9,7 @@ use tokio::io::AsyncReadExt;
 
 use super::Error;
 use super::line::{Line, parse};
+use super::open;
 
 /// A line feed must come within this many bytes (the runtime cuts lines at 16 KiB).
 const MAX_ENTRY: usize = 1 << 20;
@@ -36,8 +37,10 @@ impl LogReader {
     pub async fn next(&mut self) -> Result<Vec<Line>, Error> {
         let wrap = |source| Error::Read { path: self.path.clone(), source };
         if self.file.is_none() {
-            match File::open(&self.path).await {
-                Ok(file) => self.file = Some(file),
+            let path = self.path.clone();
+            let opened = tokio::task::spawn_blocking(move || open::plain(&path)).await;
+            match opened.unwrap_or_else(|died| Err(died.into())) {
+                Ok(file) => self.file = Some(File::from_std(file)),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
                 Err(error) => return Err(wrap(error)),
             }
@@ -77,6 +80,19 @@ fn take_lines(pending: &mut Vec<u8>, path: &Path) -> Vec<Line> {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[tokio::test]
+    async fn a_link_or_a_pipe_is_no_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("secret"), "t stdout F a\n").unwrap();
+        std::os::unix::fs::symlink(at("secret"), at("0.log")).unwrap();
+        open::tests::fifo(&at("1.log"));
+        for name in ["0.log", "1.log"] {
+            let error = LogReader::new(&at(name)).next().await.unwrap_err();
+            assert!(error.chain().contains("not a regular file"), "{}", error.chain());
+        }
+    }
 
     #[tokio::test]
     async fn entries_come_when_they_are_complete() {

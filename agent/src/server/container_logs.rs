@@ -26,6 +26,14 @@ use writer::{Flow, Writer};
 /// Pieces on their way to a client; a slow one slows the reading, not the memory.
 const AHEAD: usize = 16;
 
+/// Where a log is.
+#[derive(Debug, Clone)]
+struct Log {
+    /// No link leads on from there: pods may write below it.
+    root: PathBuf,
+    path: PathBuf,
+}
+
 /// Answers with the log, or says why there is none.
 pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer {
     let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
@@ -63,13 +71,13 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
     let Ok(logged) = cri.logged(&bare).await else {
         return answer::text(StatusCode::OK, format!("unable to retrieve container logs for {id}"));
     };
-    let path = match inside(&inner.settings.pod_logs, &logged.path) {
-        Ok(path) => path,
+    let log = match inside(&inner.settings.pod_logs, &logged.path) {
+        Ok(log) => log,
         Err(text) => return answer::text(StatusCode::OK, text),
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(AHEAD);
     tokio::spawn(async move {
-        if let Err(text) = read(cri, bare, path, options, sender.clone()).await {
+        if let Err(text) = read(cri, bare, log, options, sender.clone()).await {
             // The client may be gone, too.
             let _ = sender.send(Bytes::from(text)).await;
         }
@@ -81,13 +89,13 @@ pub(super) async fn serve(inner: &Inner, target: &Target, asked: &str) -> Answer
 async fn read(
     cri: Cri,
     id: String,
-    path: PathBuf,
+    log: Log,
     options: Options,
     sender: mpsc::Sender<Bytes>,
 ) -> Result<(), String> {
     let follow = options.follow;
-    match so_far(&path, options, sender).await? {
-        Some((rest, writer)) if follow => follow::read(&cri, &id, &path, rest, writer).await,
+    match so_far(&log, options, sender).await? {
+        Some((rest, writer)) if follow => follow::read(&cri, &id, &log, rest, writer).await,
         _ => Ok(()),
     }
 }
@@ -95,13 +103,13 @@ async fn read(
 /// Sends what is there; where to read on, unless it was enough. Clients may be slow, or not read at
 /// all: they are waited for here, never on one of the few threads that may block.
 async fn so_far(
-    path: &Path,
+    log: &Log,
     options: Options,
     sender: mpsc::Sender<Bytes>,
 ) -> Result<Option<(Rest, Writer)>, String> {
     let mut writer = Writer::new(&options, sender);
-    let broke = |error| format!("reading log {} broke off: {error}", path.display());
-    let at = path.to_owned();
+    let broke = |error| format!("reading log {} broke off: {error}", log.path.display());
+    let at = log.clone();
     let opened = tokio::task::spawn_blocking(move || Backlog::open(&at, &options)).await;
     let mut backlog = opened.map_err(broke)??;
     loop {
@@ -120,11 +128,11 @@ async fn so_far(
 
 /// Inside the folder of pods' logs: a runtime that says otherwise shall not make this a way to read
 /// any file.
-fn inside(root: &Path, path: &str) -> Result<PathBuf, String> {
+fn inside(root: &Path, path: &str) -> Result<Log, String> {
     let path = Path::new(path);
     let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
     match path.starts_with(root) && !climbs {
-        true => Ok(path.to_owned()),
+        true => Ok(Log { root: root.to_owned(), path: path.to_owned() }),
         false => Err(format!("log file {path:?} is not in {}", root.display())),
     }
 }
@@ -230,14 +238,15 @@ mod tests {
     #[test]
     fn a_client_that_does_not_read_holds_no_thread() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("0.log");
+        let (root, path) = (folder.path().to_owned(), folder.path().join("0.log"));
         let line = format!("2026-01-01T00:00:00Z stdout F {}\n", "x".repeat(1000));
         std::fs::write(&path, line.repeat(1000)).unwrap();
+        let log = Log { root, path };
         let mut one_thread = tokio::runtime::Builder::new_current_thread();
         let one_thread = one_thread.enable_all().max_blocking_threads(1).build().unwrap();
         one_thread.block_on(async {
             let (sender, mut stalled) = mpsc::channel(1);
-            let reads = tokio::spawn(async move { so_far(&path, Options::default(), sender).await });
+            let reads = tokio::spawn(async move { so_far(&log, Options::default(), sender).await });
             let mut first = stalled.recv().await.unwrap().len();
             // The next piece fills the channel, the one after waits.
             while stalled.is_empty() {

@@ -1,11 +1,13 @@
 //! Rotation on real files, with a runtime that opens logs anew or does not.
 
 use std::io::Read;
+use std::os::unix::fs::symlink;
 use std::sync::Mutex;
 
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
+use crate::logs::open::tests::fifo;
 use crate::runtime::{Failure, FailureKind};
 
 #[derive(Debug)]
@@ -106,4 +108,86 @@ async fn a_log_that_was_taken_away_is_opened_anew() {
     let (keeper, clock) = (keeper(folder.path(), false), FakeClock::new(1_800_000_000));
     assert!(round(SETTINGS, &keeper, &clock).await.is_empty());
     assert_eq!(names(folder.path()), ["0.log"]);
+}
+
+#[tokio::test]
+async fn what_was_planted_beside_a_log_stays_and_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (keeper, clock) = (keeper(folder.path(), false), FakeClock::new(1_800_000_000));
+    fs::write(at("secret"), "not for pods").unwrap();
+    symlink(at("secret"), at("0.log.20200101-000001")).unwrap();
+    fs::create_dir(at("0.log.20200101-000002")).unwrap();
+    fifo(&at("0.log.20200101-000003"));
+    fs::write(at("0.log.20200101-000004"), "an older one").unwrap();
+    // More of them than files are kept.
+    symlink(at("secret"), at("0.log.20200101-000005")).unwrap();
+    fs::write(&keeper.path, "this is long enough").unwrap();
+    let errors = tokio::time::timeout(Duration::from_secs(20), round(SETTINGS, &keeper, &clock)).await;
+    let errors = errors.expect("the pipe is waited for");
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(
+        names(folder.path()),
+        [
+            "0.log",
+            "0.log.20200101-000001",
+            "0.log.20200101-000002",
+            "0.log.20200101-000003",
+            "0.log.20200101-000004.gz",
+            "0.log.20200101-000005",
+            "0.log.20270115-080000",
+            "secret",
+        ]
+    );
+    // Exchanged after the folder was listed.
+    for planted in ["0.log.20200101-000001", "0.log.20200101-000002", "0.log.20200101-000003"] {
+        assert!(pack(&at(planted)).is_err(), "{planted}");
+    }
+    symlink(at("secret"), at("0.log.20270115-080000.tmp")).unwrap();
+    assert!(pack(&at("0.log.20270115-080000")).is_err());
+    assert_eq!(fs::read_to_string(at("secret")).unwrap(), "not for pods");
+}
+
+#[tokio::test]
+async fn a_log_is_rotated_before_older_ones_are_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (keeper, clock) = (keeper(folder.path(), false), FakeClock::new(1_800_000_000));
+    fs::write(at("0.log.20200101-000001"), "first").unwrap();
+    fs::write(at("0.log.20200101-000002"), "second").unwrap();
+    // Nothing can be put in its place, as on a disk that is full.
+    fs::create_dir(at("0.log.20200101-000001.gz")).unwrap();
+    fs::write(&keeper.path, "this is long enough").unwrap();
+    let errors = round(SETTINGS, &keeper, &clock).await;
+    assert!(matches!(errors.as_slice(), [Error::File { what: "compress", .. }]), "{errors:?}");
+    assert_eq!(*keeper.reopened.lock().unwrap(), 1);
+    assert_eq!(
+        names(folder.path()),
+        [
+            "0.log",
+            "0.log.20200101-000001",
+            "0.log.20200101-000001.gz",
+            "0.log.20200101-000002.gz",
+            "0.log.20270115-080000",
+        ]
+    );
+}
+
+/// As when /var/log hangs under everything else that needs tokio's threads, or the other way round.
+#[test]
+fn rotation_needs_none_of_tokios_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (keeper, clock) = (keeper(folder.path(), false), FakeClock::new(1_800_000_000));
+    fs::write(&keeper.path, "this is long enough").unwrap();
+    let mut one_thread = tokio::runtime::Builder::new_current_thread();
+    let one_thread = one_thread.enable_all().max_blocking_threads(1).build().unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    one_thread.block_on(async {
+        let holding = tokio::task::spawn_blocking(move || held.recv().is_err());
+        let errors = tokio::time::timeout(Duration::from_secs(20), round(SETTINGS, &keeper, &clock)).await;
+        drop(release);
+        assert!(errors.expect("a thread of tokio's is waited for").is_empty());
+        assert!(holding.await.unwrap());
+    });
+    assert_eq!(names(folder.path()), ["0.log", "0.log.20270115-080000"]);
 }

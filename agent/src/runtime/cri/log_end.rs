@@ -3,10 +3,9 @@
 //! [`super::CriRuntime`].
 
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::logs::line;
+use crate::logs::{line, open};
 
 /// MaxContainerTerminationMessageLogLength and …LogLines.
 const MOST_OF_LOG: usize = 2048;
@@ -41,16 +40,10 @@ fn from_log(path: &Path) -> String {
     String::from_utf8_lossy(text.get(from..).unwrap_or_default()).into_owned()
 }
 
-/// Only a plain file is read, without waiting.
 fn tail(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    let custom = i32::try_from(flags.bits()).map_err(std::io::Error::other)?;
-    let mut file = std::fs::OpenOptions::new().read(true).custom_flags(custom).open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    file.seek(SeekFrom::Start(meta.len().saturating_sub(most)))?;
+    let mut file = open::plain(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -84,8 +77,7 @@ mod tests {
         let said = read(&log).await;
         assert!(said.starts_with(FAILED), "{said}");
         fs::remove_file(&log).unwrap();
-        let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        open::tests::fifo(&log);
         let said = tokio::time::timeout(Duration::from_secs(20), read(&log)).await.unwrap();
         assert!(said.contains("not a regular file"), "{said}");
     }

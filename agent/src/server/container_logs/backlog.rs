@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
+use super::Log;
 use super::options::Options;
 use super::writer::{Flow, Writer};
+use crate::logs::open::beneath;
 
 /// Read backwards in blocks of this size.
 const BLOCK: u64 = 16 << 10;
@@ -32,7 +34,7 @@ pub(super) struct Backlog {
     /// The one of them that is being read.
     open: Option<Older>,
     newest: BufReader<File>,
-    path: PathBuf,
+    log: Log,
     follow: bool,
 }
 
@@ -62,9 +64,10 @@ enum Stop {
 
 impl Backlog {
     /// Finds where to begin.
-    pub(super) fn open(path: &Path, options: &Options) -> Result<Self, String> {
+    pub(super) fn open(log: &Log, options: &Options) -> Result<Self, String> {
+        let path = &log.path;
         let newest =
-            File::open(path).map_err(|error| format!("failed to open log file {path:?}: {error}"))?;
+            beneath(&log.root, path).map_err(|error| format!("failed to open log file {path:?}: {error}"))?;
         let older = rotated(path).map_err(|error| format!("failed to list logs beside {path:?}: {error}"))?;
         let (older, mut want) = (since(older, options.since), options.tail);
         let mut newest = BufReader::new(newest);
@@ -82,7 +85,7 @@ impl Backlog {
             let skip = match want {
                 None => 0,
                 Some(lines) => {
-                    let has = count(&file).map_err(|error| unreadable(&file, &error))?;
+                    let has = count(&log.root, &file).map_err(|error| unreadable(&file, &error))?;
                     want = Some(lines.saturating_sub(has));
                     has.saturating_sub(lines)
                 }
@@ -90,8 +93,8 @@ impl Backlog {
             plans.push((file, skip));
         }
         newest.seek(SeekFrom::Start(begin.at)).map_err(|error| unreadable(path, &error))?;
-        let (path, follow) = (path.to_owned(), options.follow);
-        Ok(Self { older: plans, open: None, newest, path, follow })
+        let (log, follow) = (log.clone(), options.follow);
+        Ok(Self { older: plans, open: None, newest, log, follow })
     }
 
     /// Reads until enough is gathered, or to the end.
@@ -105,10 +108,10 @@ impl Backlog {
                 }
             }
             let Some((path, skip)) = self.older.pop() else { break };
-            let reader = open(&path).map_err(|error| unreadable(&path, &error))?;
+            let reader = open(&self.log.root, &path).map_err(|error| unreadable(&path, &error))?;
             self.open = Some(Older { reader, path, skip });
         }
-        match entries(&mut self.newest, &self.path, &mut 0, writer)? {
+        match entries(&mut self.newest, &self.log.path, &mut 0, writer)? {
             Stop::Full => Ok(Step::More(self)),
             Stop::Enough => Ok(Step::Enough),
             Stop::End(begun) => {
@@ -154,23 +157,23 @@ fn rotated(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn since(files: Vec<PathBuf>, since: Option<i64>) -> Vec<PathBuf> {
     let Some(since) = since else { return files };
     let late = |path: &PathBuf| {
-        let changed = std::fs::metadata(path).and_then(|data| data.modified());
+        let changed = std::fs::symlink_metadata(path).and_then(|data| data.modified());
         let nanos = changed.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         nanos.is_none_or(|time| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX) >= since)
     };
     files.into_iter().filter(late).collect()
 }
 
-fn open(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
-    let file = File::open(path)?;
+fn open(root: &Path, path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
+    let file = beneath(root, path)?;
     Ok(match path.extension().is_some_and(|end| end == "gz") {
         true => Box::new(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
         false => Box::new(BufReader::new(file)),
     })
 }
 
-fn count(path: &Path) -> std::io::Result<u64> {
-    let (mut reader, mut lines) = (open(path)?, 0);
+fn count(root: &Path, path: &Path) -> std::io::Result<u64> {
+    let (mut reader, mut lines) = (open(root, path)?, 0);
     loop {
         let buffer = reader.fill_buf()?;
         if buffer.is_empty() {
@@ -250,18 +253,24 @@ fn tail(file: &mut File, lines: u64) -> std::io::Result<Begin> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logs::open::tests::fifo;
     use futures_util::FutureExt;
     use std::io::Write;
+    use std::os::unix::fs::symlink;
     use tokio::sync::mpsc;
 
     fn lines(numbers: std::ops::Range<u32>) -> String {
         numbers.map(|number| format!("2026-01-01T00:00:{number:02}Z stdout F {number}\n")).collect()
     }
 
+    fn log(path: &Path) -> Log {
+        Log { root: path.parent().unwrap().to_owned(), path: path.to_owned() }
+    }
+
     fn text_of(path: &Path, options: &Options) -> (String, bool) {
         let (sender, mut receiver) = mpsc::channel(64);
         let mut writer = Writer::new(options, sender);
-        let mut backlog = Backlog::open(path, options).unwrap();
+        let mut backlog = Backlog::open(&log(path), options).unwrap();
         let ended = loop {
             let step = backlog.step(&mut writer).unwrap();
             assert_eq!(writer.flush().now_or_never(), Some(Flow::On));
@@ -320,7 +329,31 @@ mod tests {
         assert_eq!(text_of(&path, &Options::default()).0, "0 ha ");
         assert_eq!(text_of(&path, &Options { follow: true, ..Options::default() }).0, "0 ");
         assert_eq!(text_of(&path, &Options { tail: Some(1), ..Options::default() }).0, "ha ");
-        assert!(Backlog::open(&folder.path().join("1.log"), &Options::default()).is_err());
+        assert!(Backlog::open(&log(&folder.path().join("1.log")), &Options::default()).is_err());
+    }
+
+    #[test]
+    fn what_was_planted_is_neither_followed_nor_waited_for() {
+        let (folder, path) = three_files();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("secret"), lines(40..41)).unwrap();
+        symlink(at("secret"), at("0.log.20260101-000050")).unwrap();
+        fifo(&at("0.log.20260101-000055"));
+        std::fs::create_dir(at("0.log.20260101-000056")).unwrap();
+        assert_eq!(text_of(&path, &Options::default()).0, "0 1 2 3 4 5 6 7 8 ");
+        symlink(at("secret"), at("2.log")).unwrap();
+        fifo(&at("3.log"));
+        std::fs::create_dir(at("inner")).unwrap();
+        symlink(at("secret"), at("inner/0.log")).unwrap();
+        symlink(folder.path(), at("inner/way")).unwrap();
+        for other in ["2.log", "3.log", "inner/0.log", "inner/way/0.log"] {
+            let log = Log { root: folder.path().to_owned(), path: at(other) };
+            assert!(Backlog::open(&log, &Options::default()).is_err(), "{other}");
+        }
+        // Exchanged after the folder was listed.
+        for other in ["2.log", "3.log"] {
+            assert!(open(folder.path(), &at(other)).is_err(), "{other}");
+        }
     }
 
     #[test]

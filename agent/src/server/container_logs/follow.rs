@@ -13,8 +13,10 @@ use tokio::net::unix::pipe;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::Log;
 use super::backlog::Rest;
 use super::writer::{Flow, Writer};
+use crate::logs::open::beneath;
 use crate::server::cri::{Cri, said};
 
 /// Looked again after so long, whatever was heard.
@@ -30,10 +32,11 @@ const LONGEST: usize = 1 << 20;
 pub(super) async fn read(
     cri: &Cri,
     id: &str,
-    path: &Path,
+    log: &Log,
     rest: Rest,
     mut writer: Writer,
 ) -> Result<(), String> {
+    let path = &log.path;
     let ear = path.parent().and_then(Ear::new);
     let (mut file, mut begun) = (File::from_std(rest.file), rest.begun);
     let (mut last_look, mut asked) = (false, None::<Instant>);
@@ -44,7 +47,7 @@ pub(super) async fn read(
         if more == Flow::Enough || writer.flush().await == Flow::Enough {
             return Ok(());
         }
-        match replaced(&file, path).await {
+        match replaced(&file, log).await {
             Ok(Some(next)) => {
                 // Between the last look and the new file's birth the runtime may have added lines.
                 append(&mut file, &mut begun, &mut writer)
@@ -115,8 +118,8 @@ async fn append(file: &mut File, begun: &mut Vec<u8>, writer: &mut Writer) -> st
 }
 
 /// The new file, when the name stands for another one now.
-async fn replaced(file: &File, path: &Path) -> std::io::Result<Option<File>> {
-    let there = match tokio::fs::metadata(path).await {
+async fn replaced(file: &File, log: &Log) -> std::io::Result<Option<File>> {
+    let there = match tokio::fs::symlink_metadata(&log.path).await {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         found => found?,
     };
@@ -124,9 +127,11 @@ async fn replaced(file: &File, path: &Path) -> std::io::Result<Option<File>> {
     if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) {
         return Ok(None);
     }
-    match File::open(path).await {
+    let log = log.clone();
+    let opened = tokio::task::spawn_blocking(move || beneath(&log.root, &log.path)).await;
+    match opened.unwrap_or_else(|died| Err(died.into())) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
+        opened => opened.map(|file| Some(File::from_std(file))),
     }
 }
 
@@ -154,4 +159,36 @@ async fn heard(ear: Option<&Ear>) {
     }
     let mut events = [0; 4096];
     while ear.events.try_read(&mut events).is_ok_and(|count| count > 0) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logs::open::tests::fifo;
+    use std::os::unix::fs::symlink;
+
+    #[tokio::test]
+    async fn what_was_planted_in_a_logs_place_is_not_read_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("0.log"), "").unwrap();
+        std::fs::write(at("secret"), "").unwrap();
+        let log = Log { root: folder.path().to_owned(), path: at("0.log") };
+        let file = File::open(&log.path).await.unwrap();
+        assert!(replaced(&file, &log).await.unwrap().is_none());
+        std::fs::rename(&log.path, at("0.log.20260101-000000")).unwrap();
+        assert!(replaced(&file, &log).await.unwrap().is_none(), "there will be another");
+        symlink(at("secret"), &log.path).unwrap();
+        assert!(replaced(&file, &log).await.is_err());
+        // Not even to the file that was read before.
+        std::fs::remove_file(&log.path).unwrap();
+        symlink(at("0.log.20260101-000000"), &log.path).unwrap();
+        assert!(replaced(&file, &log).await.is_err());
+        std::fs::remove_file(&log.path).unwrap();
+        fifo(&log.path);
+        assert!(replaced(&file, &log).await.is_err());
+        std::fs::remove_file(&log.path).unwrap();
+        std::fs::write(&log.path, "").unwrap();
+        assert!(replaced(&file, &log).await.unwrap().is_some());
+    }
 }
