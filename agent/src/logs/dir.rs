@@ -11,6 +11,9 @@ use tokio::fs;
 use super::{Error, PodLogs, links};
 use crate::pod::spec::{Container, Pod};
 
+/// restartCount is an int32.
+const MOST: u32 = i32::MAX.cast_unsigned();
+
 /// The real thing.
 #[derive(Debug, Clone)]
 pub struct LogDir {
@@ -66,9 +69,7 @@ impl PodLogs for LogDir {
             while let Some(entry) = entries.next_entry().await.map_err(wrap)? {
                 // Rotated logs are `<attempt>.log.<time>`.
                 let name = entry.file_name();
-                let number =
-                    name.to_str().and_then(|n| n.split_once(".log")).and_then(|(n, _)| n.parse().ok());
-                highest = highest.max(number);
+                highest = highest.max(name.to_str().and_then(attempt));
             }
             Ok(highest)
         })
@@ -123,6 +124,14 @@ impl PodLogs for LogDir {
     }
 }
 
+/// Whose log it is. Others may write to the folder, too: what no container could have been counted to
+/// is none.
+fn attempt(name: &str) -> Option<u32> {
+    let (number, _) = name.split_once(".log")?;
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse().ok().filter(|attempt| digits && *attempt <= MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +176,10 @@ mod tests {
             std::fs::write(folder.join(name), "").unwrap();
         }
         assert_eq!(logs.highest_attempt(&pod, &web).await.unwrap(), Some(7));
+        for planted in ["4294967295.log", "2147483648.log.20260101-000000", "+9.log"] {
+            std::fs::write(folder.join(planted), "").unwrap();
+            assert_eq!(logs.highest_attempt(&pod, &web).await.unwrap(), Some(7), "{planted}");
+        }
         logs.remove(&pod).await.unwrap();
         logs.remove(&pod).await.unwrap();
         assert!(!root.path().join("default_web_uid-1").exists());

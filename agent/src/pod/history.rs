@@ -313,7 +313,7 @@ impl History {
     /// Last known attempt + 1, else 0.
     #[must_use]
     pub fn next_attempt(&self, container: &str) -> u32 {
-        self.attempts.get(container).map_or(0, |attempt| attempt + 1)
+        self.attempts.get(container).map_or(0, |attempt| attempt.saturating_add(1))
     }
 
     /// Whether any attempt of the container is known.
@@ -325,7 +325,7 @@ impl History {
     /// Last known attempt + 1, else 0.
     #[must_use]
     pub fn next_sandbox_attempt(&self) -> u32 {
-        self.sandbox_attempt.map_or(0, |attempt| attempt + 1)
+        self.sandbox_attempt.map_or(0, |attempt| attempt.saturating_add(1))
     }
 
     /// How long the pod has been active, over restarts of the agent.

@@ -569,3 +569,12 @@ fn trap_08_the_crash_back_off_hangs_on_image_and_resources_and_outlives_the_sand
     changed.containers.first_mut().unwrap().resources.memory_limit = Some(1);
     assert_eq!(next(&changed, &seen), ["web"]);
 }
+
+#[test]
+fn the_last_attempt_there_can_be_is_not_followed_by_the_first() {
+    let mut history = History::new(NOW);
+    history.know_attempt("web", u32::MAX);
+    assert_eq!(history.next_attempt("web"), u32::MAX);
+    history.absorb(&pod(), &observed(&[sandbox("s", u32::MAX, false)], &[]), NOW, 0);
+    assert_eq!(history.next_sandbox_attempt(), u32::MAX);
+}
