@@ -3,12 +3,13 @@
 //! them, `ROOT/pods/UID/userns`; never makes a namespace. Called before a sandbox is made.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
+use crate::files;
 use crate::pod::spec::PodUid;
 use crate::runtime::Users;
 
@@ -124,24 +125,37 @@ async fn subordinate(of: &[&str]) -> Result<Option<String>, String> {
 }
 
 impl UserRanges {
-    /// Ranges that are kept below `root`, with what an earlier agent has given out.
+    /// Ranges that are kept below `root`, with what an earlier agent has given out. `told` says which
+    /// ranges the sandboxes of a pod have: it is asked where a file is damaged.
     ///
     /// # Errors
-    /// When a file of it cannot be read or understood: two pods must not share users.
-    pub async fn load(root: PathBuf, range: Range) -> Result<Self, String> {
+    /// When a file of it cannot be read, or says what cannot be: two pods must not share users.
+    pub async fn load(
+        root: PathBuf,
+        range: Range,
+        told: impl AsyncFn(&PodUid) -> Result<Vec<Users>, String>,
+    ) -> Result<Self, String> {
         let ranges = Self { root: Some(root.clone()), range, ..Self::default() };
         let mut entries = match fs::read_dir(root.join("pods")).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ranges),
             entries => entries.map_err(|error| format!("read pods from disk: {error}"))?,
         };
+        let mut damaged = Vec::new();
         loop {
             let entry =
                 entries.next_entry().await.map_err(|error| format!("read pods from disk: {error}"))?;
-            let Some(entry) = entry else { return Ok(ranges) };
-            if let Some(uid) = entry.file_name().to_str().and_then(PodUid::parse) {
-                ranges.recall(&uid).await?;
+            let Some(entry) = entry else { break };
+            let Some(uid) = entry.file_name().to_str().and_then(PodUid::parse) else { continue };
+            if let Written::Damaged(path) = ranges.recall(&uid).await? {
+                damaged.push((uid, path));
             }
         }
+        // Once all others are known: what the runtime says must be none of theirs.
+        for (uid, path) in damaged {
+            let told = told(&uid).await.map_err(|error| format!("users of pod {uid}: {error}"))?;
+            ranges.restore(&uid, &path, told).await?;
+        }
+        Ok(ranges)
     }
 
     fn given(&self) -> MutexGuard<'_, BTreeMap<PodUid, u32>> {
@@ -157,8 +171,11 @@ impl UserRanges {
         if let Some(first) = known {
             return Ok(self.users(first));
         }
-        if let Some(first) = self.recall(uid).await? {
-            return Ok(self.users(first));
+        match self.recall(uid).await? {
+            Written::Nothing => {}
+            Written::Range(first) => return Ok(self.users(first)),
+            // After the start: nobody knows who did that, or what stands on the range.
+            Written::Damaged(path) => return Err(bad(uid, "invalid user namespace mappings file", &path)),
         }
         let first = {
             let mut given = self.given();
@@ -192,45 +209,80 @@ impl UserRanges {
         let Some(path) = self.path(uid) else { return Ok(()) };
         let mapping = vec![Mapping { host_id: first, container_id: 0, length: self.length }];
         let text = serde_json::to_vec(&File { uid_mappings: mapping.clone(), gid_mappings: mapping })?;
-        let next = path.with_extension("next");
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).await?;
         }
-        fs::write(&next, text).await?;
-        fs::rename(next, path).await
+        files::replaced(&path, text, 0o600).await
     }
 
     /// What is written down for the pod, taken for given out.
-    async fn recall(&self, uid: &PodUid) -> Result<Option<u32>, String> {
-        let Some(path) = self.path(uid) else { return Ok(None) };
+    async fn recall(&self, uid: &PodUid) -> Result<Written, String> {
+        let Some(path) = self.path(uid) else { return Ok(Written::Nothing) };
         let text = match fs::read(&path).await {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Written::Nothing),
             text => text.map_err(|error| format!("read {}: {error}", path.display()))?,
         };
-        let bad = |why: &str| format!("user namespace of pod {uid}: {why}: remove {}", path.display());
-        let file: File =
-            serde_json::from_slice(&text).map_err(|_| bad("invalid user namespace mappings file"))?;
+        let Ok(file) = serde_json::from_slice::<File>(&text) else { return Ok(Written::Damaged(path)) };
         let ([own], [groups]) = (&file.uid_mappings[..], &file.gid_mappings[..]) else {
-            return Err(bad("no more than one mapping allowed"));
+            return Err(bad(uid, "no more than one mapping allowed", &path));
         };
         if own != groups || own.container_id != 0 {
-            return Err(bad("GID and UID mapping should be identical, and 0 must be mapped"));
+            return Err(bad(uid, "GID and UID mapping should be identical, and 0 must be mapped", &path));
         }
+        self.take(uid, Users { first: own.host_id, length: own.length })
+            .map(Written::Range)
+            .map_err(|why| bad(uid, why, &path))
+    }
+
+    /// The pod has it, unless it is no range for a pod, or another's.
+    fn take(&self, uid: &PodUid, users: Users) -> Result<u32, &'static str> {
         let Range { first, count } = self.range;
         let last = first + count.saturating_sub(1) * self.length;
-        if own.length != self.length
-            || own.host_id % self.length != 0
-            || !(first..=last).contains(&own.host_id)
+        if users.length != self.length
+            || !users.first.is_multiple_of(self.length)
+            || !(first..=last).contains(&users.first)
         {
-            return Err(bad("the range is none of this node's"));
+            return Err("the range is none of this node's");
         }
         let mut given = self.given();
-        if given.iter().any(|(other, first)| other != uid && *first == own.host_id) {
-            return Err(bad("another pod has the range"));
+        if given.iter().any(|(other, first)| other != uid && *first == users.first) {
+            return Err("another pod has the range");
         }
-        given.insert(uid.clone(), own.host_id);
-        Ok(Some(own.host_id))
+        given.insert(uid.clone(), users.first);
+        Ok(users.first)
     }
+
+    /// A file that a power cut left empty or torn is worth nothing: what runs on the pod's range is
+    /// known to the runtime, and without that nothing does.
+    async fn restore(&self, uid: &PodUid, path: &Path, told: Vec<Users>) -> Result<(), String> {
+        let Some(users) = told.first().copied() else {
+            tracing::warn!(%uid, path = %path.display(), "the file of a pod's users is damaged, and no sandbox has any: removed");
+            return match fs::remove_file(path).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(format!("remove {}: {error}", path.display()))
+                }
+                _ => Ok(()),
+            };
+        };
+        if told.iter().any(|other| *other != users) {
+            return Err(bad(uid, "its sandboxes have different ranges", path));
+        }
+        let first = self.take(uid, users).map_err(|why| bad(uid, why, path))?;
+        tracing::warn!(%uid, path = %path.display(), first, "the file of a pod's users is damaged: written anew as its sandbox has them");
+        self.write(uid, first).await.map_err(|error| format!("write {}: {error}", path.display()))
+    }
+}
+
+/// What the file of a pod says.
+enum Written {
+    Nothing,
+    Range(u32),
+    /// Not even what a file is.
+    Damaged(PathBuf),
+}
+
+fn bad(uid: &PodUid, why: &str, path: &Path) -> String {
+    format!("user namespace of pod {uid}: {why}: remove {}", path.display())
 }
 
 #[cfg(test)]
@@ -241,14 +293,18 @@ mod tests {
         PodUid::parse(text).unwrap()
     }
 
+    async fn load(folder: &Path) -> Result<UserRanges, String> {
+        UserRanges::load(folder.to_owned(), Range::default(), async |_: &PodUid| Ok(Vec::new())).await
+    }
+
     #[tokio::test]
     async fn each_pod_has_a_range_of_its_own_that_outlives_the_agent() {
         let folder = tempfile::tempdir().unwrap();
-        let ranges = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
+        let ranges = load(folder.path()).await.unwrap();
         let (a, b) = (ranges.of(&uid("a")).await.unwrap(), ranges.of(&uid("b")).await.unwrap());
         assert_eq!((a.first, a.length, b.first), (65_536, 65_536, 131_072));
         assert_eq!(ranges.of(&uid("a")).await.unwrap(), a);
-        let again = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
+        let again = load(folder.path()).await.unwrap();
         assert_eq!(again.of(&uid("b")).await.unwrap(), b);
         assert_eq!(again.of(&uid("c")).await.unwrap().first, 196_608);
         again.release(&uid("a"));
@@ -260,7 +316,9 @@ mod tests {
     async fn the_users_of_the_kubelet_bound_what_pods_get() {
         let range = Range::told("0: kubelet 131072 196608\n", 3).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let ranges = UserRanges::load(folder.path().to_owned(), range).await.unwrap();
+        let ranges = UserRanges::load(folder.path().to_owned(), range, async |_: &PodUid| Ok(Vec::new()))
+            .await
+            .unwrap();
         for (pod, first) in [("a", 131_072), ("b", 196_608), ("c", 262_144)] {
             assert_eq!(ranges.of(&uid(pod)).await.unwrap().first, first);
         }
@@ -281,19 +339,75 @@ mod tests {
         assert_eq!(Range::told("0: kubelet 65536 4294901760", 110).unwrap(), Range::default());
     }
 
+    fn text(id: u32) -> String {
+        let mapping = format!("{{\"hostId\":{id},\"containerId\":0,\"length\":65536}}");
+        format!("{{\"uidMappings\":[{mapping}],\"gidMappings\":[{mapping}]}}")
+    }
+
+    fn plant(folder: &Path, pod: &str, text: &str) -> PathBuf {
+        let file = folder.join("pods").join(pod).join("userns");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
     #[tokio::test]
-    async fn a_file_that_is_not_understood_is_refused() {
+    async fn a_range_that_is_none_of_this_nodes_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("pods/a")).unwrap();
-        let file = folder.path().join("pods/a/userns");
-        let mapping = |id: u32| format!("{{\"hostId\":{id},\"containerId\":0,\"length\":65536}}");
-        for text in ["", &format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(7))] {
-            std::fs::write(&file, text).unwrap();
-            assert!(UserRanges::load(folder.path().to_owned(), Range::default()).await.is_err(), "{text}");
-        }
-        let good = format!("{{\"uidMappings\":[{0}],\"gidMappings\":[{0}]}}", mapping(131_072));
-        std::fs::write(&file, good).unwrap();
-        let ranges = UserRanges::load(folder.path().to_owned(), Range::default()).await.unwrap();
+        plant(folder.path(), "a", &text(7));
+        let error = load(folder.path()).await.unwrap_err();
+        assert!(error.contains("none of this node's"), "{error}");
+        plant(folder.path(), "a", &text(131_072));
+        let ranges = load(folder.path()).await.unwrap();
         assert_eq!(ranges.of(&uid("a")).await.unwrap().first, 131_072);
+    }
+
+    const DAMAGED: [&str; 4] = ["", "{\"uidMappings\":[{\"hostId\":131", "\0\0\0\0", "{}"];
+
+    #[tokio::test]
+    async fn a_damaged_file_of_a_pod_that_has_no_sandbox_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        for damaged in DAMAGED {
+            let file = plant(folder.path(), "a", damaged);
+            plant(folder.path(), "b", &text(65_536));
+            let ranges = load(folder.path()).await.unwrap();
+            assert!(!file.exists(), "{damaged}");
+            assert_eq!(ranges.of(&uid("a")).await.unwrap().first, 131_072, "{damaged}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_of_a_pod_that_has_a_sandbox_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let has = |first| async move |_: &PodUid| Ok::<_, String>(vec![Users { first, length: LENGTH }; 2]);
+        for damaged in DAMAGED {
+            let file = plant(folder.path(), "a", damaged);
+            let ranges = UserRanges::load(folder.path().to_owned(), Range::default(), has(65_536));
+            let ranges = ranges.await.unwrap();
+            // Nobody else gets it.
+            assert_eq!(ranges.of(&uid("other")).await.unwrap().first, 131_072, "{damaged}");
+            assert_eq!(ranges.of(&uid("a")).await.unwrap().first, 65_536, "{damaged}");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text(65_536));
+        }
+        plant(folder.path(), "a", "");
+        plant(folder.path(), "b", &text(65_536));
+        let ranges = UserRanges::load(folder.path().to_owned(), Range::default(), has(65_536)).await;
+        assert!(ranges.unwrap_err().contains("another pod has the range"));
+        let ranges = UserRanges::load(folder.path().to_owned(), Range::default(), has(7)).await;
+        assert!(ranges.unwrap_err().contains("none of this node's"));
+        // Who cannot be asked may have any.
+        let mute = async |_: &PodUid| Err("no answer".to_owned());
+        let ranges = UserRanges::load(folder.path().to_owned(), Range::default(), mute).await;
+        assert!(ranges.unwrap_err().contains("no answer"));
+        assert!(folder.path().join("pods/a/userns").exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_damaged_later_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let ranges = load(folder.path()).await.unwrap();
+        plant(folder.path(), "a", "");
+        assert!(ranges.of(&uid("a")).await.is_err());
+        assert_eq!(ranges.of(&uid("b")).await.unwrap().first, 65_536);
     }
 }

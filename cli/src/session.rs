@@ -170,7 +170,8 @@ impl Setup {
             runtime.features().await?;
         let beyond = Beyond::of(&runtime_name, &channel);
         let runtime = runtime.telling(beyond.pulls.clone());
-        let users = UserRanges::load(root_dir.clone(), users).await.map_err(anyhow::Error::msg)?;
+        let told = async |uid: &PodUid| runtime.users_of(uid).await;
+        let users = UserRanges::load(root_dir.clone(), users, told).await.map_err(anyhow::Error::msg)?;
         let node = Arc::new(NodeInfo {
             runtime_name,
             recursive_read_only,

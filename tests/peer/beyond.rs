@@ -179,6 +179,8 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
     let runtime = runtime.telling(beyond.pulls.clone());
     let node = Arc::new(NodeInfo { runtime_name, resolver, ..node::info(&root_dir)? });
     let api = Arc::new(Files::default());
+    let told = async |uid: &PodUid| runtime.users_of(uid).await;
+    let users = UserRanges::load(root_dir.clone(), Range::default(), told).await;
     let deps = Deps {
         logs: Arc::new(LogDir::new(logs)),
         clock: Arc::new(SystemClock::new()),
@@ -187,7 +189,7 @@ async fn deps(folder: &Path, tag: &str, channel: tonic::transport::Channel) -> R
         api,
         probe_io: Arc::new(NetProbe::new()?),
         checkpoints: Arc::new(CheckpointDir::new(folder.join("checkpoints"), root.claims())),
-        users: Arc::new(UserRanges::load(root_dir, Range::default()).await.map_err(anyhow::Error::msg)?),
+        users: Arc::new(users.map_err(anyhow::Error::msg)?),
         sweeps: Arc::default(),
         metrics,
         probe_metrics: Arc::default(),

@@ -2,14 +2,15 @@
 //! use, laid out as the upstream kubelet's. Owns the files; never decides when to replace them.
 //! Called by bootstrap and rotation.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 use super::pair::{self, Pair};
+use crate::files;
 
 /// One certificate's place.
 #[derive(Debug, Clone)]
@@ -117,14 +118,9 @@ impl Store {
         let pair = Pair::parse(certificates, key).map_err(wrong)?;
         fs::create_dir_all(&self.folder).map_err(io("make", &self.folder))?;
         // The second of a second must not empty the file that is in use.
-        let temporary = path.with_extension("pem.tmp");
-        let mut file = create(&temporary, 0o600)?;
-        file.write_all(certificates)
-            .and_then(|()| if certificates.ends_with(b"\n") { Ok(()) } else { file.write_all(b"\n") })
-            .and_then(|()| file.write_all(key))
-            .and_then(|()| file.sync_all())
-            .map_err(io("write", &temporary))?;
-        fs::rename(&temporary, &path).map_err(io("rename", &temporary))?;
+        let end: &[u8] = if certificates.ends_with(b"\n") { b"" } else { b"\n" };
+        let text = [certificates, end, key].concat();
+        files::replace(&path, &text, 0o600).map_err(io("write", &path))?;
         let (current, updated) = (self.current_path(), self.path("updated"));
         self.is_link(&current)?;
         if self.is_link(&updated)? {
@@ -133,6 +129,7 @@ impl Store {
         let target = fs::canonicalize(&path).map_err(io("resolve", &path))?;
         symlink(&target, &updated).map_err(io("link", &updated))?;
         fs::rename(&updated, &current).map_err(io("rename", &updated))?;
+        files::settle(&self.folder).map_err(io("write", &self.folder))?;
         Ok(pair)
     }
 }
@@ -151,18 +148,6 @@ pub fn load(certificate: &Path, key: &Path) -> Result<Pair, Error> {
         .map_err(|source| Error::Pair { path: certificate.to_owned(), source })
 }
 
-/// A file that only we write; what was there is gone.
-///
-/// # Errors
-/// When it cannot be made.
-pub(super) fn create(path: &Path, mode: u32) -> Result<File, Error> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io("remove", path)(e)),
-        _ => {}
-    }
-    OpenOptions::new().create_new(true).write(true).mode(mode).open(path).map_err(io("make", path))
-}
-
 /// A file with a text, replaced whole.
 ///
 /// # Errors
@@ -171,12 +156,7 @@ pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> Result<(), Error> 
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(io("make", folder))?;
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let temporary = PathBuf::from(name);
-    let mut file = create(&temporary, mode)?;
-    file.write_all(text).and_then(|()| file.sync_all()).map_err(io("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(io("rename", &temporary))
+    files::replace(path, text, mode).map_err(io("write", path))
 }
 
 #[cfg(test)]

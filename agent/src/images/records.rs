@@ -8,20 +8,22 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::keyring::sha256;
+use crate::files;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const OLDER: &str = "kubelet.config.k8s.io/v1alpha1";
 const INTENT: &str = "ImagePullIntent";
 const PULLED: &str = "ImagePulledRecord";
 const PREFIX: &str = "sha256-";
+/// Of what upstream was writing.
 const TEMPORARY: &str = ".tmp";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,29 +294,14 @@ fn read<T: Record>(path: &Path) -> Result<Option<T>, Error> {
     }
 }
 
-/// Whole or not at all.
+/// Whole or not at all, after a power cut, too: an image without its record may be anybody's.
 fn write(path: &Path, record: &impl Serialize) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         make(folder)?;
     }
     let mut text = serde_json::to_vec(record).map_err(|error| wrap(path, &error))?;
     text.push(b'\n');
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(TEMPORARY);
-    let beside = PathBuf::from(beside);
-    let written = (|| -> io::Result<()> {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        io::Write::write_all(&mut file, &text)?;
-        fs::rename(&beside, path)
-    })();
-    written.map_err(|error| {
-        // What is left of it is no record, and the next try writes over it.
-        if let Err(left) = fs::remove_file(&beside) {
-            tracing::debug!(path = %beside.display(), error = %left, "a half-written record stays");
-        }
-        wrap(path, &error)
-    })
+    files::replace(path, &text, 0o600).map_err(|error| wrap(path, &error))
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

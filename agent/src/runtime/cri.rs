@@ -176,6 +176,15 @@ impl CriRuntime {
         Ok(Features { runtime_name: version.runtime_name, ..features(&status) })
     }
 
+    /// Which ranges of the node's users the sandboxes of a pod have, whatever their state.
+    ///
+    /// # Errors
+    /// When the runtime does not answer, or a sandbox has users that are no range.
+    pub async fn users_of(&self, uid: &PodUid) -> Result<Vec<Users>, String> {
+        let users = observe::users(self.runtime(), uid, self.node.request_timeout).await;
+        users.map_err(|status| failure(&status).in_go())?.into_iter().collect()
+    }
+
     fn runtime(&self) -> RuntimeServiceClient<Counted> {
         self.runtime.clone()
     }

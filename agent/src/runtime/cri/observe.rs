@@ -13,7 +13,9 @@ use tonic::{Code, Status};
 use super::counted::Counted;
 use super::{NodeConfig, timed};
 use crate::pod::spec::PodUid;
-use crate::runtime::{Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User};
+use crate::runtime::{
+    Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User, Users,
+};
 
 pub(super) const POD_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -87,6 +89,43 @@ pub(super) async fn pods(
         }
     }
     Ok(pods)
+}
+
+/// The ranges of users that the pod's sandboxes have; the second error is one's that makes no sense.
+pub(super) async fn users(
+    mut client: RuntimeServiceClient<Counted>,
+    uid: &PodUid,
+    timeout: Duration,
+) -> Result<Vec<Result<Users, String>>, Status> {
+    let label_selector = BTreeMap::from([(POD_UID.to_owned(), uid.to_string())]);
+    let filter = wire::PodSandboxFilter { label_selector, ..Default::default() };
+    let ask = wire::ListPodSandboxRequest { filter: Some(filter) };
+    let items = client.list_pod_sandbox(timed(ask, timeout)).await?.into_inner().items;
+    let mut found = Vec::new();
+    for item in items {
+        let ask = wire::PodSandboxStatusRequest { pod_sandbox_id: item.id, verbose: false };
+        let answer = client.pod_sandbox_status(timed(ask, timeout)).await;
+        found.extend(present(answer.map(|answer| answer.into_inner().status))?.and_then(range));
+    }
+    Ok(found)
+}
+
+/// None of a sandbox with the node's own users. POD is what a runtime says that says nothing.
+pub(super) fn range(status: wire::PodSandboxStatus) -> Option<Result<Users, String>> {
+    let ready = status.state() == wire::PodSandboxState::SandboxReady;
+    let namespaces = status.linux.and_then(|linux| linux.namespaces?.options);
+    let users = namespaces.and_then(|options| options.userns_options).unwrap_or_default();
+    if users.mode() == wire::NamespaceMode::Node {
+        return None;
+    }
+    let (uids, gids) = (&users.uids[..], &users.gids[..]);
+    match uids {
+        [only] if only.container_id == 0 && uids == gids => {
+            Some(Ok(Users { first: only.host_id, length: only.length }))
+        }
+        // Nothing runs in one that has ended.
+        _ => ready.then(|| Err(format!("sandbox {} does not say which range it has", status.id))),
+    }
 }
 
 fn present<T>(answer: Result<Option<T>, Status>) -> Result<Option<T>, Status> {

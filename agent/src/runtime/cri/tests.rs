@@ -494,3 +494,34 @@ async fn an_endpoint_that_can_never_work_is_told_apart_from_one_where_nobody_is(
         assert!(matches!(absent, crate::runtime::Error::Connect { .. }), "{absent}");
     }
 }
+
+#[test]
+fn the_range_of_a_sandbox_is_what_its_status_says() {
+    let status = |ready: bool, users: Option<wire::UserNamespace>| wire::PodSandboxStatus {
+        id: "s".to_owned(),
+        state: i32::from(if ready { wire::PodSandboxState::SandboxReady } else { NOT_READY }),
+        linux: Some(wire::LinuxPodSandboxStatus {
+            namespaces: Some(wire::Namespace {
+                options: Some(wire::NamespaceOption { userns_options: users, ..Default::default() }),
+            }),
+        }),
+        ..Default::default()
+    };
+    const NOT_READY: wire::PodSandboxState = wire::PodSandboxState::SandboxNotready;
+    let own = Users { first: 131_072, length: 65_536 };
+    let said = |users| sandbox_config::namespaces(Namespaces::default(), users).userns_options;
+    for ready in [true, false] {
+        assert_eq!(observe::range(status(ready, said(Some(own)))), Some(Ok(own)));
+        assert_eq!(observe::range(status(ready, said(None))), None, "it has the node's");
+    }
+    let unequal = wire::UserNamespace { gids: Vec::new(), ..said(Some(own)).unwrap() };
+    for unclear in [None, Some(wire::UserNamespace::default()), Some(unequal)] {
+        let told = observe::range(status(true, unclear.clone()));
+        assert!(told.unwrap().unwrap_err().contains("sandbox s does not say"), "{unclear:?}");
+        assert_eq!(observe::range(status(false, unclear)), None, "nothing runs in it");
+    }
+    assert!(
+        observe::range(wire::PodSandboxStatus::default()).unwrap().is_err(),
+        "READY is what nothing says"
+    );
+}
