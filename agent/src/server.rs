@@ -22,6 +22,7 @@ mod node_logs;
 mod pages;
 mod proxy;
 mod query;
+mod refusals;
 mod review;
 pub mod route;
 mod scrape;

@@ -1,12 +1,15 @@
 //! Who gets in: everybody is asked who they are, then whether they may, before anything is looked at.
 //! Owns the order and upstream's texts of refusals; never serves. Called by [`super::serve`].
 
+use std::net::IpAddr;
+
 use http::{HeaderMap, Method, StatusCode};
 use rustls::pki_types::CertificateDer;
 
 use super::answer::{self, Answer};
 use super::authn::{Authenticator, Refusal};
 use super::authz::{self, Authorizer};
+use super::refusals::{Refusals, cut};
 use super::review::{Access, Error};
 
 /// The door of the read-write port.
@@ -15,11 +18,12 @@ pub(super) struct Gate {
     node: String,
     authenticator: Authenticator,
     authorizer: Authorizer,
+    refusals: Refusals,
 }
 
 impl Gate {
     pub(super) fn new(node: String, authenticator: Authenticator, authorizer: Authorizer) -> Self {
-        Self { node, authenticator, authorizer }
+        Self { node, authenticator, authorizer, refusals: Refusals::default() }
     }
 
     /// How many more tokens may be asked about.
@@ -35,13 +39,17 @@ impl Gate {
         path: &str,
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
+        peer: Option<IpAddr>,
     ) -> Result<(), Answer> {
         let user = match self.authenticator.who(chain, headers).await {
             Ok(user) => user,
             Err(Refusal::Crowded) => return Err(crowded()),
             Err(Refusal::Unauthorized(why)) => {
-                if !why.is_empty() {
-                    tracing::warn!(path, why, "unable to authenticate a request");
+                if !why.is_empty()
+                    && let Some(unsaid) = self.refusals.tell(peer)
+                {
+                    let (path, why) = (cut(path), cut(&why));
+                    tracing::warn!(?peer, path, why, unsaid, "unable to authenticate a request");
                 }
                 return Err(answer::text(StatusCode::UNAUTHORIZED, "Unauthorized"));
             }
@@ -55,8 +63,11 @@ impl Gate {
                 Ok(false) => {}
                 Err(Error::Crowded) => return Err(crowded()),
                 Err(error) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::warn!(user = user.name, path, %error, cause, "authorization error");
+                    if let Some(unsaid) = self.refusals.tell(peer) {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        let (user, path) = (cut(&user.name), cut(path));
+                        tracing::warn!(?peer, user, path, %error, cause, unsaid, "authorization error");
+                    }
                     let text = format!(
                         "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
                         user.name
@@ -65,7 +76,7 @@ impl Gate {
                 }
             }
         }
-        tracing::debug!(user = user.name, path, "forbidden");
+        tracing::debug!(user = cut(&user.name), path = cut(path), "forbidden");
         let text = format!(
             "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
             user.name,

@@ -164,8 +164,8 @@ impl Server {
             };
             while connections.try_join_next().is_some() {}
             match stream {
-                Ok(stream) => {
-                    let guest = Guest::default();
+                Ok((stream, peer)) => {
+                    let guest = Guest::from(peer.ip());
                     let served = connection(self.inner.clone(), guest.clone(), stream);
                     lobby.enter(guest, connections.spawn(served));
                 }
@@ -182,14 +182,14 @@ impl Server {
     }
 }
 
-async fn next(listener: &TcpListener) -> io::Result<TcpStream> {
-    let (stream, _): (_, SocketAddr) = listener.accept().await?;
+async fn next(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(&stream, true)?;
     sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE)?;
     sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE)?;
-    Ok(stream)
+    Ok((stream, peer))
 }
 
 /// HTTP/1.1, with upgrades; a stream that was upgraded lives on in a task of its own.

@@ -5,6 +5,7 @@
 //! logic (ARCHITECTURE.md), and fifty lines are no crate.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +13,28 @@ use tokio::task::AbortHandle;
 
 /// Shared by a connection and its requests: whether one of them passed the gate.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Guest(Arc<AtomicBool>);
+pub(super) struct Guest {
+    is_in: Arc<AtomicBool>,
+    peer: Option<IpAddr>,
+}
 
 impl Guest {
+    pub(super) fn from(peer: IpAddr) -> Self {
+        Self { is_in: Arc::default(), peer: Some(peer.to_canonical()) }
+    }
+
+    /// Where the connection comes from.
+    pub(super) fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
     /// From now on the connection is nobody's to end.
     pub(super) fn let_in(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.is_in.store(true, Ordering::Relaxed);
     }
 
     fn is_in(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_in.load(Ordering::Relaxed)
     }
 }
 

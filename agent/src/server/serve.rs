@@ -66,7 +66,9 @@ pub(super) async fn serve(inner: Arc<Inner>, door: Door, mut request: Request<Bo
     let switches = match &door {
         Door::ReadOnly => Switches::NONE,
         Door::ReadWrite(chain) => {
-            if let Err(refusal) = inner.gate.check(&method, &path, chain, request.headers_mut()).await {
+            let peer = request.extensions().get::<Guest>().and_then(Guest::peer);
+            let checked = inner.gate.check(&method, &path, chain, request.headers_mut(), peer).await;
+            if let Err(refusal) = checked {
                 return refusal;
             }
             if let Some(guest) = request.extensions().get::<Guest>() {

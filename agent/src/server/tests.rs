@@ -295,6 +295,57 @@ async fn every_path_and_everybody() {
     }
 }
 
+/// Warnings, field by field.
+#[derive(Debug, Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line.push_str(&format!("{field}={value:?} "));
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn strangers_do_not_fill_the_log() {
+    let warnings = Warnings::default();
+    let _heard = tracing::subscriber::set_default(warnings.clone());
+    let house = house(false, WEBHOOK).await;
+    let stranger = Who::Certificate(certificate(&authority("ca"), "bob", |_| {}).0);
+    let (begun, path) = (std::time::Instant::now(), format!("/{}", "x".repeat(10_000)));
+    for _ in 0..20 {
+        assert_eq!(house.ask("GET", &path, &stranger).await.0, 401);
+    }
+    let bob = house.certificate("bob");
+    house.asked.lock().unwrap().broken = true;
+    for _ in 0..20 {
+        assert_eq!(house.ask("GET", &path, &bob).await.0, 500);
+    }
+    let most = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    let lines = warnings.0.lock().unwrap();
+    assert!((1..=most).contains(&lines.len()), "{most}: {lines:?}");
+    assert!(lines.iter().all(|line| line.len() < 1500), "{lines:?}");
+}
+
 #[tokio::test]
 async fn the_anonymous_are_somebody_only_where_they_are_let_in() {
     let house = house(true, WEBHOOK).await;
