@@ -76,31 +76,30 @@ impl Authenticator {
         self.tokens.as_ref().map(|tokens| tokens.kept.free())
     }
 
-    /// Who asks. What showed it is taken out of the headers, so that it is passed on to nobody.
+    /// Who asks. A token is taken out of the headers, whether it was looked at or not, so that it is
+    /// passed on to nobody.
     pub(super) async fn who(
         &self,
         chain: &[CertificateDer<'_>],
         headers: &mut HeaderMap,
     ) -> Result<User, Refusal> {
+        let found = self.find(chain, headers).await;
+        headers.remove(AUTHORIZATION);
+        strip_protocol(headers);
+        found
+    }
+
+    async fn find(&self, chain: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, Refusal> {
         let mut complaints = Vec::new();
         match self.client_ca.user(chain) {
-            Ok(Some(user)) => {
-                // Nobody has asked about a token that came with it.
-                headers.remove(AUTHORIZATION);
-                strip_protocol(headers);
-                return Ok(user.authenticated());
-            }
+            Ok(Some(user)) => return Ok(user.authenticated()),
             Ok(None) => {}
             Err(error) => complaints.push(format!("client certificate: {error}")),
         }
         if let Some(tokens) = &self.tokens {
             for token in [bearer(headers), from_protocol(headers)].into_iter().flatten() {
                 match tokens.user(&token).await {
-                    Ok(Some(user)) => {
-                        headers.remove(AUTHORIZATION);
-                        strip_protocol(headers);
-                        return Ok(user.authenticated());
-                    }
+                    Ok(Some(user)) => return Ok(user.authenticated()),
                     Ok(None) => {}
                     Err(super::review::Error::Crowded) => return Err(Refusal::Crowded),
                     Err(error) => complaints.push(format!("token: {error}")),
@@ -146,13 +145,15 @@ fn from_protocol(headers: &HeaderMap) -> Option<String> {
 }
 
 fn strip_protocol(headers: &mut HeaderMap) {
-    let rest: Vec<&str> =
-        protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL_PREFIX)).collect();
-    let Ok(rest) = HeaderValue::from_str(&rest.join(",")) else { return };
-    if rest.is_empty() {
+    if !protocols(headers).any(|protocol| protocol.starts_with(PROTOCOL_PREFIX)) {
         return;
     }
-    headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
+    let rest: Vec<&str> =
+        protocols(headers).filter(|protocol| !protocol.starts_with(PROTOCOL_PREFIX)).collect();
+    match HeaderValue::from_str(&rest.join(",")) {
+        Ok(rest) if !rest.is_empty() => headers.insert(SEC_WEBSOCKET_PROTOCOL, rest),
+        _ => headers.remove(SEC_WEBSOCKET_PROTOCOL),
+    };
 }
 
 #[cfg(test)]
@@ -181,7 +182,38 @@ mod tests {
         strip_protocol(&mut both);
         assert_eq!(both[SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
         assert_eq!(from_protocol(&both), None);
+        let mut only = headers(SEC_WEBSOCKET_PROTOCOL, &token);
+        strip_protocol(&mut only);
+        assert!(only.is_empty());
         assert_eq!(from_protocol(&headers(SEC_WEBSOCKET_PROTOCOL, &token)), None);
         assert_eq!(from_protocol(&headers(SEC_WEBSOCKET_PROTOCOL, &format!("{token},{token},x"))), None);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_passed_on_to_nobody_whoever_shows_who_they_are() {
+        let params = |name: &str| {
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params
+        };
+        let mut ca = params("ca");
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = rcgen::CertifiedIssuer::self_signed(ca, rcgen::KeyPair::generate().unwrap()).unwrap();
+        let mut bob = params("bob");
+        bob.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let bob = bob.signed_by(&rcgen::KeyPair::generate().unwrap(), &ca).unwrap();
+        let client_ca = ClientCa::new(ca.pem().as_bytes()).unwrap();
+        let how = Authentication { client_ca, tokens_for: None, anonymous: true };
+        let authenticator = Authenticator::new(how, None).unwrap();
+        let token = format!("{PROTOCOL_PREFIX}{}", URL_SAFE_NO_PAD.encode("abc"));
+        for (chain, name) in [(vec![bob.der().clone()], "bob"), (Vec::new(), "system:anonymous")] {
+            let mut both = headers(SEC_WEBSOCKET_PROTOCOL, &format!("{token}, v4.channel.k8s.io"));
+            both.append(AUTHORIZATION, HeaderValue::from_static("Bearer abc"));
+            both.append(AUTHORIZATION, HeaderValue::from_static("Basic abc"));
+            let user = authenticator.who(&chain, &mut both).await.unwrap();
+            assert_eq!(user.name, name);
+            assert_eq!(both, headers(SEC_WEBSOCKET_PROTOCOL, "v4.channel.k8s.io"));
+        }
     }
 }
