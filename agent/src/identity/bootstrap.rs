@@ -14,6 +14,7 @@ use super::kubeconfig::{self, Access, Certificate, User};
 use super::rotation::{self, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Pair, pair};
+use crate::clock::SystemClock;
 use crate::metrics::Metrics;
 
 /// What the command line says about it.
@@ -191,11 +192,12 @@ fn asker(asking: Access, access: Access, current: Current, metrics: Arc<Metrics>
 /// Ends the process's hope once nothing here can help any more.
 fn watched(current: Current, healthy: watch::Receiver<bool>) -> watch::Receiver<Option<String>> {
     let (out, over) = watch::channel(None);
+    let clock = SystemClock::new();
     tokio::spawn(async move {
         tokio::select! {
             // Both only wait.
             () = out.closed() => {}
-            reason = rotation::must_exit(current, healthy) => {
+            reason = rotation::must_exit(current, healthy, &clock) => {
                 out.send_replace(Some(reason));
             }
         }

@@ -18,6 +18,7 @@ use super::csr::{self, NODES, Signer, Template};
 use super::pair::{Leaf, Pair};
 use super::store::{self, Store};
 use super::{Current, Notice};
+use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::random;
 
@@ -334,32 +335,34 @@ impl std::fmt::Display for Chain<'_> {
 const WITHOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Resolves with a reason to end: somebody outside must give new credentials. One that has expired is
-/// none, as for upstream's manager of certificates: it gets the five minutes, too.
-pub async fn must_exit(current: Current, healthy: watch::Receiver<bool>) -> String {
-    let mut last = Timestamp::now();
+/// none, as for upstream's manager of certificates: it gets the five minutes, too. They are those of the
+/// monotonic clock: a step of the other must not end the kubelet.
+pub async fn must_exit(current: Current, healthy: watch::Receiver<bool>, clock: &dyn Clock) -> String {
+    let mut last = (clock.mono(), wall(clock));
     loop {
         tokio::time::sleep(LOOK).await;
-        let now = Timestamp::now();
+        let (mono, now) = (clock.mono(), wall(clock));
         if current.borrow().as_ref().is_some_and(|pair| !pair.is_expired(now)) {
-            last = now;
+            last = (mono, now);
             continue;
         }
-        if until_since(last, now) < WITHOUT {
+        if mono.saturating_sub(last.0) < WITHOUT {
             continue;
         }
+        let since = last.1;
         if *healthy.borrow() {
-            return format!("no valid client certificate since {last} and the server is responsive");
+            return format!("no valid client certificate since {since} and the server is responsive");
         }
         tracing::error!(
-            since = %last,
+            %since,
             "no valid client certificate is found but the server is not responsive: a restart may be necessary to \
              retrieve new initial credentials"
         );
     }
 }
 
-fn until_since(last: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(last)).unwrap_or(Duration::ZERO)
+fn wall(clock: &dyn Clock) -> Timestamp {
+    Timestamp::from_nanosecond(clock.wall_nanos().into()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! When a certificate is asked for anew, and what is said meanwhile.
 
 use super::*;
+use crate::clock::FakeClock;
 use crate::identity::Names;
 
 fn leaf() -> Leaf {
@@ -71,15 +72,73 @@ fn a_key_is_kept_until_its_request_is_signed() {
     assert_ne!(kept_key(&path).unwrap().serialize_pem(), first);
 }
 
+const START: i64 = 1_800_000_000;
+
+/// A clock, and a certificate that is valid for so many more seconds.
+fn valid_for(seconds: i64) -> (FakeClock, Current, watch::Sender<Option<Arc<Pair>>>) {
+    let mut params = rcgen::CertificateParams::default();
+    params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2027, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let pair = Pair::parse(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    let end = pair.leaf().not_after.as_second();
+    let (keep, current) = watch::channel(Some(Arc::new(pair)));
+    (FakeClock::new(end - seconds), current, keep)
+}
+
+/// How long it takes, if not longer than three hours.
+async fn ends_after(
+    clock: FakeClock,
+    current: Current,
+    healthy: watch::Receiver<bool>,
+) -> Option<(u64, String)> {
+    let begun = tokio::time::Instant::now();
+    let ends = must_exit(current, healthy, &clock);
+    let reason = tokio::time::timeout(Duration::from_secs(3 * 3600), ends).await.ok()?;
+    Some((begun.elapsed().as_secs(), reason))
+}
+
 #[tokio::test(start_paused = true)]
 async fn five_minutes_without_a_certificate_end_the_kubelet_if_the_server_answers() {
-    // The wall clock stands still here: a time long ago is told by a certificate that has ended.
     let (_keep, current) = watch::channel(None);
-    let (healthy, seen) = watch::channel(false);
-    let waiting = tokio::spawn(must_exit(current, seen));
-    tokio::time::sleep(Duration::from_secs(3600)).await;
-    assert!(!waiting.is_finished(), "nobody answers: a restart would not help");
-    drop(healthy);
-    waiting.abort();
-    assert!(until_since(Timestamp::from_second(0).unwrap(), Timestamp::from_second(300).unwrap()) >= WITHOUT);
+    let (healthy, seen) = watch::channel(true);
+    let (after, reason) = ends_after(FakeClock::new(START), current.clone(), seen.clone()).await.unwrap();
+    assert!((300..=310).contains(&after), "{after}");
+    let text = "no valid client certificate since 2027-01-15T08:00:00Z and the server is responsive";
+    assert_eq!(reason, text);
+    healthy.send_replace(false);
+    let ended = ends_after(FakeClock::new(START), current.clone(), seen.clone()).await;
+    assert_eq!(ended, None, "nobody answers: a restart would not help");
+    let clock = FakeClock::new(START);
+    let mut waiting = std::pin::pin!(must_exit(current, seen, &clock));
+    assert!(tokio::time::timeout(Duration::from_secs(3600), waiting.as_mut()).await.is_err());
+    healthy.send_replace(true);
+    tokio::time::timeout(LOOK, waiting).await.expect("it answers again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_has_expired_is_none_five_minutes_later() {
+    let (clock, current, _keep) = valid_for(3600);
+    let (_healthy, seen) = watch::channel(true);
+    let (after, _) = ends_after(clock, current, seen).await.unwrap();
+    assert!((3900..=3920).contains(&after), "{after}");
+    let (clock, current, _keep) = valid_for(24 * 3600);
+    let (_healthy, seen) = watch::channel(true);
+    assert_eq!(ends_after(clock, current, seen).await, None, "it is valid");
+}
+
+#[tokio::test(start_paused = true)]
+async fn trap_15_a_step_of_the_clock_takes_nothing_of_the_five_minutes() {
+    let (clock, current, _keep) = valid_for(1800);
+    let (_healthy, seen) = watch::channel(true);
+    let mut waiting = std::pin::pin!(must_exit(current, seen, &clock));
+    assert!(tokio::time::timeout(Duration::from_secs(15), waiting.as_mut()).await.is_err());
+    clock.step_wall(3600);
+    assert!(tokio::time::timeout(Duration::from_secs(285), waiting.as_mut()).await.is_err());
+    // Set right again in time, it is valid.
+    clock.step_wall(-3600);
+    assert!(tokio::time::timeout(Duration::from_secs(600), waiting.as_mut()).await.is_err());
+    clock.step_wall(3600);
+    tokio::time::timeout(Duration::from_secs(330), waiting).await.expect("it stays expired");
 }
