@@ -19,7 +19,7 @@ use gantry_agent::logs::dir::LogDir;
 use gantry_agent::manifest::{self, Object};
 use gantry_agent::node::{self, NodeInfo};
 use gantry_agent::pod::run::Deps;
-use gantry_agent::pod::spec::Pod;
+use gantry_agent::pod::spec::{Pod, PodUid};
 use gantry_agent::pod::status::PodStatus;
 use gantry_agent::probe::net::NetProbe;
 use gantry_agent::root::Root;
