@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gantry_tests::poll::bound;
 use gantry_tests::{go, place};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
@@ -128,8 +129,8 @@ fn greet(netns: &Netns, at: &str) -> Result<()> {
 }
 
 fn greeted(at: &str) -> Result<()> {
-    let mut stream = TcpStream::connect_timeout(&at.parse()?, Duration::from_secs(5))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut stream = TcpStream::connect_timeout(&at.parse()?, bound(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(bound(Duration::from_secs(20))))?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     ensure!(text == "hello", "{at} said {text:?}");

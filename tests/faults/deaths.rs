@@ -9,7 +9,7 @@ use gantry_tests::cri::Cri;
 use gantry_tests::crooked::Fault;
 use gantry_tests::node::Programs;
 use gantry_tests::place;
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{bound, poll};
 use gantry_tests::power;
 
 use crate::bed::Bed;
@@ -57,7 +57,7 @@ fn killed_at(bed: &mut Bed, part: &str, bytes: u64) -> Result<()> {
         })?;
     }
     bed.node.kill()?;
-    ensure!(!ended.recv_timeout(PATIENCE).context("the call did not end")?, "the pull ended well");
+    ensure!(!ended.recv_timeout(bound(PATIENCE)).context("the call did not end")?, "the pull ended well");
     pulling.join().map_err(|_| anyhow::anyhow!("the thread that pulls"))?;
     Ok(())
 }

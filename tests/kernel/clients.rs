@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use gantry_tests::poll::bound;
 
 use crate::images::ready;
 
@@ -30,7 +31,7 @@ fn header(name: &str, value: &str) -> Vec<u8> {
 /// Calls Version with this `:authority`; the kind of the first frame on its stream that comes back.
 fn version(socket: &std::path::Path, authority: Option<&str>) -> Result<u8> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(bound(Duration::from_secs(30))))?;
     let fields = [
         (":method", Some("POST")),
         (":scheme", Some("http")),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_tests::pod::{self, Pod};
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{bound, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::images::{Ready, ready};
@@ -56,7 +56,7 @@ fn a_mount_source_that_never_answers_keeps_its_pod_neither_from_being_stopped_no
             let _ = done.send(node.cri().stop_pod_sandbox(request).map(drop));
         };
         scope.spawn(stop);
-        let stopped = ended.recv_timeout(Duration::from_secs(60));
+        let stopped = ended.recv_timeout(bound(Duration::from_secs(60)));
         // From here on everybody gets an answer.
         drop(server);
         Ok((stopped, create.join()))

@@ -21,7 +21,7 @@ use gantry_agent::server::{Line, NodePods, Server, Settings, Sources};
 use gantry_proto::cri;
 use gantry_tests::node::Node;
 use gantry_tests::pod::{self, Pod};
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{bound, poll};
 use gantry_tests::stream_client::{self, Forward};
 use gantry_tests::{http, place};
 use k8s_openapi::api::core::v1 as api;
@@ -160,7 +160,8 @@ impl Api {
 
     fn get(&self, path: &str) -> Result<(u16, String)> {
         self.tokio.block_on(async {
-            let answer = self.client.get(self.url(path)).timeout(Duration::from_secs(30)).send().await?;
+            let answer =
+                self.client.get(self.url(path)).timeout(bound(Duration::from_secs(30))).send().await?;
             Ok((answer.status().as_u16(), answer.text().await?))
         })
     }
@@ -223,8 +224,9 @@ fn logs_are_read_and_followed_over_a_rotation() -> Result<()> {
 
     let mut answer = api.tokio.block_on(api.client.get(api.url(&format!("{logs}?follow=true"))).send())?;
     let mut next = || -> Result<String> {
-        let chunk =
-            api.tokio.block_on(async { tokio::time::timeout(Duration::from_secs(20), answer.chunk()).await });
+        let chunk = api
+            .tokio
+            .block_on(async { tokio::time::timeout(bound(Duration::from_secs(20)), answer.chunk()).await });
         Ok(chunk??.map(|chunk| String::from_utf8_lossy(&chunk).into_owned()).unwrap_or_default())
     };
     assert_eq!(next()?, "first\nsecond\n");

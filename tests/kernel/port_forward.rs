@@ -9,7 +9,7 @@ use anyhow::Result;
 use gantry_proto::cri;
 use gantry_tests::http;
 use gantry_tests::pod::{self, Pod};
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{bound, poll};
 use gantry_tests::stream_client::Forward;
 use gantry_tests::websocket::WebSocket;
 
@@ -51,7 +51,7 @@ fn a_port_where_nobody_listens_is_named_to_the_client() -> Result<()> {
     let pod = web(&ready, "nobody")?;
     let forward = Forward::start("spdy", 81, &url(&ready, &pod)?)?;
     let mut stream = TcpStream::connect(forward.addr)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(bound(Duration::from_secs(20))))?;
     assert_eq!(stream.read(&mut [0u8; 16]).unwrap_or(0), 0, "a byte from nobody");
     let complaints = poll("the complaint", Duration::from_secs(10), || Ok::<_, String>(()))
         .and_then(|()| forward.stop())?;
@@ -74,7 +74,7 @@ fn a_half_closed_request_still_gets_its_answer() -> Result<()> {
     })?;
     let forward = Forward::start("spdy", 9000, &url(&ready, &pod)?)?;
     let mut stream = TcpStream::connect(forward.addr)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(bound(Duration::from_secs(20))))?;
     stream.write_all(b"b\na\n")?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();

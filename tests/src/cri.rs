@@ -16,6 +16,8 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
+use crate::poll::bound;
+
 /// What kubelet's client accepts too.
 const MAX_MESSAGE: usize = 16 << 20;
 const CALL_PATIENCE: Duration = Duration::from_secs(120);
@@ -90,7 +92,7 @@ impl<T> Events<'_, T> {
     pub fn receive(&mut self) -> Result<Option<T>, Status> {
         let stream = &mut self.stream;
         self.cri.tokio.block_on(async {
-            tokio::time::timeout(Duration::from_secs(20), stream.message())
+            tokio::time::timeout(bound(Duration::from_secs(20)), stream.message())
                 .await
                 .unwrap_or_else(|_| Err(Status::deadline_exceeded("no event came")))
         })
@@ -135,7 +137,7 @@ macro_rules! calls {
                 pub fn $name(&self, message: cri::$request) -> Result<cri::$response, Status> {
                     let mut client = self.$field.clone();
                     let mut request = Request::new(message);
-                    request.set_timeout(CALL_PATIENCE);
+                    request.set_timeout(bound(CALL_PATIENCE));
                     self.tokio.block_on(async move { client.$name(request).await }).map(tonic::Response::into_inner)
                 }
             )*

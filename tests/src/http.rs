@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::poll::bound;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer, read to its end.
@@ -76,9 +78,9 @@ fn send(
     patience: Duration,
 ) -> Result<Response> {
     let at = || format!("{method} http://{addr}{target}");
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE).with_context(at)?;
-    stream.set_read_timeout(Some(patience)).with_context(at)?;
-    stream.set_write_timeout(Some(patience)).with_context(at)?;
+    let mut stream = TcpStream::connect_timeout(&addr, bound(PATIENCE)).with_context(at)?;
+    stream.set_read_timeout(Some(bound(patience))).with_context(at)?;
+    stream.set_write_timeout(Some(bound(patience))).with_context(at)?;
     let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));

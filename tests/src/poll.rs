@@ -26,7 +26,7 @@ pub fn poll_every<T>(
     deadline: Duration,
     mut step: impl FnMut() -> Result<T, String>,
 ) -> Result<T> {
-    let deadline = deadline.mul_f64(factor());
+    let deadline = bound(deadline);
     let end = Instant::now() + deadline;
     loop {
         match step() {
@@ -41,6 +41,12 @@ pub fn poll_every<T>(
 
 /// How much longer than usual a wait may be on this machine: a number, set by `cargo xtask test`.
 pub const FACTOR: &str = "GANTRY_WAIT_FACTOR";
+
+/// How long a wait of `usual` may take on this machine, for waits that are no polls.
+#[must_use]
+pub fn bound(usual: Duration) -> Duration {
+    usual.mul_f64(factor())
+}
 
 fn factor() -> f64 {
     static FACTOR_READ: OnceLock<f64> = OnceLock::new();

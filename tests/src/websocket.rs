@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::poll::bound;
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An upgraded connection.
@@ -26,8 +28,8 @@ impl WebSocket {
         let rest = url.strip_prefix("http://").context("not an http URL")?;
         let (host, path) = rest.split_once('/').context("no path")?;
         let mut stream = TcpStream::connect(host)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(bound(PATIENCE)))?;
+        stream.set_write_timeout(Some(bound(PATIENCE)))?;
         let mut request = format!(
             "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"

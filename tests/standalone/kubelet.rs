@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use gantry_tests::leakcheck::{Scope, Snapshot, tagged_cgroups};
 use gantry_tests::node::{Node, Roots};
 use gantry_tests::place;
-use gantry_tests::poll::poll;
+use gantry_tests::poll::{bound, poll};
 use gantry_tests::prometheus::{Labels, Scrape};
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
@@ -104,7 +104,7 @@ fn output(roots: &Roots, words: &[&str]) -> Result<Output> {
 fn http(port: u16, request: &str) -> Result<String, String> {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(bound(Duration::from_secs(20))))?;
         write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -228,7 +228,7 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
     let flags = flags(roots, "")?;
     let systemd = roots.path("notify");
     let notify = UnixDatagram::bind(&systemd)?;
-    notify.set_read_timeout(Some(Duration::from_secs(60)))?;
+    notify.set_read_timeout(Some(bound(Duration::from_secs(60))))?;
     let variables = [("NOTIFY_SOCKET", systemd.display().to_string())];
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -1,5 +1,5 @@
 //! Where apt on this host gets Debian from. Owns the question to apt; downloads nothing. Called by the
-//! clean room.
+//! clean room and by the VM's kernel.
 
 use std::process::Command;
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,7 +66,8 @@ type T struct {
 type verdict struct{ kind, detail string }
 
 func (s *Suite) runOne(one check) (kind, detail string) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	timeout := scaled(s.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	folder, err := os.MkdirTemp("", "cri-suite-")
 	if err != nil {
@@ -80,12 +82,12 @@ func (s *Suite) runOne(one check) (kind, detail string) {
 	select {
 	case said := <-done:
 		kind, detail = said.kind, said.detail
-	case <-time.After(s.Timeout + 10*time.Second):
+	case <-time.After(timeout + 10*time.Second):
 		// It ignores its context; the others go on.
 		kind, detail = "FAIL", "hung"
 	}
 	// Cleaning up is part of the check: a pod that cannot be removed fails it.
-	after, stop := context.WithTimeout(context.Background(), s.Timeout)
+	after, stop := context.WithTimeout(context.Background(), timeout)
 	defer stop()
 	t.Ctx = after
 	for i := len(t.cleanups) - 1; i >= 0; i-- {
@@ -171,8 +173,18 @@ func (t *T) Cleanup(run func()) {
 	t.cleanups = append(t.cleanups, run)
 }
 
+// scaled is how long a wait of the usual length may take on this machine: the harness measures a factor.
+func scaled(usual time.Duration) time.Duration {
+	factor, err := strconv.ParseFloat(os.Getenv("GANTRY_WAIT_FACTOR"), 64)
+	if err != nil || !(factor > 1) {
+		return usual
+	}
+	return time.Duration(float64(usual) * min(factor, 8))
+}
+
 // Await polls until done answers true; it tells the last status when time is up.
 func (t *T) Await(what string, patience time.Duration, done func() (bool, string)) {
+	patience = scaled(patience)
 	end := time.Now().Add(patience)
 	for {
 		ok, last := done()

@@ -54,7 +54,8 @@ fn stop_registry() -> Result<(), String> {
 /// What the test tiers download: apt's lists where a first run will ask for packages, and cargo-deny.
 pub(crate) fn caches(tiers: &[String]) -> Result<(), String> {
     let cache = std::env::var_os("GANTRY_CACHE").map_or_else(|| "/var/cache/gantry".into(), PathBuf::from);
-    let fetched = ["vm/kernel/boot", "debs/nginx.list"].iter().all(|path| cache.join(path).exists());
+    let fetched =
+        ["vm/kernel-backports/boot", "debs/nginx.list"].iter().all(|path| cache.join(path).exists());
     if !fetched && is_root()? {
         apt(&["update", "-qq"])?;
     }

@@ -69,6 +69,9 @@ pub const NEEDS: &[Need] = &[
     need("/usr/include/seccomp.h", "libseccomp-dev", Use::Cgo),
     need("qemu-system-x86_64", "qemu-system-x86", Use::Machine),
     need("depmod", "kmod", Use::Machine),
+    need("xz", "xz-utils", Use::Machine),
+    need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::Machine),
+    need("find", "findutils", Use::Machine),
     need("ldd", "libc-bin", Use::Machine),
     need("timeout", "coreutils", Use::Machine),
     need("ab", "apache2-utils", Use::Load),
@@ -198,6 +201,9 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("pkg-config", &["--exists", "libseccomp"], Use::Cgo),
     ("qemu-system-x86_64", &["--version"], Use::Machine),
     ("depmod", &["--version"], Use::Machine),
+    ("xz", &["--version"], Use::Machine),
+    ("find", &["--version"], Use::Machine),
+    ("test", &["-e", "/usr/share/keyrings/debian-archive-keyring.gpg"], Use::Machine),
     ("ldd", &["--version"], Use::Machine),
     ("timeout", &["--version"], Use::Machine),
     ("ab", &["-V"], Use::Load),
@@ -230,7 +236,10 @@ mod tests {
     fn every_row_stands_once_and_is_tried_in_the_clean_room() {
         for (index, need) in NEEDS.iter().enumerate() {
             let what = need.what;
-            assert!(!NEEDS[index + 1..].iter().any(|other| other.what == what), "{what} stands twice");
+            assert!(
+                !NEEDS[index + 1..].iter().any(|other| (other.what, other.by) == (what, need.by)),
+                "{what} stands twice"
+            );
             let tried = STARTED.iter().any(|(program, args, by)| {
                 let file = *program == "test" && args.contains(&what);
                 let library = what == "/usr/include/seccomp.h" && args.contains(&"libseccomp");
