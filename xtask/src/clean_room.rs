@@ -34,6 +34,11 @@ rm -f "$work/root/etc/resolv.conf"
 cat /etc/resolv.conf >"$work/root/etc/resolv.conf"
 cp "$sources" "$work/root/etc/apt/sources.list"
 if [ -d /etc/apt/apt.conf.d ]; then cp -r /etc/apt/apt.conf.d "$work/root/etc/apt/"; fi
+# Authorities of the network that this machine is in: the package's set-up takes them up.
+if [ -d /usr/local/share/ca-certificates ]; then
+  mkdir -p "$work/root/usr/local/share"
+  cp -r /usr/local/share/ca-certificates "$work/root/usr/local/share/"
+fi
 cd "$work/root"
 pivot_root . mnt
 cd /
