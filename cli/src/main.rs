@@ -24,6 +24,7 @@ mod remote;
 mod run;
 mod runtime;
 mod runtime_client;
+mod sd_notify;
 mod session;
 mod stats;
 mod stop;

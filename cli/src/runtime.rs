@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{RuntimeArgs, RuntimeFlags};
 use crate::detach::daemon;
+use crate::sd_notify;
 
 /// Serves until SIGINT or SIGTERM; pods run on afterwards.
 pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
@@ -21,7 +22,6 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
     let runtime = Runtime::start(if standalone { standalone_config(flags) } else { config(flags) }?)
         .await
         .context("start the runtime")?;
-    tracing::info!(socket = %socket.display(), "serving");
     // Both arms are cancel-safe: a signal is kept until it is received.
     let shutdown = async {
         tokio::select! {
@@ -29,7 +29,16 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
             _ = terminate.recv() => {}
         }
     };
-    runtime.serve_unix(&socket, shutdown).await.with_context(|| format!("serve on {}", socket.display()))?;
+    let listening = || {
+        tracing::info!(socket = %socket.display(), "serving");
+        if let Err(error) = sd_notify::notify("READY=1") {
+            tracing::warn!("tell systemd that the runtime is ready: {error}");
+        }
+    };
+    runtime
+        .serve_unix(&socket, listening, shutdown)
+        .await
+        .with_context(|| format!("serve on {}", socket.display()))?;
     if standalone {
         runtime.tidy_up().await.context("remove what only pods needed")?;
     }

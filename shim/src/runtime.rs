@@ -288,12 +288,19 @@ impl Runtime {
             .add_service(BeyondServer::new(service))
     }
 
-    /// Serves CRI on a unix socket, mode 0600, until `shutdown`. Pods run on afterwards.
+    /// Serves CRI on a unix socket, mode 0600, until `shutdown`; calls `listening` when clients may come. Pods run on
+    /// afterwards.
     ///
     /// # Errors
     /// When the socket is taken or can't be made, and when a task ends that nothing goes on without.
-    pub async fn serve_unix(&self, socket: &Path, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    pub async fn serve_unix(
+        &self,
+        socket: &Path,
+        listening: impl FnOnce(),
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
         let listener = listen(socket).await?;
+        listening();
         let incoming = UnixListenerStream::new(listener);
         let serving = self.router().serve_with_incoming_shutdown(incoming, self.closing(shutdown));
         let result = self.while_it_hears(serving).await;

@@ -1,7 +1,9 @@
 //! The unit files that are shipped (contrib/systemd) against what a node depends on. Tests alone.
 
 const SERVICE: &str = include_str!("../../contrib/systemd/gantry.service");
-const KUBELET: &str = include_str!("../../contrib/systemd/kubelet.service.d/20-gantry.conf");
+const KUBELET: &str = include_str!("../../contrib/systemd/kubelet.service");
+const KUBEADM: &str = include_str!("../../contrib/systemd/kubelet.service.d/10-kubeadm.conf");
+const AFTER_GANTRY: &str = include_str!("../../contrib/systemd/kubelet.service.d/20-gantry.conf");
 
 /// The values of a key in a section, as systemd.syntax(7) has them.
 fn values<'a>(file: &'a str, section: &str, key: &str) -> Vec<&'a str> {
@@ -21,9 +23,9 @@ fn rt_2_6_pods_outlive_the_service_that_started_them() {
         ("OOMPolicy", "continue"),
         ("TasksMax", "infinity"),
         ("Restart", "always"),
-        ("ExecStart", "/usr/local/bin/gantry runtime"),
-        // There is no notification of readiness.
-        ("Type", "exec"),
+        ("ExecStart", "/usr/bin/gantry runtime --config /etc/gantry/runtime.toml"),
+        // A kubelet that comes after it finds its socket.
+        ("Type", "notify"),
     ] {
         assert_eq!(values(SERVICE, "Service", key), [value], "{key}");
     }
@@ -38,9 +40,28 @@ fn rt_2_6_pods_outlive_the_service_that_started_them() {
 
 #[test]
 fn a_kubelet_comes_after_the_runtime_and_does_not_end_with_it() {
-    assert_eq!(values(KUBELET, "Unit", "After"), ["gantry.service"]);
-    assert_eq!(values(KUBELET, "Unit", "Wants"), ["gantry.service"]);
-    for key in ["Requires", "BindsTo", "PartOf"] {
-        assert_eq!(values(KUBELET, "Unit", key), Vec::<&str>::new(), "{key}");
+    assert_eq!(values(AFTER_GANTRY, "Unit", "After"), ["gantry.service"]);
+    // A kubelet on another runtime does not start this one.
+    for key in ["Wants", "Requires", "BindsTo", "PartOf"] {
+        assert_eq!(values(AFTER_GANTRY, "Unit", key), Vec::<&str>::new(), "{key}");
+    }
+}
+
+#[test]
+fn a_kubelet_finds_what_kubeadm_writes() {
+    assert_eq!(values(KUBELET, "Service", "ExecStart"), ["/usr/bin/kubelet"]);
+    assert_eq!(
+        values(KUBEADM, "Service", "EnvironmentFile"),
+        ["-/var/lib/kubelet/kubeadm-flags.env", "-/etc/default/kubelet"]
+    );
+    let line = "/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
+    assert_eq!(values(KUBEADM, "Service", "ExecStart"), ["", line]);
+    let environment = values(KUBEADM, "Service", "Environment").join("\n");
+    for path in [
+        "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+        "--kubeconfig=/etc/kubernetes/kubelet.conf",
+        "--config=/var/lib/kubelet/config.yaml",
+    ] {
+        assert!(environment.contains(path), "{path}: {environment}");
     }
 }

@@ -1,12 +1,13 @@
 //! Anything may be killed at any instant: the runtime, and the monitor.
 
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gantry_proto::cri;
 use gantry_proto::cri::{ContainerState, PodSandboxState};
 use gantry_tests::leakcheck;
-use gantry_tests::node::Node;
+use gantry_tests::node::{Node, Programs, Roots};
 use gantry_tests::pod::{self, Pod};
 use gantry_tests::poll::poll;
 use gantry_tests::proc;
@@ -41,6 +42,26 @@ fn containers(node: &Node) -> Result<Vec<cri::Container>> {
         .list_containers(cri::ListContainersRequest::default())
         .context("ListContainers")?
         .containers)
+}
+
+#[test]
+fn systemd_hears_that_the_runtime_is_ready_when_its_socket_answers() -> Result<()> {
+    let roots = Roots::new()?;
+    let (notify, socket) = (roots.path("notify.sock"), roots.path("cri.sock"));
+    let listener = UnixDatagram::bind(&notify)?;
+    listener.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let heard = std::thread::spawn(move || -> Result<String> {
+        let mut message = [0; 64];
+        let size = listener.recv(&mut message).context("hear of the runtime")?;
+        UnixStream::connect(&socket).context("connect as soon as it is ready")?;
+        Ok(String::from_utf8_lossy(&message[..size]).into_owned())
+    });
+    let variables = vec![("NOTIFY_SOCKET".to_owned(), notify)];
+    let node = Node::start_with(roots, Programs { variables, ..Programs::built()? })?;
+    let heard = heard.join().map_err(|_| anyhow::anyhow!("the listener panicked"))??;
+    assert_eq!(heard, "READY=1");
+    drop(node);
+    Ok(())
 }
 
 #[test]

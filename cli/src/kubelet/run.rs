@@ -39,6 +39,7 @@ use super::parts::{Parts, Running};
 use super::wiring::Pods;
 use super::{health, host, lock, systemd, wiring};
 use crate::run::signals::Signals;
+use crate::sd_notify;
 use crate::session::{Made, Setup};
 
 /// For answers under way when it ends.
@@ -185,7 +186,7 @@ fn announce(healthz: Option<SocketAddr>, checks: Checks, watchdog: Option<Durati
     if let Some(period) = watchdog {
         tokio::spawn(systemd::keep_alive(period, checks));
     }
-    if let Err(error) = systemd::notify("READY=1") {
+    if let Err(error) = sd_notify::notify("READY=1") {
         tracing::warn!(err = %error, "Failed to notify systemd");
     }
     tracing::info!("Started kubelet");

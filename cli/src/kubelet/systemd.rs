@@ -1,25 +1,12 @@
-//! systemd's side of a service: that it is ready, and that it is still well. Owns the two messages;
-//! never what well means. Called by [`super::run`].
+//! systemd's watchdog: that the kubelet is still well. Owns when that is told; never what well means.
+//! Called by [`super::run`].
 
-use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use gantry_agent::healthz::Checks;
 
-/// Tells systemd a state, if it wants to hear.
-pub(super) fn notify(state: &str) -> io::Result<bool> {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(false) };
-    let path = path.into_encoded_bytes();
-    let address = match path.split_first() {
-        Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
-        _ => SocketAddr::from_pathname(std::path::Path::new(&*String::from_utf8_lossy(&path)))?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
-    Ok(true)
-}
+use crate::sd_notify::notify;
 
 /// How long systemd waits for a sign of life, if it does.
 pub(super) fn watchdog() -> Result<Option<Duration>> {
