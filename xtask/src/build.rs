@@ -10,12 +10,69 @@ use gantry_tests::place;
 
 use crate::sh;
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// No relocations at run time: the monitor's memory stays private only where it is written.
 const STATIC_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 /// The programs beside gantry.
 pub(crate) const BESIDE: [&str; 4] = ["gantry-monitor", "gantry-pause", "gantry-unpack", "gantry-workload"];
+
+/// What users get.
+pub(crate) const SHIPPED: [&str; 4] = ["gantry", "gantry-monitor", "gantry-pause", "gantry-unpack"];
+
+/// Builds what is shipped, for the commit of that time, and gantry-workload, which tests want beside it.
+///
+/// No path of this machine is in the programs, so that another one makes the same. The static programs are
+/// in a folder of their own: with other flags in the usual one, each kind of build would undo the other's.
+pub(crate) fn dist(epoch: &str) -> Result<PathBuf> {
+    let maps = maps()?;
+    let rust: Vec<_> = maps.iter().map(|map| format!("--remap-path-prefix={map}")).collect();
+    let c: Vec<_> = maps.iter().map(|map| format!("-ffile-prefix-map={map}")).collect();
+    let (c, target) = (c.join(" "), sh::target_dir());
+    let build = |command: &mut Command, flags: &[String]| {
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", &c);
+        sh::run(command.env("SOURCE_DATE_EPOCH", epoch))
+    };
+    let args = ["build", "--locked", "--profile", "dist", "--target", TARGET, "--package", "gantry"];
+    build(&mut sh::cargo(&args), &rust)?;
+    let folder = target.join(TARGET).join("dist");
+    let of_static = target.join("dist-static");
+    let static_flags: Vec<_> = STATIC_FLAGS.split(' ').map(str::to_owned).chain(rust).collect();
+    for package in static_packages("programs") {
+        let mut command = sh::cargo(&["build", "--locked", "--profile", "tiny", "--target", TARGET]);
+        build(command.args(package).env("CARGO_TARGET_DIR", &of_static), &static_flags)?;
+    }
+    for program in BESIDE {
+        install(&of_static.join(TARGET).join("tiny").join(program), &folder.join(program))?;
+    }
+    Ok(folder)
+}
+
+/// Folders of this machine, and what stands for them; of two that hold a path, the later one counts.
+fn maps() -> Result<Vec<String>> {
+    let mut maps = vec![(sh::root(), "/gantry"), (sh::target_dir(), "/target")];
+    let sources = cargo_home()?.join("registry/src");
+    for entry in std::fs::read_dir(&sources).with_context(|| sources.display().to_string())? {
+        maps.push((entry?.path(), "/crates"));
+    }
+    maps.push((toolchain()?, "/rust"));
+    Ok(maps.into_iter().map(|(from, to)| format!("{}={to}", from.display())).collect())
+}
+
+/// Cargo's own folder.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("CARGO_HOME") {
+        return Ok(folder.into());
+    }
+    Ok(PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cargo"))
+}
+
+/// The folder of Rust's toolchain.
+pub(crate) fn toolchain() -> Result<PathBuf> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot = sh::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(sh::root()))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&sysroot).trim()))
+}
 
 /// Builds everything and returns the folder it lies in.
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
@@ -60,18 +117,18 @@ fn compile(release: bool, more: &[&str], programs: &str) -> Result<PathBuf> {
         args.push("--release");
     }
     sh::run(&mut sh::cargo(&args))?;
-    for package in [
-        &["gantry-shim", "--no-default-features", "--features", programs, "--bin", "gantry-monitor"][..],
-        &["gantry-workload"][..],
-    ] {
-        let mut args = vec!["build", "--profile", "tiny", "--target", TARGET, "--package"];
-        args.extend(package);
-        if package.len() > 1 {
-            args.extend(["--bin", "gantry-pause", "--bin", "gantry-unpack"]);
-        }
-        sh::run(sh::cargo(&args).env("RUSTFLAGS", STATIC_FLAGS))?;
+    for package in static_packages(programs) {
+        let mut command = sh::cargo(&["build", "--profile", "tiny", "--target", TARGET]);
+        sh::run(command.args(package).env("RUSTFLAGS", STATIC_FLAGS))?;
     }
     Ok(sh::target_dir().join(if release { "release" } else { "debug" }))
+}
+
+/// What cargo is to build for the programs beside gantry, in two calls.
+fn static_packages(features: &str) -> [Vec<&str>; 2] {
+    let shim = ["--package", "gantry-shim", "--no-default-features", "--features", features];
+    let bins = ["--bin", "gantry-monitor", "--bin", "gantry-pause", "--bin", "gantry-unpack"];
+    [shim.into_iter().chain(bins).collect(), vec!["--package", "gantry-workload"]]
 }
 
 /// Test programs in Go: the other implementations that ours are held against.

@@ -1,7 +1,8 @@
 //! `cargo xtask clean-room`: holds the list of needed packages against a Debian system that has
 //! nothing else. Owns the system (debootstrap's minbase, kept in the cache; each run works on a copy)
 //! and what is bound into it: the toolchains and this checkout. Never changes the host:
-//! mounts are in a namespace of their own. Called by `main` and by the tier of that name.
+//! mounts are in a namespace of their own. Called by `main`, by the tier of that name and, for the system,
+//! by the tier `dist`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use gantry_needs::{NEEDS, packages};
+use tempfile::TempDir;
 
 use crate::debian_repository::{self, Repository};
-use crate::sh;
+use crate::{build, sh};
 
 /// What is run inside when nothing else is asked for: the look, and each program once.
 const CHECKS: [&str; 2] = ["demo", "test --full"];
@@ -53,14 +55,11 @@ exec /bin/sh -euc "$script"
 /// When the list lacks something, or the command fails.
 pub(crate) fn run(command: &[String]) -> Result<()> {
     sh::require_root("a clean room")?;
-    let cache = sh::cache_dir().join("clean-room");
-    fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
     let repository = debian_repository::find()?;
-    let base = base(&cache, &repository)?;
-    let work = tempfile::Builder::new().prefix("run-").tempdir_in(&cache)?;
+    let (base, work) = system(&repository)?;
     let sources = work.path().join("sources.list");
     fs::write(&sources, repository.line())?;
-    let toolchain = toolchain()?;
+    let toolchain = build::toolchain()?;
     let mut enter = Command::new("unshare");
     enter.args(["--mount", "--", "sh", "-c", ENTER, "sh"]);
     enter.arg(work.path()).arg(&base).arg(&sources).arg(script(command, &toolchain));
@@ -71,6 +70,15 @@ pub(crate) fn run(command: &[String]) -> Result<()> {
         bail!("the clean room: {status}");
     }
     Ok(())
+}
+
+/// Debian and nothing else, to be copied, and a folder for the copy.
+pub(crate) fn system(repository: &Repository) -> Result<(PathBuf, TempDir)> {
+    let cache = sh::cache_dir().join("clean-room");
+    fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
+    let base = base(&cache, repository)?;
+    let work = tempfile::Builder::new().prefix("run-").tempdir_in(&cache)?;
+    Ok((base, work))
 }
 
 /// What the shell in there runs.
@@ -102,19 +110,10 @@ fn script(command: &[String], toolchain: &Path) -> String {
 /// Where Go's own instructions put it.
 const GO: &str = "/usr/local/go";
 
-/// The folder of Rust's toolchain.
-fn toolchain() -> Result<PathBuf> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let sysroot = sh::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(sh::root()))?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&sysroot).trim()))
-}
-
 /// The toolchains, cargo's and Go's downloads, and this checkout.
 fn bound(toolchain: &Path) -> Result<Vec<PathBuf>> {
-    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
-    let cargo = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     let root = sh::root();
-    let mut folders = vec![toolchain.to_owned(), GO.into(), cargo];
+    let mut folders = vec![toolchain.to_owned(), GO.into(), build::cargo_home()?];
     if let Some(shared) = root.parent().map(|parent| parent.join("shared")).filter(|path| path.is_dir()) {
         folders.push(shared);
     }
