@@ -134,19 +134,25 @@ pub(crate) fn run(task: &Task) -> Result<()> {
 
 /// Everything a cluster is made of; returns the folder of Gantry's own programs, which may have been built before.
 pub(crate) fn prepare(suites: bool) -> Result<PathBuf> {
-    use programs::Set;
     let own = match std::env::var_os(place::BIN_DIR) {
         Some(_) => place::bin_dir()?,
         None => build::build(false)?,
     };
+    prepare_beside(&own, suites)?;
+    Ok(own)
+}
+
+/// Everything else, for Gantry's own programs in that folder.
+pub(crate) fn prepare_beside(own: &Path, suites: bool) -> Result<()> {
+    use programs::Set;
     Programs::build()?;
     programs::build(&[Set::ControlPlane, Set::Node, Set::Images, Set::Addons])?;
-    build_images(&own, &[images::Set::Cluster])?;
+    build_images(own, &[images::Set::Cluster])?;
     if suites {
         programs::build(&[Set::Kubeadm, Set::E2e, Set::E2eNode])?;
-        build_images(&own, &[images::Set::Suites])?;
+        build_images(own, &[images::Set::Suites])?;
     }
-    Ok(own)
+    Ok(())
 }
 
 /// Gantry's own programs are in images, too, and the harness finds them by a variable: so this is another process.

@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -13,6 +13,7 @@ mod conformance;
 mod cpio;
 mod debian_repository;
 mod demo;
+mod dist;
 mod flaky;
 mod fuzz;
 mod kernel;
@@ -57,6 +58,11 @@ enum Task {
         /// Programs that are built already
         #[arg(long, hide = true)]
         built: Option<PathBuf>,
+        #[command(flatten)]
+        look: Look,
+    },
+    /// Makes what users install: a Debian package, an archive, their SBOM and checksums
+    Dist {
         #[command(flatten)]
         look: Look,
     },
@@ -190,6 +196,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
         Task::Demo { release, out, built, look: _ } => demo::outside(release, out, built),
+        Task::Dist { look } => dist::run(look.no_install),
         Task::Cluster { task } => cluster::run(&task),
         Task::Conformance(wanted) => conformance::run(&wanted),
         Task::ConformanceInside(called) => conformance::inside(&called),

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
-use crate::{build, churn, clean_room, conformance, demo, flaky, fuzz, kernel, older, sh, vm};
+use crate::{build, churn, clean_room, conformance, demo, dist, flaky, fuzz, kernel, older, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,6 +58,10 @@ pub(crate) enum Tier {
     Fuzz,
     /// The list of needed packages on a Debian system that has nothing else; only with --full or by name
     CleanRoom,
+    /// The package on a Debian system that has nothing else; only with --full or by name
+    Dist,
+    /// `smoke` on the programs that are shipped; only with --full or by name
+    SmokeDist,
 }
 
 const ALL: [Tier; 9] = [
@@ -97,6 +101,8 @@ impl Tier {
             Tier::VmSystemd => 1800,
             Tier::Fuzz => 1200,
             Tier::CleanRoom => 300,
+            Tier::Dist => 1500,
+            Tier::SmokeDist => 1500,
         }
     }
 
@@ -147,6 +153,12 @@ impl Tier {
             }
             Tier::Fuzz => fuzz::checks(60),
             Tier::CleanRoom => Ok(Counts::check("clean-room", clean_room::run(&[]))),
+            Tier::Dist => dist::chroot::tests(filter),
+            Tier::SmokeDist => {
+                let programs = dist::programs()?;
+                crate::cluster::prepare_beside(&programs, false)?;
+                kernel::on_host(&kernel::CLUSTER, &programs, filter.or(Some("smoke")))
+            }
         }
     }
 
@@ -248,7 +260,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 12] = [
+const LONG: [Tier; 14] = [
     Tier::CleanRoom,
     Tier::Faults,
     Tier::Older,
@@ -261,6 +273,8 @@ const LONG: [Tier; 12] = [
     Tier::VmCri,
     Tier::VmFailpoints,
     Tier::VmSystemd,
+    Tier::Dist,
+    Tier::SmokeDist,
 ];
 
 /// Runs the tiers asked for, or all that CI runs, `repeat` times; `full` adds those that take longer.

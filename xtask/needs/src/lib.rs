@@ -28,6 +28,8 @@ pub enum Use {
     Fuzz,
     /// Makes a Debian system in a folder
     CleanRoom,
+    /// Makes a Debian package and looks at it
+    Dist,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -80,6 +82,8 @@ pub const NEEDS: &[Need] = &[
     need("g++", "g++", Use::Fuzz),
     need("debootstrap", "debootstrap", Use::CleanRoom),
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
+    need("lintian", "lintian", Use::Dist),
+    need("dpkg-shlibdeps", "dpkg-dev", Use::Dist),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -89,6 +93,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
     let mut uses = match task {
         "demo" => vec![Use::Build, Use::Pods],
         "clean-room" => vec![Use::Build, Use::CleanRoom],
+        "dist" => vec![Use::Build, Use::History, Use::Dist],
         "test" if tiers.is_empty() => {
             vec![Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load, Use::Protobuf]
         }
@@ -96,7 +101,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         _ => Vec::new(),
     };
     if full && task == "test" {
-        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom]);
+        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist]);
     }
     uses
 }
@@ -110,6 +115,7 @@ fn of_tier(tier: &str) -> &'static [Use] {
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
         "kernel" | "failpoints" | "faults" => &[Use::Build, Use::Pods, Use::Packages, Use::Cgo],
         "clean-room" => &[Use::Build, Use::CleanRoom],
+        "dist" => &[Use::Build, Use::History, Use::CleanRoom, Use::Dist],
         "vm" | "vm-cri" | "vm-failpoints" | "vm-systemd" => {
             &[Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load]
         }
@@ -212,6 +218,8 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("g++", &["--version"], Use::Fuzz),
     ("debootstrap", &["--version"], Use::CleanRoom),
     ("test", &["-e", "/usr/share/keyrings/debian-archive-keyring.gpg"], Use::CleanRoom),
+    ("lintian", &["--version"], Use::Dist),
+    ("dpkg-shlibdeps", &["--version"], Use::Dist),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),
