@@ -1,5 +1,6 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
+mod image;
 mod node;
 mod pods;
 mod streams;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use image::{ImageCommand, LoadArgs};
 pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{PodFlags, PodName, Target, or_default};
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     Images(ImagesArgs),
     /// Remove images.
     Rmi(RmiArgs),
+    /// Bring images without a registry.
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// Show what the containers of pods use.
     Stats(StatsArgs),
     /// Check whether this machine can run pods, and say what to do when it cannot.

@@ -14,6 +14,7 @@ mod images;
 mod in_process;
 mod kubelet;
 mod left;
+mod load;
 mod logs;
 mod output;
 mod panics;
@@ -37,7 +38,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::Command;
+use crate::args::{Command, ImageCommand};
 
 fn main() -> ExitCode {
     // A link with a network plugin's name is that plugin (docs/networking.md).
@@ -89,6 +90,7 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Pull(args) => pull::pull(args).await,
             Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rmi(args) => images::rmi(args).await,
+            Command::Image(ImageCommand::Load(args)) => load::load(args).await,
             Command::Stats(args) => stats::stats(args).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(args) => doctor::doctor(*args).await,
             Command::Explain(args) => explain::explain(args).await.map(|()| ExitCode::SUCCESS),

@@ -74,6 +74,13 @@ impl Beyond for Service {
     ) -> Answer<crate::feed::Events<beyond::OutOfMemory>> {
         Ok(Response::new(self.node.ooms.subscribe()?))
     }
+
+    async fn load_images(
+        &self,
+        request: Request<tonic::Streaming<beyond::LoadImagesRequest>>,
+    ) -> Answer<beyond::LoadImagesResponse> {
+        images::load(&self.node, request.into_inner()).await
+    }
 }
 
 #[tonic::async_trait]

@@ -19,6 +19,7 @@ pub(crate) mod fuzzing;
 mod hold;
 mod ingest;
 mod layer;
+mod load;
 mod manifest;
 pub(crate) mod pins;
 pub(crate) mod prepull;
@@ -43,6 +44,8 @@ pub use auth::{Auth, AuthError};
 pub use digest::{Digest, DigestError};
 pub use ingest::IngestError;
 pub use layer::LayerError;
+pub use load::ArchiveError;
+pub(crate) use load::Upload;
 pub use manifest::{ImageConfig, ManifestError};
 pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
@@ -50,7 +53,7 @@ pub use registry::{DockerConfigError, HostsError, RegistryError};
 pub use store::StoreError;
 pub use switches::{Optimisation, Switches, UnknownOptimisation};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::timeline::{Recorder, Span};
 use crate::unpack::UnpackError;
@@ -136,6 +139,20 @@ pub enum Error {
     #[error("pull {reference}: layer {digest}")]
     Layer {
         reference: String,
+        digest: Digest,
+        #[source]
+        source: Box<LayerError>,
+    },
+    /// An archive that images were to come from.
+    #[error("load the archive")]
+    Archive {
+        #[source]
+        source: Box<ArchiveError>,
+    },
+    /// One layer of it.
+    #[error("load {image}: layer {digest}")]
+    Unpack {
+        image: String,
         digest: Digest,
         #[source]
         source: Box<LayerError>,
@@ -285,6 +302,20 @@ impl Images {
             pulls.insert(image.id.clone(), own);
         }
         image
+    }
+
+    /// Loads every image for this machine of an archive that comes in pieces: an OCI layout or what `docker save`
+    /// writes, as a tar. `name`: of an image that the archive does not name. Dropping the future ends it; layers that
+    /// no image has are removed then.
+    ///
+    /// # Errors
+    /// [`Error::Archive`] and those of layers; images before the one that failed stay.
+    pub(crate) async fn load(
+        &self,
+        name: String,
+        pieces: mpsc::Receiver<Upload>,
+    ) -> Result<Vec<Arc<Image>>, Error> {
+        load::load(&self.inner, name, pieces).await
     }
 
     /// By id (`sha256:…`, bare, or a beginning of 12 digits and more that fits one image only) or by

@@ -27,6 +27,7 @@ pub use program::{Command, ProgramError, run};
 pub use report::{Kind, Refusal, Report, Verdict, escape, unescape};
 pub(crate) use space::Looks;
 pub use space::{Short, Space};
+pub use tarball::Kind as EntryKind;
 pub use tarball::Tarball;
 pub use tarball::{Meta, TarError, clip, shown};
 pub use tree::{Paths, Tree, mark_opaque, own_xattrs};

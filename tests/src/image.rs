@@ -1,6 +1,7 @@
 //! Images made on the spot: tar layers, gzip, config and manifest of the OCI image format. Owns
 //! the bytes; never talks to a registry (that is `registry`). Called by tests and the demo.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
@@ -188,6 +189,23 @@ impl Built {
     #[must_use]
     pub fn media_type(&self) -> &'static str {
         MANIFEST_TYPE
+    }
+
+    /// Writes an OCI layout that names it.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn write_layout(&self, folder: &Path, name: &str) -> Result<()> {
+        let blobs = folder.join("blobs/sha256");
+        fs::create_dir_all(&blobs).with_context(|| format!("make {}", blobs.display()))?;
+        for blob in self.layers.iter().chain([&self.config, &self.manifest]) {
+            fs::write(blobs.join(blob.digest.trim_start_matches("sha256:")), &blob.bytes)?;
+        }
+        let mut manifest = descriptor(MANIFEST_TYPE, &self.manifest);
+        manifest["annotations"] = json!({ "io.containerd.image.name": name });
+        let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
+        fs::write(folder.join("index.json"), serde_json::to_vec(&index)?)?;
+        Ok(fs::write(folder.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?)
     }
 }
 

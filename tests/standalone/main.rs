@@ -7,6 +7,7 @@ mod fleet;
 mod folder;
 mod foreign;
 mod kubelet;
+mod load;
 mod nginx;
 mod pod;
 mod progress;

@@ -23,6 +23,10 @@ use crate::beyond::pulls::Pulls;
 #[derive(Debug, Clone)]
 pub struct RuntimeProxy(pub Channel);
 
+/// Passes `gantry.beyond.v1.Beyond` on: a runtime that does not have it says so itself.
+#[derive(Debug, Clone)]
+pub struct BeyondProxy(pub Channel);
+
 /// Passes `runtime.v1.ImageService` on.
 #[derive(Debug, Clone)]
 pub struct ImageProxy {
@@ -84,6 +88,10 @@ impl NamedService for RuntimeProxy {
     const NAME: &'static str = "runtime.v1.RuntimeService";
 }
 
+impl NamedService for BeyondProxy {
+    const NAME: &'static str = "gantry.beyond.v1.Beyond";
+}
+
 impl NamedService for ImageProxy {
     const NAME: &'static str = "runtime.v1.ImageService";
 }
@@ -101,6 +109,20 @@ fn pass_on(
 }
 
 impl Service<Request<Body>> for RuntimeProxy {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        pass_on(self.0.clone(), request)
+    }
+}
+
+impl Service<Request<Body>> for BeyondProxy {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;

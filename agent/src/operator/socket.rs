@@ -10,7 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::cri_proxy::{ImageProxy, RuntimeProxy};
+use super::cri_proxy::{BeyondProxy, ImageProxy, RuntimeProxy};
 use super::{Service, Sources};
 
 /// What failed, on which socket.
@@ -114,7 +114,8 @@ impl Socket {
         let mut router = Server::builder().add_service(Service::new(sources));
         if let Some(channel) = runtime {
             let images = ImageProxy::new(channel.clone(), pulls);
-            router = router.add_service(RuntimeProxy(channel)).add_service(images);
+            let beyond = BeyondProxy(channel.clone());
+            router = router.add_service(RuntimeProxy(channel)).add_service(images).add_service(beyond);
         }
         router
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)

@@ -2,16 +2,19 @@
 //! answer out; never logic. Served by `runtime::Runtime` beside `cri`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use gantry_proto::beyond::{LoadImagesRequest, LoadImagesResponse, LoadedImage};
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
-use tonic::{Request, Response, Status};
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, Streaming};
 
 use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached, show};
 use crate::error::Error;
 use crate::handler::{self, Handlers};
-use crate::image::{Auth, Image, Images, Reference, Usage};
+use crate::image::{Auth, Image, Images, Reference, Upload, Usage};
 use crate::node::Node;
 use crate::spec;
 use crate::stats::disk;
@@ -20,6 +23,8 @@ use crate::usage::walker::PATIENCE;
 
 /// Characters of a user's name in a list: more than any system's user has.
 const LISTED_USER: usize = 256;
+/// Messages of an upload that wait for the disk.
+const UPLOADS: usize = 4;
 
 fn credentials(from: cri::AuthConfig) -> Auth {
     Auth {
@@ -122,6 +127,37 @@ impl ImageService for Service {
             container_filesystems: Vec::new(),
         }))
     }
+}
+
+/// Hands an upload on. What was begun is finished or undone, whatever becomes of the client.
+pub(super) async fn load(
+    node: &Arc<Node>,
+    mut requests: Streaming<LoadImagesRequest>,
+) -> Answer<LoadImagesResponse> {
+    let mut next = requests.message().await?;
+    let name = next.as_ref().map(|first| first.name.clone()).unwrap_or_default();
+    let (send, pieces) = mpsc::channel(UPLOADS);
+    let loader = Arc::clone(node);
+    let images = detached(async move { Ok(loader.images.load(name, pieces).await?) });
+    let upload = async move {
+        while let Some(request) = next {
+            // Whoever takes them has ended, and says why.
+            if send.send(Upload::Chunk(request.chunk.into())).await.is_err() {
+                return Ok(());
+            }
+            next = requests.message().await?;
+        }
+        let _ = send.send(Upload::End).await;
+        Ok::<_, Status>(())
+    };
+    let (images, upload) = tokio::join!(images, upload);
+    let images = images?;
+    upload?;
+    let images = images.iter().map(|image| {
+        tracing::info!(image = image.id, names = ?image.repo_tags, "loaded");
+        LoadedImage { id: image.id.clone(), names: image.repo_tags.clone() }
+    });
+    Ok(Response::new(LoadImagesResponse { images: images.collect() }))
 }
 
 /// Layers, and what containers have written, as far as they have been counted. Blocks for half a second

@@ -2,6 +2,7 @@
 //! a new variant must be sorted in. Called by the RPC edge.
 
 use super::layer::LayerError;
+use super::load::ArchiveError;
 use super::manifest::ManifestError;
 use super::registry::RegistryError;
 use super::{Class, Error};
@@ -24,7 +25,8 @@ impl Error {
                 | ManifestError::Many { .. } => Class::Invalid,
             },
             Self::Nested { .. } => Class::Invalid,
-            Self::Layer { source, .. } => layer(source),
+            Self::Layer { source, .. } | Self::Unpack { source, .. } => layer(source),
+            Self::Archive { source } => archive(source),
             Self::Implied { .. } => Class::Invalid,
             Self::Fixup { source, .. } => unpack(source.kind()),
             Self::Store { .. } | Self::Sync { .. } | Self::Task { .. } => Class::Io,
@@ -57,6 +59,28 @@ fn registry(error: &RegistryError) -> Class {
     }
 }
 
+fn archive(error: &ArchiveError) -> Class {
+    match error {
+        ArchiveError::GivenUp => Class::Unavailable,
+        ArchiveError::Digest { .. } | ArchiveError::Missing { .. } => Class::Corrupt,
+        ArchiveError::Full { .. } | ArchiveError::Io { .. } | ArchiveError::Read { .. } => Class::Io,
+        ArchiveError::Empty => Class::NotFound,
+        ArchiveError::Tar { .. }
+        | ArchiveError::Unknown
+        | ArchiveError::Many { .. }
+        | ArchiveError::Images { .. }
+        | ArchiveError::Layers { .. }
+        | ArchiveError::Twice { .. }
+        | ArchiveError::Large { .. }
+        | ArchiveError::Json { .. }
+        | ArchiveError::BadDigest { .. }
+        | ArchiveError::Nested { .. }
+        | ArchiveError::Unnamed { .. }
+        | ArchiveError::Name { .. }
+        | ArchiveError::Manifest { .. } => Class::Invalid,
+    }
+}
+
 fn layer(error: &LayerError) -> Class {
     match error {
         LayerError::Download { source } => registry(source),
@@ -68,7 +92,8 @@ fn layer(error: &LayerError) -> Class {
         LayerError::Unpack { source } => unpack(source.kind),
         LayerError::Doomed { source, .. } => layer(source),
         LayerError::GivenUp => Class::Unavailable,
-        LayerError::Ingest { .. }
+        LayerError::Archive { .. }
+        | LayerError::Ingest { .. }
         | LayerError::Store { .. }
         | LayerError::Worker { .. }
         | LayerError::Killed { .. }

@@ -8,12 +8,15 @@ mod flow;
 mod room;
 mod worker;
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::spawn_blocking;
 
 use super::digest::Digest;
 use super::ingest::{Ingest, IngestError};
@@ -30,6 +33,8 @@ pub use worker::Unpacker;
 const CHUNKS: usize = 64;
 const RING: usize = 1 << 20;
 const HALF: u32 = 1 << 19;
+/// Of a file at once.
+const PART: usize = 1 << 18;
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What a layer may unpack to: a generous base, and more for larger ones. Deflate itself ends at
 /// about 1000 to 1.
@@ -44,6 +49,12 @@ pub enum LayerError {
     Download {
         #[source]
         source: RegistryError,
+    },
+    /// Nor could they be read from the archive that they came in.
+    #[error("read from the archive")]
+    Archive {
+        #[source]
+        source: Arc<io::Error>,
     },
     /// More or fewer bytes than the manifest promises.
     #[error("size mismatch: the manifest promises {wanted} bytes, got {found}")]
@@ -203,6 +214,37 @@ pub(crate) async fn feed(
         }
     }
     progress.unpacking();
+    Ok(pieces.send(Piece::End).await.is_ok())
+}
+
+/// As [`feed`], from a part of a file.
+///
+/// # Errors
+/// The disk's.
+pub(crate) async fn feed_file(
+    file: &Arc<File>,
+    from: u64,
+    size: u64,
+    pieces: mpsc::Sender<Piece>,
+) -> io::Result<bool> {
+    let (ring, end) = (Arc::new(Semaphore::new(RING)), from.saturating_add(size));
+    let mut at = from;
+    while at < end {
+        let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(PART);
+        let file = Arc::clone(file);
+        let read = spawn_blocking(move || {
+            let mut chunk = vec![0; count];
+            file.read_exact_at(&mut chunk, at).map(|()| Bytes::from(chunk))
+        });
+        let chunk = read.await.map_err(io::Error::other)??;
+        at += count as u64;
+        let room = u32::try_from(count).unwrap_or(u32::MAX);
+        // Never closed. A thread that has hung up has given all room back.
+        let Ok(room) = enough(&ring, room).await else { return Ok(false) };
+        if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
+            return Ok(false);
+        }
+    }
     Ok(pieces.send(Piece::End).await.is_ok())
 }
 

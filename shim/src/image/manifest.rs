@@ -136,7 +136,7 @@ struct RawDescriptor {
 }
 
 #[derive(Deserialize)]
-struct RawPlatform {
+pub(crate) struct RawPlatform {
     #[serde(default)]
     os: String,
     #[serde(default)]
@@ -177,7 +177,7 @@ impl Platform {
         format!("linux/{}", self.architecture)
     }
 
-    fn fits(&self, platform: &RawPlatform) -> bool {
+    pub(crate) fn fits(&self, platform: &RawPlatform) -> bool {
         // Baseline variants only: v2 and up of amd64 need processor features nobody checked.
         let variant = match self.architecture {
             "amd64" => matches!(platform.variant.as_str(), "" | "v1"),

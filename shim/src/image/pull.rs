@@ -16,6 +16,7 @@ use super::registry::{RegistryError, Repository};
 use super::store::record::ImageRecord;
 use super::{Error, Image, Inner, Optimisation};
 use crate::timeline::{Recorder, Span};
+pub(super) use layers::{bear, keep};
 
 const MAX_CONFIG: usize = 8 << 20;
 /// An index may name an index; a chain of them is a trick.
@@ -79,6 +80,23 @@ pub(super) async fn pull(
     let named = resolved.named;
     let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
+    finish(inner, &name, Finish { id, record, names, lease }).await
+}
+
+/// An image whose layers are here, and its names.
+pub(super) struct Finish {
+    pub(super) id: String,
+    pub(super) record: ImageRecord,
+    pub(super) names: Vec<String>,
+    pub(super) lease: Lease,
+}
+
+/// Makes it known.
+///
+/// # Errors
+/// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
+pub(super) async fn finish(inner: Arc<Inner>, name: &str, finish: Finish) -> Result<Arc<Image>, Error> {
+    let Finish { id, record, names, lease } = finish;
     let task = tokio::task::spawn_blocking(move || {
         // From here on nobody can cancel: the layers become the image's before they are let go.
         let hold = lease.into_hold();
@@ -90,7 +108,7 @@ pub(super) async fn pull(
     });
     match task.await {
         Ok(image) => image,
-        Err(_) => Err(Error::Task { reference: name }),
+        Err(_) => Err(Error::Task { reference: name.to_owned() }),
     }
 }
 
@@ -104,13 +122,13 @@ fn usable(inner: &Inner) -> Result<(), Error> {
 
 /// An image that is here already, and the hold on its layers. Looked for again once they are held: it
 /// may have been removed in between.
-fn known(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
+pub(super) fn known(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
     let record = inner.store.image_record(id)?;
     let lease = Lease::new(Hold::new(Arc::clone(inner), record.keys().cloned().collect()));
     inner.store.image_record(id).is_some().then(|| (ImageRecord::clone(&record), lease))
 }
 
-fn promises(blobs: &[LayerBlob], diff_ids: &[Digest]) -> Vec<Promise> {
+pub(super) fn promises(blobs: &[LayerBlob], diff_ids: &[Digest]) -> Vec<Promise> {
     let pairs = blobs.iter().zip(diff_ids);
     pairs.map(|(layer, diff_id)| Promise { layer: layer.clone(), diff_id: *diff_id }).collect()
 }

@@ -5,6 +5,7 @@ pub(crate) mod archive;
 mod durable;
 mod failures;
 mod leftovers;
+mod load;
 mod mirrors;
 mod network;
 mod pieces;

@@ -153,6 +153,11 @@ impl<R: BufRead> Tarball<R> {
         Ok(Ok(taken))
     }
 
+    /// Bytes of the stream that were read; after [`Self::next_entry`], where the entry's data begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// The stream below, to be drained: hashes want every byte.
     pub fn into_inner(self) -> R {
         self.inner

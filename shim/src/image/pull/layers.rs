@@ -260,7 +260,7 @@ impl Way {
 }
 
 /// Looked at with each layer that comes: the next one may be refused before it fills anything.
-fn bear(inner: &Inner, name: &str, keys: &[String]) -> Result<(), Error> {
+pub(in crate::image) fn bear(inner: &Inner, name: &str, keys: &[String]) -> Result<(), Error> {
     bearable(name, keys.iter().filter_map(|key| inner.store.layer(key)).map(|layer| layer.implied_weight))
 }
 
@@ -274,7 +274,7 @@ fn bearable(name: &str, weights: impl Iterator<Item = u64>) -> Result<(), Error>
 }
 
 /// Unpacks what comes and makes it known. Blocks.
-fn keep(
+pub(in crate::image) fn keep(
     inner: &Inner,
     promise: &Promise,
     pieces: mpsc::Receiver<Piece>,

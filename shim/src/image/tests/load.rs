@@ -1,0 +1,183 @@
+//! Images from archives: both forms, and what hostile ones come to.
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::archive::{Layer, image_config, image_manifest};
+use super::*;
+use crate::image::digest::Digest;
+use crate::image::{ArchiveError, Upload};
+
+const FULL_NAME: &str = "io.containerd.image.name";
+
+fn layers() -> [Layer; 2] {
+    let top = Archive::new().directory("etc/", 0o755).file("etc/top", b"x");
+    [Layer::gzip(&Archive::new().directory("etc/", 0o755).file("etc/hello", b"hello\n")), Layer::plain(&top)]
+}
+
+fn blob(archive: Archive, bytes: &[u8]) -> Archive {
+    archive.file(&format!("blobs/sha256/{}", Digest::of(bytes).hex()), bytes)
+}
+
+/// An OCI layout, as `docker save` writes it: blobs before the documents that name them.
+fn layout(layers: &[Layer], annotations: &Value) -> Archive {
+    let config = image_config(layers, "A=b");
+    let manifest = image_manifest(&config, layers);
+    let mut archive = Archive::new().directory("blobs/", 0o755);
+    for layer in layers {
+        archive = blob(archive, &layer.blob);
+    }
+    let archive = blob(blob(archive, &config), &manifest);
+    let index = json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": Digest::of(&manifest).to_string(), "size": manifest.len(), "annotations": annotations,
+    }]});
+    archive
+        .file("index.json", index.to_string().as_bytes())
+        .file("oci-layout", b"{\"imageLayoutVersion\":\"1.0.0\"}")
+}
+
+/// What `docker save` wrote before version 25, a layer of it by a link.
+fn saved(layers: &[Layer; 2], tags: &Value) -> Archive {
+    let config = image_config(layers, "A=b");
+    let name = format!("{}.json", Digest::of(&config).hex());
+    let manifest = json!([{"Config": name, "RepoTags": tags, "Layers": ["one/layer.tar", "two/layer.tar"]}]);
+    Archive::new()
+        .directory("one/", 0o755)
+        .file("one/layer.tar", &layers[0].blob)
+        .symlink("two/layer.tar", "../three/layer.tar")
+        .file("three/layer.tar", &layers[1].blob)
+        .file(&name, &config)
+        .file("manifest.json", manifest.to_string().as_bytes())
+}
+
+async fn load(node: &Node, name: &str, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
+    let (send, pieces) = mpsc::channel(1);
+    let chunks: Vec<_> = tar.chunks(1000).map(bytes::Bytes::copy_from_slice).collect();
+    let sender = tokio::spawn(async move {
+        for chunk in chunks {
+            if send.send(Upload::Chunk(chunk)).await.is_err() {
+                return;
+            }
+        }
+        let _ = send.send(Upload::End).await;
+    });
+    let loaded = node.images.load(name.to_owned(), pieces).await;
+    sender.await.unwrap();
+    loaded
+}
+
+async fn refused(name: &str, archive: Archive) -> ArchiveError {
+    let node = Node::new();
+    let error = load(&node, name, &archive.tar()).await.unwrap_err();
+    node.settled(0).await;
+    match error {
+        Error::Archive { source } => *source,
+        other => panic!("{}", chain(&other)),
+    }
+}
+
+#[tokio::test]
+async fn an_oci_layout_becomes_an_image_with_its_name() {
+    let (node, layers) = (Node::new(), layers());
+    let archive = layout(&layers, &json!({FULL_NAME: "docker.io/library/web:1"}));
+    let images = load(&node, "", &archive.tar()).await.unwrap();
+    let [image] = &images[..] else { panic!("{images:?}") };
+    assert_eq!(image.id, Digest::of(&image_config(&layers, "A=b")).to_string());
+    assert_eq!(image.repo_tags, ["docker.io/library/web:1"]);
+    assert_eq!(image.repo_digests, [""; 0], "as with containerd");
+    assert_eq!(image.config.env, ["A=b"]);
+    assert_eq!(std::fs::read(node.file(image, 1, "etc/hello")).unwrap(), b"hello\n");
+    assert_eq!(std::fs::read(node.file(image, 0, "etc/top")).unwrap(), b"x");
+    assert_eq!(node.images.find("web:1").unwrap().id, image.id);
+    node.settled(2).await;
+
+    // Once more, under another name: nothing is unpacked, and both names stay.
+    let archive = layout(&layers, &json!({"org.opencontainers.image.ref.name": "2"}));
+    let images = load(&node, "docker.io/library/web", &archive.tar()).await.unwrap();
+    assert_eq!(images[0].repo_tags, ["docker.io/library/web:1", "docker.io/library/web:2"]);
+    node.settled(2).await;
+    assert!(node.images.remove("web:1").unwrap().is_some());
+    node.settled(0).await;
+}
+
+#[tokio::test]
+async fn what_docker_saves_becomes_an_image_with_its_tags() {
+    let (node, layers) = (Node::new(), layers());
+    let archive = saved(&layers, &json!(["web:1", "localhost:5000/other/web:2"]));
+    let images = load(&node, "", &archive.tar()).await.unwrap();
+    let [image] = &images[..] else { panic!("{images:?}") };
+    assert_eq!(image.id, Digest::of(&image_config(&layers, "A=b")).to_string());
+    assert_eq!(image.repo_tags, ["docker.io/library/web:1", "localhost:5000/other/web:2"]);
+    assert_eq!(std::fs::read(node.file(image, 1, "etc/hello")).unwrap(), b"hello\n");
+    let blobs: usize = layers.iter().map(|layer| layer.blob.len()).sum();
+    assert_eq!(image.size, (blobs + image_config(&layers, "A=b").len()) as u64);
+    node.settled(2).await;
+}
+
+#[tokio::test]
+async fn an_image_without_a_name_needs_one_from_the_caller() {
+    let layers = layers();
+    let unnamed = refused("", saved(&layers, &Value::Null)).await;
+    assert!(matches!(unnamed, ArchiveError::Unnamed { .. }), "{unnamed}");
+    let node = Node::new();
+    let images = load(&node, "web:3", &saved(&layers, &Value::Null).tar()).await.unwrap();
+    assert_eq!(images[0].repo_tags, ["docker.io/library/web:3"]);
+    let bad = refused("Not A Name", saved(&layers, &Value::Null)).await;
+    assert!(matches!(bad, ArchiveError::Name { .. }), "{bad}");
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_those_that_were_promised_leave_nothing() {
+    let good = layers();
+    // The layer's blob is there under the name of another.
+    let mut swapped = good.clone();
+    swapped[0].blob = Layer::gzip(&Archive::new().file("evil", b"x")).blob;
+    let config = image_config(&good, "A=b");
+    let manifest = image_manifest(&config, &swapped);
+    let mut archive = blob(blob(Archive::new(), &config), &manifest);
+    for layer in &swapped {
+        archive = blob(archive, &layer.blob);
+    }
+    let index = json!({"manifests": [{"digest": Digest::of(&manifest).to_string(), "size": manifest.len(),
+        "annotations": {FULL_NAME: "web:1"}}]});
+    let node = Node::new();
+    let error =
+        load(&node, "", &archive.file("index.json", index.to_string().as_bytes()).tar()).await.unwrap_err();
+    assert_eq!(error.class(), Class::Corrupt, "{}", chain(&error));
+    assert!(chain(&error).contains("diff id mismatch"), "{}", chain(&error));
+    node.settled(0).await;
+
+    let path = format!("blobs/sha256/{}", "0".repeat(64));
+    let index = json!({"manifests": [{"digest": format!("sha256:{}", "0".repeat(64)), "size": 2,
+        "annotations": {FULL_NAME: "web:1"}}]});
+    let lie = Archive::new().file(&path, b"{}").file("index.json", index.to_string().as_bytes());
+    assert!(matches!(refused("", lie).await, ArchiveError::Digest { .. }));
+    let absent = Archive::new().file("index.json", index.to_string().as_bytes());
+    assert!(matches!(refused("", absent).await, ArchiveError::Missing { .. }));
+}
+
+#[tokio::test]
+async fn what_is_no_image_archive_says_what_it_lacks() {
+    assert!(matches!(refused("", Archive::new().file("etc/passwd", b"x")).await, ArchiveError::Unknown));
+    let index = |text: &[u8]| Archive::new().file("index.json", text);
+    assert!(matches!(refused("", index(b"[]")).await, ArchiveError::Json { .. }));
+    assert!(matches!(refused("", index(b"{\"manifests\":[]}")).await, ArchiveError::Empty));
+    let foreign = json!({"manifests": [{"digest": format!("sha256:{}", "0".repeat(64)), "size": 2,
+        "platform": {"os": "windows", "architecture": "amd64"}, "annotations": {FULL_NAME: "web:1"}}]});
+    assert!(matches!(refused("", index(foreign.to_string().as_bytes())).await, ArchiveError::Empty));
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_leaves_nothing() {
+    let node = Node::new();
+    let tar = layout(&layers(), &json!({FULL_NAME: "web:1"})).tar();
+    let (send, pieces) = mpsc::channel(1);
+    let half = bytes::Bytes::copy_from_slice(&tar[..tar.len() / 2]);
+    let sender = tokio::spawn(async move { send.send(Upload::Chunk(half)).await.is_ok() });
+    let error = node.images.load(String::new(), pieces).await.unwrap_err();
+    assert!(sender.await.unwrap());
+    assert!(chain(&error).contains("the client gave up"), "{}", chain(&error));
+    assert_eq!(error.class(), Class::Unavailable);
+    node.settled(0).await;
+}
