@@ -30,6 +30,7 @@ pub(crate) const REPORT: Duration = Duration::from_secs(3);
 /// Runs as long as the runtime: `node` holds a sender itself.
 pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Event>) {
     while let Some(event) = events.recv().await {
+        failpoint!("task.events");
         match event {
             Event::Exited { sandbox, exited } => exit_seen(&node, &sandbox, &exited),
             Event::Gone { sandbox } => {
@@ -50,6 +51,7 @@ pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
     let mut pause = RECONNECT;
     loop {
+        failpoint!("task.reconnect");
         match recover::reconnect(&node, &sandbox).await {
             Ok(true) => {
                 tracing::warn!(sandbox = sandbox.id, "connected to the monitor again");

@@ -3,7 +3,7 @@
 //! shipped one is, has nothing of it. Called by the macro alone, in the runtime and in the monitor.
 //!
 //! A test names a folder by `GANTRY_FAILPOINTS`. A file in it with the name of a place says what the place
-//! does once: `crash`, `stall` or `fail`. Before it acts the place renames the file to `NAME.reached`; a
+//! does once: `crash`, `panic`, `stall` or `fail`. Before it acts the place renames the file to `NAME.reached`; a
 //! stall lasts for as long as that is there.
 
 /// A place: `failpoint!("name")`, or `failpoint!("name"?)` in a function whose error can be `Injected`.
@@ -72,10 +72,16 @@ mod wired {
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
                 hold(&reached);
             }
+            "panic" => panicked(name),
             "fail" => return Err(Injected(name)),
             _ => hold(&reached),
         }
         Ok(())
+    }
+
+    #[expect(clippy::panic, reason = "a test asked for it")]
+    fn panicked(name: &str) {
+        panic!("failpoint {name}");
     }
 
     /// Until the test has taken the file away. Whatever else the program does goes on.

@@ -49,6 +49,7 @@ pub(crate) fn follow(node: &Arc<Node>, container: &Arc<Container>, seen: Option<
 async fn tell(node: &Node, id: &str, counter: &Counter, seen: Option<u64>) {
     let mut seen = seen.unwrap_or_else(|| counter.value());
     loop {
+        failpoint!("task.ooms");
         let now = counter.value();
         if now > seen {
             tracing::info!(container = id, kills = now, "out of memory: processes were killed");

@@ -1,6 +1,7 @@
 //! A node with failpoints, and what is done to it at a place: the runtime or the monitor is killed, the call is
 //! given up, the step fails. Owns what must hold afterwards. Called by the matrix.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,13 +18,15 @@ use gantry_tests::{place, pod, power, proc};
 use tempfile::TempDir;
 
 use crate::life::{DEVICE, Flight, HANDLER, Kind, Life, Step};
-use crate::rows::Row;
+use crate::rows::{Row, Task, Wake};
 
 /// Names the folder where a test says what places do.
 pub(crate) const VARIABLE: &str = "GANTRY_FAILPOINTS";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(4);
+
+const SIGABRT: i32 = 6;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,6 +270,75 @@ impl Bed {
         drop(events);
         self.remove_all()?;
         Ok(told)
+    }
+
+    /// A pod is stopped and removed while a create of it hangs at `site`; what the create answers then.
+    pub(crate) fn removed_beside_a_create(&mut self, site: &str) -> Result<tonic::Status> {
+        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
+        self.make(&mut life, Step::Run)?;
+        self.set(site, "stall")?;
+        let create = Flight::start(self.node.socket(), life.call(Step::Create)?);
+        self.await_reached(site)?;
+        self.make(&mut life, Step::StopPod).context("beside a create that hangs")?;
+        self.make(&mut life, Step::RemovePod).context("beside a create that hangs")?;
+        self.release(site)?;
+        let refused = create.land()?.err().context("a container in a pod that is gone")?;
+        let containers = self.node.cri().list_containers(cri::ListContainersRequest::default())?.containers;
+        ensure!(containers.is_empty(), "listed: {containers:?}");
+        self.node.assert_clean(&self.before)?;
+        // Nobody holds its name, nor the image.
+        self.make(&mut life, Step::Run)?;
+        self.go_on(
+            &mut life,
+            &[Step::Create, Step::StopPod, Step::RemovePod, Step::RemoveImage, Step::Pull],
+        )?;
+        self.node.await_durable()?;
+        Ok(refused)
+    }
+
+    /// The task panics; its process ends by that, and the next one goes on with the pod.
+    pub(crate) fn panics(&mut self, task: &Task) -> Result<()> {
+        let mut life = Life::new(&self.image, &self.node.logs(), Kind::Plain);
+        let before = match task.wake {
+            Wake::Step(Step::Restart) => &[],
+            Wake::Step(step) => step.before(),
+            Wake::Stats | Wake::Stream => Step::Stop.before(),
+        };
+        self.go_on(&mut life, before)?;
+        self.set(task.site, "panic")?;
+        match task.wake {
+            // It may answer once before it ends.
+            Wake::Step(Step::Restart) => drop(self.node.restart()),
+            wake => self.wake(wake, &life)?,
+        }
+        let status = self.node.ended()?;
+        ensure!(status.signal() == Some(SIGABRT), "it ended otherwise: {status}");
+        self.release(task.site)?;
+        self.node.restart()?;
+        self.remove_all()?;
+        self.node.pull(&self.image)?;
+        self.node.await_durable()?;
+        self.node.assert_clean(&self.before)
+    }
+
+    fn wake(&self, wake: Wake, life: &Life) -> Result<()> {
+        let id = life.container.clone();
+        match wake {
+            Wake::Step(Step::Loss) => ensure!(kill_monitors()? == 1, "not one monitor"),
+            // Whatever it answers: it may be cut off.
+            Wake::Step(step) => drop(Flight::start(self.node.socket(), life.call(step)?).land()?),
+            Wake::Stats => {
+                drop(self.node.cri().container_stats(cri::ContainerStatsRequest { container_id: id }));
+            }
+            Wake::Stream => {
+                let cmd = vec!["/workload".to_owned()];
+                let request = cri::ExecRequest { container_id: id, cmd, stdout: true, ..Default::default() };
+                let url = self.node.cri().exec(request)?.url;
+                let place = url.split('/').nth(2).context("no host in the URL")?;
+                drop(std::net::TcpStream::connect(place)?);
+            }
+        }
+        Ok(())
     }
 
     fn restart(&mut self, row: &Row, fault: Fault, life: &mut Life) -> Result<()> {

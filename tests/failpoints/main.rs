@@ -11,17 +11,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gantry_tests::place;
 
 use self::fault::Bed;
 use self::life::Kind;
-use self::rows::{ROWS, sites};
+use self::rows::{ROWS, TASKS, sites};
 
 #[test]
 fn every_place_in_the_source_has_a_row() -> Result<()> {
     let sites = sites()?;
-    let rows: BTreeSet<&str> = ROWS.iter().map(|row| row.site).collect();
+    let tasks = TASKS.iter().map(|task| task.site);
+    let rows: BTreeSet<&str> = ROWS.iter().map(|row| row.site).chain(tasks).collect();
     let cases: BTreeSet<String> = ROWS.iter().map(|row| format!("{} {:?}", row.site, row.kind)).collect();
     ensure!(cases.len() == ROWS.len(), "a row is there twice");
     let known: BTreeSet<&str> = sites.keys().map(String::as_str).collect();
@@ -53,6 +54,25 @@ fn programs_that_are_shipped_have_no_place() -> Result<()> {
 #[test]
 fn rt_4_a_removal_that_is_asked_for_twice_at_once_is_told_once() -> Result<()> {
     ensure!(Bed::new()?.removed_twice_at_once()? == 1, "not told once");
+    Ok(())
+}
+
+#[test]
+fn a_panic_in_each_task_that_nobody_waits_for_ends_the_runtime_and_the_next_one_goes_on() -> Result<()> {
+    let mut bed = Bed::new()?;
+    for task in TASKS {
+        bed.panics(task).with_context(|| task.site.to_owned())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_create_that_hangs_keeps_no_pod_from_being_stopped_and_ends_as_an_error() -> Result<()> {
+    let mut bed = Bed::new()?;
+    for site in ["create.named", "create.folders", "create.planned", "create.record"] {
+        let refused = bed.removed_beside_a_create(site).with_context(|| site.to_owned())?;
+        ensure!(refused.message().contains("not ready"), "{site}: {refused:?}");
+    }
     Ok(())
 }
 

@@ -146,6 +146,40 @@ pub(crate) const ROWS: &[Row] = &[
     row("reboot.freed", Step::Reboot),
 ];
 
+/// A task that nobody waits for, and how it is made to come to its place.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) site: &'static str,
+    pub(crate) wake: Wake,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wake {
+    /// A step of a pod's life.
+    Step(Step),
+    /// A question about a container's disk.
+    Stats,
+    /// A connection to the streaming server.
+    Stream,
+}
+
+const fn task(site: &'static str, wake: Wake) -> Task {
+    Task { site, wake }
+}
+
+/// Those that live as long as the runtime or a pod: what one of them does would be done by nobody any more.
+pub(crate) const TASKS: &[Task] = &[
+    task("task.events", Wake::Step(Step::Kill)),
+    task("task.reconnect", Wake::Step(Step::Loss)),
+    task("task.monitor", Wake::Step(Step::Run)),
+    task("task.monitor-process", Wake::Step(Step::StopPod)),
+    task("task.streaming", Wake::Stream),
+    task("task.image-sync", Wake::Step(Step::RemoveImage)),
+    task("task.walker", Wake::Stats),
+    task("task.ooms", Wake::Step(Step::Start)),
+    task("task.prepull", Wake::Step(Step::Restart)),
+];
+
 /// Every place in the source, and whether it can have its step fail.
 pub(crate) fn sites() -> Result<BTreeMap<String, bool>> {
     let mut found = BTreeMap::new();

@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// For the folder of a node that has ended.
 const FOLDER_GOES: Duration = Duration::from_secs(10);
+/// For a runtime that is about to.
+const ENDS: Duration = Duration::from_secs(20);
 /// What a reboot empties.
 const VOLATILE: [&str; 4] = ["state", "netns", "cri.sock", "agent"];
 
@@ -330,6 +332,20 @@ impl Node {
             child.wait().context("wait for the runtime")?;
         }
         Ok(())
+    }
+
+    /// Waits until the runtime ends by itself.
+    ///
+    /// # Errors
+    /// When it goes on.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
+        let child = self.child.as_mut().context("the runtime does not run")?;
+        let status = poll("the runtime to end", ENDS, || match child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            other => Err(format!("{other:?}")),
+        })?;
+        self.child = None;
+        Ok(status)
     }
 
     /// The runtime's CRI.

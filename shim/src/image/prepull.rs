@@ -17,6 +17,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// then again those that failed, `pause` later and ever more seldom, until all are here.
 pub(crate) async fn run(images: Images, mut wanted: Vec<Reference>, mut pause: Duration) {
     loop {
+        failpoint!("task.prepull");
         let mut missing = Vec::new();
         for reference in wanted {
             let name = reference.to_string();

@@ -58,6 +58,7 @@ fn run(store: &Store, woken: &Receiver<()>) {
         } else {
             woken.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
+        failpoint!("task.image-sync");
         failed = match store.flush() {
             Ok(()) => false,
             Err(error) => {

@@ -34,6 +34,7 @@ pub(super) async fn drive(
     let mut pending = Pending::default();
     let (mut buffer, mut next) = (Vec::new(), 1u64);
     loop {
+        failpoint!("task.monitor");
         tokio::select! {
             // Cancel-safe: read_buf appends what it has read, or nothing.
             read = stream.read_buf(&mut buffer) => {

@@ -72,7 +72,9 @@ pub(super) async fn start(node: &Arc<Node>, id: &str) -> Result<(MonitorClient, 
     drop(command);
     let owned = id.to_owned();
     tokio::spawn(async move {
-        if let Ok(status) = child.wait().await
+        let ended = child.wait().await;
+        failpoint!("task.monitor-process");
+        if let Ok(status) = ended
             && !status.success()
         {
             // A stop kills it where it does not end at once. A loss is told by whoever loses the connection.

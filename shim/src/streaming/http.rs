@@ -41,7 +41,9 @@ const SPDY: &str = "SPDY/3.1";
 pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<Tokens>) {
     let mut lobby = Lobby::new(MAX_CONNECTIONS);
     loop {
-        let stream = match listener.accept().await {
+        let accepted = listener.accept().await;
+        failpoint!("task.streaming");
+        let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: others will be closed.

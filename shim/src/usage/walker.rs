@@ -139,6 +139,7 @@ impl Walker {
         let tell = Arc::clone(&done);
         thread::Builder::new().name("walker".to_owned()).spawn(move || {
             for job in queue {
+                failpoint!("task.walker");
                 let began = Instant::now();
                 match count(&job.folder) {
                     Ok(counted) => job.figure.note(counted, began.elapsed(), job.last),
