@@ -192,15 +192,14 @@ fn suite_and_images() -> Result<()> {
 /// The kernel tier, then the reboots: with the filter `reboot` only those, with another none.
 fn in_the_vm(filter: Option<&str>) -> Result<Counts> {
     let programs = with_go()?;
-    let mut counts = Counts::default();
-    if filter != Some("reboot") {
-        counts += vm::tests(&programs, filter, Machine::Small)?;
-        counts.repeated = counts.passed;
+    match filter {
+        None => vm::tests_and_reboots(&programs),
+        Some("reboot") => vm::reboots(&programs),
+        filter => {
+            let counts = vm::tests(&programs, filter, Machine::Small)?;
+            Ok(Counts { repeated: counts.passed, ..counts })
+        }
     }
-    if filter.is_none_or(|filter| filter == "reboot") {
-        counts += vm::reboots(&programs)?;
-    }
-    Ok(counts)
 }
 
 /// What a hybrid host is looked at for: where pods are.

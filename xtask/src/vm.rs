@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use gantry_tests::peers::Programs;
@@ -148,26 +149,71 @@ pub(crate) fn shell(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// The kernel tier on cgroup v2. Tests run one after the other, so one machine keeps one core busy:
-/// there are two of them, each with a half of the modules.
+/// The kernel tier on cgroup v2.
 pub(crate) fn tests(programs: &Path, filter: Option<&str>, machine: Machine) -> Result<Counts> {
     let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
     add_criu(&mut cpio)?;
-    let checked_boot = |cpio, script: &str| checked_boot(cpio, script, machine, None, End::Off);
-    let Some(filter) = filter else {
-        let [one, other] = halves(programs)?;
-        return std::thread::scope(|scope| {
-            let first = scope.spawn(|| checked_boot(cpio.clone(), &script(&binaries, &one)));
-            let modules_only: Vec<String> =
-                binaries.iter().filter(|name| *name == kernel::MODULES_IN).cloned().collect();
-            let second = checked_boot(cpio.clone(), &script(&modules_only, &other))?;
-            let first = first.join().map_err(|_| anyhow!("the thread of the first VM died"))??;
-            let mut counts = first;
-            counts += second;
-            Ok(counts)
-        });
+    match filter {
+        Some(filter) => checked_boot(cpio, &script(&binaries, &[filter.to_owned()]), machine, None, End::Off),
+        None => side_by_side(by_modules(programs, &cpio, &binaries, machine)?),
+    }
+}
+
+/// The kernel tier, which another machine ran before, and the reboots beside it.
+pub(crate) fn tests_and_reboots(programs: &Path) -> Result<Counts> {
+    let (mut cpio, binaries) = payload(&kernel::KERNEL, programs)?;
+    add_criu(&mut cpio)?;
+    let tests = by_modules(programs, &cpio, &binaries, Machine::Small)?.into_iter().map(|job| {
+        let repeated = move || {
+            let counts = job()?;
+            Ok(Counts { repeated: counts.passed, ..counts })
+        };
+        Box::new(repeated) as Job
+    });
+    // What takes three boots is begun first.
+    let first = Box::new(|| reboots(programs)) as Job;
+    side_by_side(std::iter::once(first).chain(tests).collect())
+}
+
+/// Work of one machine.
+type Job<'a> = Box<dyn FnOnce() -> Result<Counts> + Send + 'a>;
+
+/// A boot for each group of modules.
+fn by_modules<'a>(
+    programs: &Path,
+    cpio: &Cpio,
+    binaries: &[String],
+    machine: Machine,
+) -> Result<Vec<Job<'a>>> {
+    let mut with: Vec<String> = binaries.to_vec();
+    let jobs = groups(programs)?.into_iter().map(|modules| {
+        let (cpio, script) = (cpio.clone(), script(&with, &modules));
+        // The tests that have no modules run once.
+        with.retain(|name| name == kernel::MODULES_IN);
+        Box::new(move || checked_boot(cpio, &script, machine, None, End::Off)) as Job
+    });
+    Ok(jobs.collect())
+}
+
+/// Tests run one after the other, so one machine keeps one core busy: two of them take one job after the other.
+fn side_by_side(jobs: Vec<Job<'_>>) -> Result<Counts> {
+    let queue = Mutex::new(jobs.into_iter());
+    let work = || -> Result<Counts> {
+        let mut counts = Counts::default();
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            match next {
+                Some(job) => counts += job()?,
+                None => return Ok(counts),
+            }
+        }
     };
-    checked_boot(cpio, &script(&binaries, &[filter.to_owned()]))
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        let mut counts = work()?;
+        counts += other.join().map_err(|_| anyhow!("the thread of the second VM died"))??;
+        Ok(counts)
+    })
 }
 
 /// The CRI tier, but for the plugins' half of it: that is about networks alone, and builds with Go.
@@ -218,8 +264,9 @@ fn script(binaries: &[String], filters: &[String]) -> String {
     script + "exit $failed\n"
 }
 
-/// The modules of the kernel tests in two groups of about as many tests.
-fn halves(programs: &Path) -> Result<[Vec<String>; 2]> {
+/// The modules of the kernel tests in groups of about as many tests: more groups than machines, since the same number
+/// takes one of them twice as long as another.
+fn groups(programs: &Path) -> Result<[Vec<String>; 4]> {
     let binary = kernel::binaries(&kernel::KERNEL)?
         .into_iter()
         .find(|binary| binary.name == kernel::MODULES_IN)
@@ -235,11 +282,12 @@ fn halves(programs: &Path) -> Result<[Vec<String>; 2]> {
     let mut order: Vec<(String, usize)> = sizes.into_iter().collect();
     order.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     // The netlink tests go with the first.
-    let (mut groups, mut loads) = ([Vec::new(), Vec::new()], [12, 0]);
+    let mut groups = [const { Vec::new() }; 4];
+    let mut loads = [12, 0, 0, 0];
     for (module, size) in order {
-        let lighter = usize::from(loads[1] < loads[0]);
-        groups[lighter].push(module);
-        loads[lighter] += size;
+        let lightest = (0..loads.len()).min_by_key(|group| loads[*group]).unwrap_or_default();
+        groups[lightest].push(module);
+        loads[lightest] += size;
     }
     Ok(groups)
 }
