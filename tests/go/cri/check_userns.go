@@ -256,7 +256,8 @@ func init() {
 			Equal(t, "exit code", container.AwaitExit().ExitCode, code)
 			Equal(t, "output", container.Written(), "out\n")
 		}
-		stopped := pod.Sleep("stopped")
+		stopped := pod.Run("stopped", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait")
+		stopped.AwaitWritten("ready")
 		stopped.Stop(10)
 		Equal(t, "after a stop", stopped.AwaitExit().ExitCode, 0)
 	})
