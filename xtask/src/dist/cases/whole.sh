@@ -21,6 +21,7 @@ done
 # Beside gantry, wherever the link to it is.
 gantry doctor >/tmp/doctor 2>&1 || true
 ! grep -q 'gantry-monitor.*missing\|missing.*gantry-monitor' /tmp/doctor || fail "$(cat /tmp/doctor)"
+equal "mode of the state" 711 "$(stat --format %a /var/lib/gantry)"
 for unit in gantry.service kubelet.service kubelet.service.d/10-kubeadm.conf kubelet.service.d/20-gantry.conf; do
     [ -f "/usr/lib/systemd/system/$unit" ] || fail "no $unit"
 done
