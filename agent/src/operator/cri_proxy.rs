@@ -4,12 +4,15 @@
 //! the agent knows more of pulls than the runtime says. Served by [`super::socket`].
 
 use std::convert::Infallible;
+use std::marker::PhantomData;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
+use gantry_proto::beyond::beyond_server::BeyondServer;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::image_service_server::{ImageService, ImageServiceServer};
+use gantry_proto::cri::runtime_service_server::RuntimeServiceServer;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -19,13 +22,31 @@ use tower::{Service, ServiceExt};
 
 use crate::beyond::pulls::Pulls;
 
-/// Passes `runtime.v1.RuntimeService` on.
-#[derive(Debug, Clone)]
-pub struct RuntimeProxy(pub Channel);
+/// Passes a whole service on, that of the generated server `S`. A runtime that does not have it says so itself.
+#[derive(Debug)]
+pub struct Proxy<S> {
+    channel: Channel,
+    service: PhantomData<fn() -> S>,
+}
 
-/// Passes `gantry.beyond.v1.Beyond` on: a runtime that does not have it says so itself.
-#[derive(Debug, Clone)]
-pub struct BeyondProxy(pub Channel);
+/// Passes `runtime.v1.RuntimeService` on.
+pub type RuntimeProxy = Proxy<RuntimeServiceServer<()>>;
+/// Passes `gantry.beyond.v1.Beyond` on.
+pub type BeyondProxy = Proxy<BeyondServer<()>>;
+
+impl<S> Proxy<S> {
+    /// To the runtime behind `channel`.
+    #[must_use]
+    pub fn new(channel: Channel) -> Self {
+        Self { channel, service: PhantomData }
+    }
+}
+
+impl<S> Clone for Proxy<S> {
+    fn clone(&self) -> Self {
+        Self::new(self.channel.clone())
+    }
+}
 
 /// Passes `runtime.v1.ImageService` on.
 #[derive(Debug, Clone)]
@@ -84,12 +105,8 @@ impl ImageService for WithPulls {
     }
 }
 
-impl NamedService for RuntimeProxy {
-    const NAME: &'static str = "runtime.v1.RuntimeService";
-}
-
-impl NamedService for BeyondProxy {
-    const NAME: &'static str = "gantry.beyond.v1.Beyond";
+impl<S: NamedService> NamedService for Proxy<S> {
+    const NAME: &'static str = S::NAME;
 }
 
 impl NamedService for ImageProxy {
@@ -108,7 +125,7 @@ fn pass_on(
     })
 }
 
-impl Service<Request<Body>> for RuntimeProxy {
+impl<S> Service<Request<Body>> for Proxy<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
@@ -118,21 +135,7 @@ impl Service<Request<Body>> for RuntimeProxy {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        pass_on(self.0.clone(), request)
-    }
-}
-
-impl Service<Request<Body>> for BeyondProxy {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        pass_on(self.0.clone(), request)
+        pass_on(self.channel.clone(), request)
     }
 }
 

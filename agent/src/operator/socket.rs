@@ -114,8 +114,8 @@ impl Socket {
         let mut router = Server::builder().add_service(Service::new(sources));
         if let Some(channel) = runtime {
             let images = ImageProxy::new(channel.clone(), pulls);
-            let beyond = BeyondProxy(channel.clone());
-            router = router.add_service(RuntimeProxy(channel)).add_service(images).add_service(beyond);
+            let beyond = BeyondProxy::new(channel.clone());
+            router = router.add_service(RuntimeProxy::new(channel)).add_service(images).add_service(beyond);
         }
         router
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
