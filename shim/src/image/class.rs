@@ -76,6 +76,7 @@ fn archive(error: &ArchiveError) -> Class {
         | ArchiveError::BadDigest { .. }
         | ArchiveError::Nested { .. }
         | ArchiveError::Unnamed { .. }
+        | ArchiveError::Called { .. }
         | ArchiveError::Name { .. }
         | ArchiveError::Manifest { .. } => Class::Invalid,
     }

@@ -50,7 +50,7 @@ pub enum LayerError {
         #[source]
         source: RegistryError,
     },
-    /// Nor could they be read from the archive that they came in.
+    /// The archive that has them can no longer be read.
     #[error("read from the archive")]
     Archive {
         #[source]

@@ -18,7 +18,7 @@ use super::digest::{Digest, DigestError};
 use super::hold::{Hold, Lease};
 use super::layer::{self, LayerError, Promise};
 use super::manifest::ManifestError;
-use super::pull::{self, Finish};
+use super::pull;
 use super::reference::ReferenceError;
 use super::store::record::ImageRecord;
 use super::{Error, Image, Inner};
@@ -105,6 +105,9 @@ pub enum ArchiveError {
     /// Nothing to call it by.
     #[error("it does not name image {digest}: give it a name with --name")]
     Unnamed { digest: Digest },
+    /// A name for two images, of which one would lose it.
+    #[error("two of its images are called {name}")]
+    Called { name: String },
     /// A name in it is none.
     #[error("a name of an image")]
     Name {
@@ -188,7 +191,7 @@ async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: Found) -> Result<A
             (record, lease)
         }
     };
-    pull::finish(Arc::clone(inner), &name, Finish { id, record, names, lease }).await
+    pull::finish(Arc::clone(inner), id, record, names, lease).await
 }
 
 /// Unpacks the layers that are not here.

@@ -80,23 +80,21 @@ pub(super) async fn pull(
     let named = resolved.named;
     let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
-    finish(inner, &name, Finish { id, record, names, lease }).await
+    finish(inner, id, record, names, lease).await
 }
 
-/// An image whose layers are here, and its names.
-pub(super) struct Finish {
-    pub(super) id: String,
-    pub(super) record: ImageRecord,
-    pub(super) names: Vec<String>,
-    pub(super) lease: Lease,
-}
-
-/// Makes it known.
+/// Makes an image known whose layers are here, with more names.
 ///
 /// # Errors
 /// [`Error::Fixup`], [`Error::Layer`], [`Error::Store`].
-pub(super) async fn finish(inner: Arc<Inner>, name: &str, finish: Finish) -> Result<Arc<Image>, Error> {
-    let Finish { id, record, names, lease } = finish;
+pub(super) async fn finish(
+    inner: Arc<Inner>,
+    id: String,
+    record: ImageRecord,
+    names: Vec<String>,
+    lease: Lease,
+) -> Result<Arc<Image>, Error> {
+    let named = names.last().cloned().unwrap_or_default();
     let task = tokio::task::spawn_blocking(move || {
         // From here on nobody can cancel: the layers become the image's before they are let go.
         let hold = lease.into_hold();
@@ -108,7 +106,7 @@ pub(super) async fn finish(inner: Arc<Inner>, name: &str, finish: Finish) -> Res
     });
     match task.await {
         Ok(image) => image,
-        Err(_) => Err(Error::Task { reference: name.to_owned() }),
+        Err(_) => Err(Error::Task { reference: named }),
     }
 }
 

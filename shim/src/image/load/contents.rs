@@ -2,7 +2,7 @@
 //! `docker save` writes. Owns reading its documents, which are a stranger's, and holds every digest that
 //! they name against the bytes. Unpacks nothing. Called by `load` on a blocking thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -85,6 +85,12 @@ pub(super) fn read(spool: &Spool, name: &str, platform: &Platform) -> Result<Vec
     } else {
         return Err(ArchiveError::Unknown);
     };
+    let mut ids = HashMap::new();
+    for (name, id) in found.iter().flat_map(|image| image.names.iter().map(|name| (name, image.id.digest))) {
+        if ids.insert(name, id).is_some_and(|other| other != id) {
+            return Err(ArchiveError::Called { name: name.to_string() });
+        }
+    }
     if found.is_empty() { Err(ArchiveError::Empty) } else { Ok(found) }
 }
 

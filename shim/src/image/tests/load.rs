@@ -123,6 +123,20 @@ async fn an_image_without_a_name_needs_one_from_the_caller() {
     let node = Node::new();
     let images = load(&node, "web:3", &saved(&layers, &Value::Null).tar()).await.unwrap();
     assert_eq!(images[0].repo_tags, ["docker.io/library/web:3"]);
+    // Of two, one would lose it again.
+    let config = image_config(&layers, "A=c");
+    let entries = [image_config(&layers, "A=b"), config]
+        .map(|config| (format!("{}.json", Digest::of(&config).hex()), config));
+    let manifest: Vec<Value> = entries
+        .iter()
+        .map(|(name, _)| json!({"Config": name, "RepoTags": null, "Layers": ["one.tar", "two.tar"]}))
+        .collect();
+    let mut both = Archive::new().file("one.tar", &layers[0].blob).file("two.tar", &layers[1].blob);
+    for (name, config) in &entries {
+        both = both.file(name, config);
+    }
+    let both = both.file("manifest.json", json!(manifest).to_string().as_bytes());
+    assert!(matches!(refused("web:3", both).await, ArchiveError::Called { .. }));
     let bad = refused("Not A Name", saved(&layers, &Value::Null)).await;
     assert!(matches!(bad, ArchiveError::Name { .. }), "{bad}");
 }
