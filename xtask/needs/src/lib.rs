@@ -22,7 +22,7 @@ pub enum Use {
     Load,
     /// Compiles what is behind the feature `containerd`
     Protobuf,
-    /// Builds what an earlier commit has
+    /// Reads the history of the sources
     History,
     /// Feeds parsers
     Fuzz,
@@ -95,7 +95,8 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         "clean-room" => vec![Use::Build, Use::CleanRoom],
         "dist" => vec![Use::Build, Use::History, Use::Dist],
         "test" if tiers.is_empty() => {
-            vec![Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load, Use::Protobuf]
+            let pods = [Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load];
+            pods.into_iter().chain([Use::Protobuf, Use::History]).collect()
         }
         "test" => tiers.iter().flat_map(|tier| of_tier(tier)).copied().collect(),
         _ => Vec::new(),
@@ -109,7 +110,8 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
 /// What a tier needs.
 fn of_tier(tier: &str) -> &'static [Use] {
     match tier {
-        "static" | "unit" => &[Use::Build, Use::Protobuf],
+        "static" => &[Use::Build, Use::Protobuf],
+        "unit" => &[Use::Build, Use::Protobuf, Use::History],
         "demo" | "churn" => &[Use::Build, Use::Pods],
         "older" => &[Use::Build, Use::Pods, Use::History],
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
@@ -276,6 +278,10 @@ mod tests {
     fn a_tier_asks_for_its_own_part() {
         let of = |tier: &str| packages(&missing(&uses("test", &[tier.to_owned()], false), |_| false));
         assert!(!of("unit").contains(&"docker-registry"));
+        // A commit's time is read from the history.
+        assert!(of("unit").contains(&"git") && !of("kernel").contains(&"git"));
+        let ci = packages(&missing(&uses("test", &[], false), |_| false));
+        assert!(of("unit").iter().all(|package| ci.contains(package)));
         assert!(of("kernel").contains(&"docker-registry") && !of("kernel").contains(&"qemu-system-x86"));
         assert!(of("vm").contains(&"qemu-system-x86"));
         assert!(!packages(&missing(&uses("test", &[], false), |_| false)).contains(&"debootstrap"));
