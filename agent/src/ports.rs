@@ -1,8 +1,9 @@
 //! Ports of the node that pods want: which clash, and which another process holds already. Owns
 //! the comparison and the reading of /proc/net; never binds one. Called by the manifest reader, the
-//! manifest folder and before a sandbox is made.
+//! manifest folder, before a sandbox is made, and by `gantry doctor`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use crate::pod::spec::{Pod, Port};
 
@@ -36,6 +37,8 @@ fn overlap(a: &Port, b: &Port) -> bool {
 struct Bound {
     address: IpAddr,
     port: u16,
+    /// Of the socket, by which its process is found.
+    inode: u64,
 }
 
 /// What a process of the node already listens on, of the ports that the pod wants; none on the
@@ -70,7 +73,28 @@ pub fn held(pod: &Pod) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-/// A line of proc_net(5): `sl local_address rem_address st …`; only listeners of TCP, and of UDP
+/// The inode of a socket that listens on this port of TCP, on whatever address; `proc` is /proc/self,
+/// or what stands for it.
+///
+/// # Errors
+/// When the kernel's tables cannot be read.
+pub fn listener(proc: &Path, port: u16) -> std::io::Result<Option<u64>> {
+    for table in ["net/tcp", "net/tcp6"] {
+        let text = match std::fs::read_to_string(proc.join(table)) {
+            Ok(text) => text,
+            // A kernel without IPv6.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && table.ends_with('6') => continue,
+            Err(error) => return Err(error),
+        };
+        let mut bound = text.lines().skip(1).filter_map(|line| parse(line, true));
+        if let Some(bound) = bound.find(|bound| bound.port == port) {
+            return Ok(Some(bound.inode));
+        }
+    }
+    Ok(None)
+}
+
+/// A line of proc_net(5): `sl local_address rem_address st queues timer retrnsmt uid timeout inode …`; only listeners of TCP, and of UDP
 /// what has no peer (state 07).
 fn parse(line: &str, tcp: bool) -> Option<Bound> {
     let mut words = line.split_whitespace().skip(1);
@@ -78,6 +102,7 @@ fn parse(line: &str, tcp: bool) -> Option<Bound> {
     if state != if tcp { "0A" } else { "07" } {
         return None;
     }
+    let inode = words.nth(5)?.parse().ok()?;
     let (address, port) = local.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     // Words of 32 bits in the machine's order.
@@ -95,7 +120,7 @@ fn parse(line: &str, tcp: bool) -> Option<Bound> {
         }
         _ => return None,
     };
-    Some(Bound { address, port })
+    Some(Bound { address, port, inode })
 }
 
 /// A mapping comes before the listener, and one of them would never be reached. By the rule of the
@@ -142,9 +167,12 @@ mod tests {
     #[test]
     fn listeners_are_read_from_the_kernels_table() {
         let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1 1";
-        assert_eq!(parse(v4, true), Some(Bound { address: "127.0.0.1".parse().unwrap(), port: 8080 }));
-        let v6 = "0: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0:0";
-        assert_eq!(parse(v6, true), Some(Bound { address: "::1".parse().unwrap(), port: 80 }));
+        assert_eq!(
+            parse(v4, true),
+            Some(Bound { address: "127.0.0.1".parse().unwrap(), port: 8080, inode: 1 })
+        );
+        let v6 = "0: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 7 1";
+        assert_eq!(parse(v6, true), Some(Bound { address: "::1".parse().unwrap(), port: 80, inode: 7 }));
         assert_eq!(parse(&v4.replace(" 0A ", " 01 "), true), None);
         assert_eq!(parse("junk", true), None);
     }
@@ -156,7 +184,9 @@ mod tests {
         let wanted = format!("127.0.0.1:{number}/TCP");
         assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), Some(wanted));
         assert_eq!(held(&with(port(number, "TCP", "192.0.2.1"))).unwrap(), None);
+        assert!(super::listener(Path::new("/proc/self"), number).unwrap().is_some());
         drop(listener);
+        assert_eq!(super::listener(Path::new("/proc/self"), number).unwrap(), None);
         assert_eq!(held(&with(port(number, "TCP", "127.0.0.1"))).unwrap(), None);
     }
 
@@ -172,7 +202,7 @@ mod tests {
             ("::", "", true),
             ("::", "192.0.2.1", true),
         ] {
-            let bound = Bound { address: listener.parse().unwrap(), port: 53 };
+            let bound = Bound { address: listener.parse().unwrap(), port: 53, inode: 1 };
             assert_eq!(in_the_way(&bound, &port(53, "TCP", wanted)), expected, "{listener} {wanted:?}");
         }
     }
