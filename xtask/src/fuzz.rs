@@ -255,6 +255,9 @@ fn once(target: &Target, programs: &Path, seconds: u64) -> Result<String> {
         let found = text.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(name));
         found.map_or("?", |rest| rest.trim_start_matches(':').trim()).to_owned()
     };
+    let executed = stat("number_of_executed_units");
+    // A target that tried nothing has found nothing.
+    ensure!(executed.parse().is_ok_and(|units: u64| units > 0), "{executed} executions; {}", log.display());
     let last = text.lines().rev().find(|line| line.contains(" cov: ")).unwrap_or_default();
     let word = |name: &str| last.split_whitespace().skip_while(|word| *word != name).nth(1).unwrap_or("?");
     Ok(format!(
@@ -262,7 +265,7 @@ fn once(target: &Target, programs: &Path, seconds: u64) -> Result<String> {
         target.name,
         begun.elapsed().as_secs(),
         (sh::cpu_of_children()? - spent).as_secs(),
-        stat("number_of_executed_units"),
+        executed,
         word("cov:"),
         word("ft:"),
         word("corp:"),

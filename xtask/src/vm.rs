@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use gantry_tests::peers::Programs;
 use gantry_tests::{criu, debian, place};
 
@@ -273,6 +273,7 @@ fn groups(programs: &Path) -> Result<[Vec<String>; 4]> {
         .context("no kernel tests")?;
     let mut list = Command::new(&binary.path);
     let list = list.args(["--list", "--format", "terse"]).env(place::BIN_DIR, programs).output()?;
+    ensure!(list.status.success(), "{} --list: {}", binary.path.display(), list.status);
     let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
     for line in String::from_utf8_lossy(&list.stdout).lines() {
         if let Some((module, _)) = line.split_once("::") {
