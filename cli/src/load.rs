@@ -1,6 +1,6 @@
 //! `gantry image load`: hands archives of images to the runtime. Owns reading them (files, folders, standard
 //! input; unpacking gzip and zstd) and showing how far it has come; what an archive holds is the runtime's to
-//! judge. Called by main.
+//! judge. Called by main and by `ctr`.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -29,6 +29,15 @@ const WAITING: usize = 4;
 /// Between looks at a terminal.
 const LIVE: Duration = Duration::from_millis(100);
 
+/// What an image is called that its archive does not name; empty for nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Naming {
+    /// A name.
+    pub(crate) name: String,
+    /// Without one: a repository, where its digest names it.
+    pub(crate) repository: String,
+}
+
 /// Loads one after the other; goes on past those that can't be loaded.
 pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
     let LoadArgs { files, input, name, quiet, runtime } = args;
@@ -39,10 +48,11 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
         }
         files.push("-".into());
     }
+    let naming = Naming { name, repository: String::new() };
     let client = BeyondClient::new(runtime_client::dial(&runtime).await?);
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        if let Err(error) = one(client.clone(), &file, &name, quiet).await {
+        if let Err(error) = one(client.clone(), &file, &naming, quiet).await {
             output::say(&format!("error: load {}: {error:#}", file.display()));
             code = ExitCode::FAILURE;
         }
@@ -50,12 +60,18 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-async fn one(mut client: BeyondClient<Channel>, file: &Path, name: &str, quiet: bool) -> Result<()> {
+/// Loads one archive, and prints what was in it.
+pub(crate) async fn one(
+    mut client: BeyondClient<Channel>,
+    file: &Path,
+    naming: &Naming,
+    quiet: bool,
+) -> Result<()> {
     let begun = Instant::now();
     let (send, messages) = mpsc::channel(WAITING);
     let (failed, failure) = oneshot::channel();
     let sent = Arc::new(AtomicU64::new(0));
-    let upload = Upload { name: name.to_owned(), chunk: Vec::new(), send, sent: Arc::clone(&sent) };
+    let upload = Upload { naming: naming.clone(), chunk: Vec::new(), send, sent: Arc::clone(&sent) };
     let path = file.to_owned();
     std::thread::Builder::new().name("read the archive".to_owned()).spawn(move || {
         let mut upload = upload;
@@ -78,6 +94,7 @@ async fn one(mut client: BeyondClient<Channel>, file: &Path, name: &str, quiet: 
     for image in images {
         let text = match quiet {
             true => format!("{}\n", image.id),
+            false if image.names.is_empty() => format!("loaded in {seconds:.1} s: {}\n", image.id),
             false => format!("loaded {} in {seconds:.1} s: {}\n", image.names.join(", "), image.id),
         };
         output::print(text.as_bytes())?;
@@ -127,7 +144,7 @@ fn without_prefix(message: &str) -> &str {
 
 /// Messages to the runtime, made of what is written.
 struct Upload {
-    name: String,
+    naming: Naming,
     chunk: Vec<u8>,
     send: mpsc::Sender<LoadImagesRequest>,
     sent: Arc<AtomicU64>,
@@ -149,7 +166,8 @@ impl Write for Upload {
         }
         self.sent.fetch_add(self.chunk.len() as u64, Ordering::Relaxed);
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK));
-        let message = LoadImagesRequest { chunk, name: self.name.clone() };
+        let Naming { name, repository } = self.naming.clone();
+        let message = LoadImagesRequest { chunk, name, repository };
         // The call has ended, and its answer says why.
         self.send.blocking_send(message).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -217,8 +235,8 @@ mod tests {
     /// What the runtime gets of an archive.
     fn sent(path: &Path) -> Result<Vec<u8>> {
         let (send, mut messages) = mpsc::channel(WAITING);
-        let sent = Arc::default();
-        let mut upload = Upload { name: "web:1".to_owned(), chunk: Vec::new(), send, sent };
+        let (sent, naming) = (Arc::default(), Naming { name: "web:1".to_owned(), ..Naming::default() });
+        let mut upload = Upload { naming, chunk: Vec::new(), send, sent };
         std::thread::scope(|scope| {
             let reading = scope.spawn(move || read(path, &mut upload));
             let mut bytes = Vec::new();
@@ -274,7 +292,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tar");
         fs::write(&path, vec![7; 2 * CHUNK]).unwrap();
-        let mut upload = Upload { name: String::new(), chunk: Vec::new(), send, sent: Arc::default() };
+        let mut upload = Upload { naming: Naming::default(), chunk: Vec::new(), send, sent: Arc::default() };
         assert!(read(&path, &mut upload).is_ok());
     }
 }

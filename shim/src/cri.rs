@@ -81,6 +81,10 @@ impl Beyond for Service {
     ) -> Answer<beyond::LoadImagesResponse> {
         images::load(&self.node, request.into_inner()).await
     }
+
+    async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
+        images::tag(&self.node, request.into_inner()).await
+    }
 }
 
 #[tonic::async_trait]

@@ -101,6 +101,8 @@ pub enum Error {
     HandlerEnv(String),
     #[error("image {0:?} is not on this node: pull it first")]
     NoImage(String),
+    #[error("{0:?} is no name that an image can be given: leave the digest away, and write a tag")]
+    DigestTag(String),
     #[error("sandbox {0} is not ready")]
     SandboxNotReady(String),
     #[error("no stats of sandbox {0}: it is not ready")]
@@ -197,6 +199,7 @@ impl Error {
             | Self::Place(_)
             | Self::Seccomp(_)
             | Self::Reference(_)
+            | Self::DigestTag(_)
             | Self::BadStreams(_)
             | Self::ImageMount(_)
             | Self::HandlerEnv(_)

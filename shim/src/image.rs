@@ -45,7 +45,7 @@ pub use digest::{Digest, DigestError};
 pub use ingest::IngestError;
 pub use layer::LayerError;
 pub use load::ArchiveError;
-pub(crate) use load::Upload;
+pub(crate) use load::{Naming, Upload};
 pub use manifest::{ImageConfig, ManifestError};
 pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
@@ -305,17 +305,28 @@ impl Images {
     }
 
     /// Loads every image for this machine of an archive that comes in pieces: an OCI layout or what `docker save`
-    /// writes, as a tar. `name`: of an image that the archive does not name. Dropping the future ends it; layers that
-    /// no image has are removed then.
+    /// writes, as a tar. `naming`: what an image is called that the archive does not name. Dropping the future ends it;
+    /// layers that no image has are removed then.
     ///
     /// # Errors
     /// [`Error::Archive`] and those of layers; images before the one that failed stay.
     pub(crate) async fn load(
         &self,
-        name: String,
+        naming: Naming,
         pieces: mpsc::Receiver<Upload>,
     ) -> Result<Vec<Arc<Image>>, Error> {
-        load::load(&self.inner, name, pieces).await
+        load::load(&self.inner, naming, pieces).await
+    }
+
+    /// Gives the image of this name or id one more name, `repository:tag`, which leaves the image that had it. None
+    /// when there is no such image.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) async fn tag(&self, name_or_id: &str, tag: String) -> Result<Option<Arc<Image>>, Error> {
+        let Some(image) = self.find(name_or_id) else { return Ok(None) };
+        let Some((record, lease)) = pull::known(&self.inner, &image.id) else { return Ok(None) };
+        pull::finish(Arc::clone(&self.inner), image.id.clone(), record, vec![tag], lease).await.map(Some)
     }
 
     /// By id (`sha256:…`, bare, or a beginning of 12 digits and more that fits one image only) or by

@@ -21,7 +21,8 @@ pub(crate) struct LoadArgs {
     /// The same, as docker load has it.
     #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
     pub(crate) input: Option<PathBuf>,
-    /// Name of an image that its archive does not name.
+    /// Name of an image that its archive does not name; where the archive gives a bare tag, of its repository.
+    /// An archive that names its images itself is refused then.
     #[arg(long, value_name = "IMAGE", default_value = "")]
     pub(crate) name: String,
     /// Print only the images' IDs.

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gantry_proto::beyond::{LoadImagesRequest, LoadImagesResponse, LoadedImage};
+use gantry_proto::beyond::{
+    LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
+};
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use tokio::sync::mpsc;
@@ -14,7 +16,7 @@ use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached, show};
 use crate::error::Error;
 use crate::handler::{self, Handlers};
-use crate::image::{Auth, Image, Images, Reference, Upload, Usage};
+use crate::image::{Auth, Image, Images, Naming, Reference, Upload, Usage};
 use crate::node::Node;
 use crate::spec;
 use crate::stats::disk;
@@ -135,10 +137,12 @@ pub(super) async fn load(
     mut requests: Streaming<LoadImagesRequest>,
 ) -> Answer<LoadImagesResponse> {
     let mut next = requests.message().await?;
-    let name = next.as_ref().map(|first| first.name.clone()).unwrap_or_default();
+    let naming =
+        next.as_ref().map(|first| Naming { name: first.name.clone(), repository: first.repository.clone() });
+    let naming = naming.unwrap_or_default();
     let (send, pieces) = mpsc::channel(UPLOADS);
     let loader = Arc::clone(node);
-    let images = detached(async move { Ok(loader.images.load(name, pieces).await?) });
+    let images = detached(async move { Ok(loader.images.load(naming, pieces).await?) });
     let upload = async move {
         while let Some(request) = next {
             // Whoever takes them has ended, and says why.
@@ -158,6 +162,22 @@ pub(super) async fn load(
         LoadedImage { id: image.id.clone(), names: image.repo_tags.clone() }
     });
     Ok(Response::new(LoadImagesResponse { images: images.collect() }))
+}
+
+/// Gives an image one more name.
+pub(super) async fn tag(node: &Arc<Node>, request: TagImageRequest) -> Answer<TagImageResponse> {
+    let reference = Reference::parse(&request.name).map_err(Error::from)?;
+    let Some(name) = reference.tag_name() else {
+        return Err(Error::DigestTag(request.name).into());
+    };
+    let (tagger, wanted, tag) = (Arc::clone(node), request.image.clone(), name.clone());
+    let image = detached(async move {
+        let image = tagger.images.tag(&wanted, tag).await?;
+        image.ok_or(Error::NoImage(wanted))
+    });
+    let id = image.await?.id.clone();
+    tracing::info!(image = id, name, "tagged");
+    Ok(Response::new(TagImageResponse { id, name }))
 }
 
 /// Layers, and what containers have written, as far as they have been counted. Blocks for half a second

@@ -77,6 +77,7 @@ fn archive(error: &ArchiveError) -> Class {
         | ArchiveError::Nested { .. }
         | ArchiveError::Unnamed { .. }
         | ArchiveError::Called { .. }
+        | ArchiveError::Named { .. }
         | ArchiveError::Name { .. }
         | ArchiveError::Manifest { .. } => Class::Invalid,
     }

@@ -103,8 +103,11 @@ pub enum ArchiveError {
     #[error("{digest}: more than {limit} manifests refer to one another")]
     Nested { digest: Digest, limit: usize },
     /// Nothing to call it by.
-    #[error("it does not name image {digest}: give it a name with --name")]
+    #[error("it does not name image {digest}: give it a name with gantry image load --name")]
     Unnamed { digest: Digest },
+    /// A name that nothing is left for.
+    #[error("it names its images itself ({own}), so none can be called {name}: leave --name away")]
+    Named { name: String, own: String },
     /// A name for two images, of which one would lose it.
     #[error("two of its images are called {name}")]
     Called { name: String },
@@ -142,20 +145,29 @@ impl ArchiveError {
     }
 }
 
-/// Loads every image of an archive that is for this machine. `name`: of one that the archive does not name.
+/// What to call an image that its archive does not name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Naming {
+    /// A name; empty for none. An archive that names all its images is refused then.
+    pub(crate) name: String,
+    /// Where there is no name: a repository, for `REPOSITORY@DIGEST`; empty for none.
+    pub(crate) repository: String,
+}
+
+/// Loads every image of an archive that is for this machine.
 ///
 /// # Errors
 /// [`Error::Archive`], and those of a pull's layers; images before the one that failed stay.
 pub(super) async fn load(
     inner: &Arc<Inner>,
-    name: String,
+    naming: Naming,
     pieces: mpsc::Receiver<Upload>,
 ) -> Result<Vec<Arc<Image>>, Error> {
     let folder = inner.store.ingest_dir().to_owned();
     let platform = inner.platform.clone();
     let task = spawn_blocking(move || {
         let spool = Spool::receive(pieces, &folder)?;
-        let found = contents::read(&spool, &name, &platform)?;
+        let found = contents::read(&spool, &naming, &platform)?;
         Ok((Arc::new(spool), found))
     });
     let read = task.await.map_err(|_| Error::Task { reference: "archive".to_owned() })?;

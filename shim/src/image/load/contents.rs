@@ -2,13 +2,14 @@
 //! `docker save` writes. Owns reading its documents, which are a stranger's, and holds every digest that
 //! they name against the bytes. Unpacks nothing. Called by `load` on a blocking thread.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::ArchiveError;
 use super::spool::{Spool, Stored};
+use super::{ArchiveError, Naming};
 use crate::image::digest::Digest;
 use crate::image::manifest::{
     self, Blob, DOCKER_MANIFEST, Document, LayerBlob, ManifestError, Packing, Platform, RawPlatform,
@@ -71,17 +72,60 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// All images for this machine. `name`: of one that the archive does not name. Blocks.
+/// [`Naming`], parsed.
+struct Names {
+    name: Option<Reference>,
+    repository: Option<String>,
+    /// Something was called by `name`.
+    used: Cell<bool>,
+}
+
+impl Names {
+    fn parse(naming: &Naming) -> Result<Self, ArchiveError> {
+        let given = |text: &str| (!text.is_empty()).then(|| reference(text)).transpose();
+        Ok(Self {
+            name: given(&naming.name)?,
+            repository: given(&naming.repository)?.map(|own| own.repository()),
+            used: Cell::new(false),
+        })
+    }
+
+    /// Of an image that has at most a tag. `shown`: by which the archive's reader knows it.
+    fn of(&self, digest: Digest, tag: Option<&str>, shown: Digest) -> Result<Reference, ArchiveError> {
+        match (&self.name, tag, &self.repository) {
+            (Some(name), tag, _) => {
+                self.used.set(true);
+                tag.map_or_else(|| Ok(name.clone()), |tag| reference(&format!("{}:{tag}", name.repository())))
+            }
+            (None, _, Some(repository)) => reference(&format!("{repository}@{digest}")),
+            (None, _, None) => Err(ArchiveError::Unnamed { digest: shown }),
+        }
+    }
+
+    /// A name that was given in vain is refused.
+    fn finish(&self, found: &[Found]) -> Result<(), ArchiveError> {
+        match &self.name {
+            Some(name) if !self.used.get() && !found.is_empty() => {
+                let own = found.iter().flat_map(|image| &image.names).map(ToString::to_string);
+                let own = clip(&own.collect::<Vec<_>>().join(", "));
+                Err(ArchiveError::Named { name: name.to_string(), own })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All images for this machine. Blocks.
 ///
 /// # Errors
 /// [`ArchiveError`].
-pub(super) fn read(spool: &Spool, name: &str, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
-    let name = (!name.is_empty()).then(|| reference(name)).transpose()?;
+pub(super) fn read(spool: &Spool, naming: &Naming, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
+    let names = Names::parse(naming)?;
     // Docker writes both since version 25: the layout says more, and containerd believes it, too.
     let found = if spool.find("index.json").is_some() {
-        layout(spool, name.as_ref(), platform)?
+        layout(spool, &names, platform)?
     } else if spool.find("manifest.json").is_some() {
-        saved(spool, name.as_ref(), platform)?
+        saved(spool, &names, platform)?
     } else {
         return Err(ArchiveError::Unknown);
     };
@@ -91,10 +135,11 @@ pub(super) fn read(spool: &Spool, name: &str, platform: &Platform) -> Result<Vec
             return Err(ArchiveError::Called { name: name.to_string() });
         }
     }
+    names.finish(&found)?;
     if found.is_empty() { Err(ArchiveError::Empty) } else { Ok(found) }
 }
 
-fn layout(spool: &Spool, name: Option<&Reference>, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
+fn layout(spool: &Spool, names: &Names, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
     let layout: Layout = json(spool, "index.json", MAX_MANIFEST)?.0;
     if layout.manifests.len() > MOST_IMAGES {
         return Err(ArchiveError::Images { limit: MOST_IMAGES });
@@ -106,7 +151,7 @@ fn layout(spool: &Spool, name: Option<&Reference>, platform: &Platform) -> Resul
             continue;
         }
         let digest = digest_in("index.json", &descriptor.digest)?;
-        let own = names(descriptor, digest, name)?;
+        let own = name_of(descriptor, digest, names)?;
         match image(spool, digest, &descriptor.media_type, platform) {
             // One digest under several names has an entry for each.
             Ok(found) => match images.iter_mut().find(|known| known.manifest_digest == found.manifest_digest)
@@ -131,21 +176,14 @@ fn is_foreign(error: &ManifestError) -> bool {
     matches!(error, ManifestError::Foreign { .. } | ManifestError::Platform { .. })
 }
 
-fn names(
-    descriptor: &Descriptor,
-    digest: Digest,
-    name: Option<&Reference>,
-) -> Result<Reference, ArchiveError> {
+fn name_of(descriptor: &Descriptor, digest: Digest, names: &Names) -> Result<Reference, ArchiveError> {
     let annotation = |key| descriptor.annotations.as_ref().and_then(|all| all.get(key));
     if let Some(full) = annotation(FULL_NAME) {
         return reference(full);
     }
-    match (annotation(REF_NAME), name) {
-        (Some(own), _) if own.contains(['/', ':']) => reference(own),
-        // A bare tag, of the repository that the caller names.
-        (Some(tag), Some(name)) => reference(&format!("{}:{tag}", name.repository())),
-        (None, Some(name)) => Ok(name.clone()),
-        (_, None) => Err(ArchiveError::Unnamed { digest }),
+    match annotation(REF_NAME) {
+        Some(own) if own.contains(['/', ':']) => reference(own),
+        tag => names.of(digest, tag.map(String::as_str), digest),
     }
 }
 
@@ -181,19 +219,19 @@ fn image(spool: &Spool, named: Digest, media: &str, platform: &Platform) -> Resu
     Err(ArchiveError::Nested { digest: named, limit: MAX_DEPTH })
 }
 
-fn saved(spool: &Spool, name: Option<&Reference>, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
+fn saved(spool: &Spool, names: &Names, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
     let entries: Vec<Saved> = json(spool, "manifest.json", MAX_MANIFEST)?.0;
     if entries.len() > MOST_IMAGES {
         return Err(ArchiveError::Images { limit: MOST_IMAGES });
     }
-    entries.iter().map(|entry| saved_image(spool, entry, name, platform)).collect()
+    entries.iter().map(|entry| saved_image(spool, entry, names, platform)).collect()
 }
 
 /// The archive has no manifest: one of docker's kind is made, as containerd does.
 fn saved_image(
     spool: &Spool,
     entry: &Saved,
-    name: Option<&Reference>,
+    names: &Names,
     platform: &Platform,
 ) -> Result<Found, ArchiveError> {
     let (text, digest) = spool.document(&entry.config, MAX_CONFIG)?;
@@ -202,11 +240,8 @@ fn saved_image(
         return Err(ArchiveError::Layers { digest, limit: MOST_LAYERS });
     }
     let (_, diff_ids) = manifest::config(&text, digest, entry.layers.len(), platform).map_err(invalid)?;
-    let mut names: Vec<Reference> =
+    let mut own: Vec<Reference> =
         entry.repo_tags.iter().flatten().map(|tag| reference(tag)).collect::<Result<_, _>>()?;
-    if names.is_empty() {
-        names.push(name.cloned().ok_or(ArchiveError::Unnamed { digest })?);
-    }
     let (mut layers, mut places) = (Vec::new(), Vec::new());
     for path in &entry.layers {
         let stored = spool.find(path).ok_or_else(|| ArchiveError::Missing { path: clip(path) })?;
@@ -216,8 +251,11 @@ fn saved_image(
     }
     let manifest = docker_manifest(&id, &layers);
     let manifest_digest = Digest::of(manifest.as_bytes());
+    if own.is_empty() {
+        own.push(names.of(manifest_digest, None, digest)?);
+    }
     Ok(Found {
-        names,
+        names: own,
         named: manifest_digest,
         manifest_digest,
         manifest,

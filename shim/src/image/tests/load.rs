@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use super::archive::{Layer, image_config, image_manifest};
 use super::*;
 use crate::image::digest::Digest;
-use crate::image::{ArchiveError, Upload};
+use crate::image::{ArchiveError, Naming, Upload};
 
 const FULL_NAME: &str = "io.containerd.image.name";
 
@@ -52,6 +52,10 @@ fn saved(layers: &[Layer; 2], tags: &Value) -> Archive {
 }
 
 async fn load(node: &Node, name: &str, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
+    load_as(node, Naming { name: name.to_owned(), ..Naming::default() }, tar).await
+}
+
+async fn load_as(node: &Node, naming: Naming, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
     let (send, pieces) = mpsc::channel(1);
     let chunks: Vec<_> = tar.chunks(1000).map(bytes::Bytes::copy_from_slice).collect();
     let sender = tokio::spawn(async move {
@@ -62,7 +66,7 @@ async fn load(node: &Node, name: &str, tar: &[u8]) -> Result<Vec<Arc<Image>>, Er
         }
         let _ = send.send(Upload::End).await;
     });
-    let loaded = node.images.load(name.to_owned(), pieces).await;
+    let loaded = node.images.load(naming, pieces).await;
     sender.await.unwrap();
     loaded
 }
@@ -142,6 +146,105 @@ async fn an_image_without_a_name_needs_one_from_the_caller() {
 }
 
 #[tokio::test]
+async fn a_name_that_no_image_of_the_archive_needs_is_refused() {
+    let layers = layers();
+    let named = refused("web:3", saved(&layers, &json!(["web:1"]))).await;
+    let text = named.to_string();
+    assert!(text.contains("docker.io/library/web:1") && text.contains("leave --name away"), "{text}");
+    let named = refused("web:3", layout(&layers, &json!({FULL_NAME: "web:1"}))).await;
+    assert!(matches!(named, ArchiveError::Named { .. }), "{named}");
+}
+
+#[tokio::test]
+async fn an_image_without_a_name_may_be_called_by_its_digest() {
+    let (node, layers) = (Node::new(), layers());
+    let naming = Naming { repository: "import".to_owned(), ..Naming::default() };
+    let manifest = Digest::of(&image_manifest(&image_config(&layers, "A=b"), &layers));
+    // A bare tag is none: the next archive's `latest` would take it.
+    for annotations in [json!({}), json!({"org.opencontainers.image.ref.name": "latest"})] {
+        let images = load_as(&node, naming.clone(), &layout(&layers, &annotations).tar()).await.unwrap();
+        assert_eq!(images[0].repo_tags, [""; 0]);
+        assert_eq!(images[0].repo_digests, [format!("docker.io/library/import@{manifest}")]);
+    }
+    let images = load_as(&node, naming.clone(), &saved(&layers, &Value::Null).tar()).await.unwrap();
+    assert!(images[0].repo_digests.iter().all(|name| name.contains("/import@sha256:")), "{images:?}");
+    // One that has a name keeps it alone.
+    let named = saved(&layers, &json!(["web:1"])).tar();
+    assert_eq!(load_as(&node, naming, &named).await.unwrap()[0].repo_tags, ["docker.io/library/web:1"]);
+    node.settled(2).await;
+}
+
+/// What buildx writes: an index of platforms, beside each image the attestation of it. Of others' images the archive
+/// may lack the blobs (`docker save` of containerd's image store).
+#[tokio::test]
+async fn of_an_index_the_image_of_this_machine_is_taken_and_no_attestation() {
+    let (node, layers) = (Node::new(), layers());
+    let config = image_config(&layers, "A=b");
+    let manifest = image_manifest(&config, &layers);
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let entry = |digest: Digest, os: &str, architecture: &str, notes: Value| {
+        json!({
+            "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest.to_string(), "size": 7,
+            "platform": {"os": os, "architecture": architecture}, "annotations": notes,
+        })
+    };
+    let attestation = json!({"vnd.docker.reference.type": "attestation-manifest"});
+    let entries = [
+        entry(Digest::of(b"of another"), "linux", "s390x", Value::Null),
+        entry(Digest::of(b"said of it"), "unknown", "unknown", attestation.clone()),
+        entry(Digest::of(&manifest), "linux", architecture, Value::Null),
+        entry(Digest::of(b"said of ours"), "unknown", "unknown", attestation),
+    ];
+    let media = "application/vnd.oci.image.index.v1+json";
+    let inner = json!({"schemaVersion": 2, "mediaType": media, "manifests": entries}).to_string();
+    let outer = json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": media, "digest": Digest::of(inner.as_bytes()).to_string(), "size": inner.len(),
+        "annotations": {FULL_NAME: "docker.io/library/web:1"},
+    }]});
+    // The same, without an index between.
+    let mut flat = json!({"schemaVersion": 2, "manifests": entries});
+    flat["manifests"][2]["annotations"] = json!({FULL_NAME: "docker.io/library/web:2"});
+    for (index, name) in [(outer, "docker.io/library/web:1"), (flat, "docker.io/library/web:2")] {
+        let mut archive = Archive::new();
+        for bytes in [layers[0].blob.as_slice(), &layers[1].blob, &config, &manifest, inner.as_bytes()] {
+            archive = blob(archive, bytes);
+        }
+        let archive = archive.file("index.json", index.to_string().as_bytes());
+        let images = load(&node, "", &archive.tar()).await.unwrap();
+        let [image] = &images[..] else { panic!("{images:?}") };
+        assert_eq!(image.id, Digest::of(&config).to_string());
+        assert!(image.repo_tags.contains(&name.to_owned()), "{image:?}");
+    }
+    node.settled(2).await;
+}
+
+#[tokio::test]
+async fn a_tag_leaves_the_image_that_had_it_and_lives_as_long_as_its_image() {
+    let (node, layers) = (Node::new(), layers());
+    load(&node, "", &saved(&layers, &json!(["web:1"])).tar()).await.unwrap();
+    let one = node.images.find("web:1").unwrap().id.clone();
+    let tag = |wanted: &str, tag: &str| {
+        let (images, wanted, tag) = (node.images.clone(), wanted.to_owned(), tag.to_owned());
+        async move { images.tag(&wanted, tag).await.unwrap() }
+    };
+    for wanted in [one.as_str(), "web:1", &one["sha256:".len()..][..20]] {
+        let image = tag(wanted, "docker.io/library/web:2").await.unwrap();
+        assert_eq!(image.repo_tags, ["docker.io/library/web:1", "docker.io/library/web:2"], "{wanted}");
+    }
+    assert!(tag("absent:1", "docker.io/library/web:3").await.is_none());
+    assert!(node.images.find("web:3").is_none());
+
+    let other = [layers[0].clone(), Layer::plain(&Archive::new().file("other", b"x"))];
+    load(&node, "", &saved(&other, &json!(["other:1"])).tar()).await.unwrap();
+    let moved = tag("other:1", "docker.io/library/web:2").await.unwrap();
+    assert_eq!(moved.repo_tags, ["docker.io/library/other:1", "docker.io/library/web:2"]);
+    assert_eq!(node.images.find(&one).unwrap().repo_tags, ["docker.io/library/web:1"]);
+    node.settled(3).await;
+    assert_eq!(node.images.remove("web:2").unwrap(), Some(moved.id.clone()));
+    node.settled(2).await;
+}
+
+#[tokio::test]
 async fn bytes_that_are_not_those_that_were_promised_leave_nothing() {
     let good = layers();
     // The layer's blob is there under the name of another.
@@ -189,7 +292,7 @@ async fn a_client_that_gives_up_leaves_nothing() {
     let (send, pieces) = mpsc::channel(1);
     let half = bytes::Bytes::copy_from_slice(&tar[..tar.len() / 2]);
     let sender = tokio::spawn(async move { send.send(Upload::Chunk(half)).await.is_ok() });
-    let error = node.images.load(String::new(), pieces).await.unwrap_err();
+    let error = node.images.load(Naming::default(), pieces).await.unwrap_err();
     assert!(sender.await.unwrap());
     assert!(chain(&error).contains("the client gave up"), "{}", chain(&error));
     assert_eq!(error.class(), Class::Unavailable);
