@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -132,7 +133,7 @@ impl Agent {
         match self.deps.checkpoints.admitted().await {
             Ok(admitted) => self.admitted = admitted,
             Err(error) => {
-                let error = error.chain();
+                let error = chain(&error);
                 tracing::error!(error, "a resize that came while no agent ran cannot be told from the pod");
             }
         }
@@ -378,7 +379,7 @@ impl Agent {
                 continue;
             }
             if let Err(error) = self.deps.logs.remove(&handle.pod).await {
-                failures.push(format!("pod {}: {}", handle.pod.full_name(), error.chain()));
+                failures.push(format!("pod {}: {}", handle.pod.full_name(), chain(&error)));
             }
         }
         self.workers.shutdown().await;

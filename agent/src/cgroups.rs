@@ -5,7 +5,6 @@
 pub mod contract;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
-pub(crate) mod hierarchies;
 pub mod limits;
 pub mod names;
 pub mod tree;

@@ -82,17 +82,6 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// The error with its cause, for a log line.
-    #[must_use]
-    pub fn chain(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(cause) => format!("{self}: {cause}"),
-            None => self.to_string(),
-        }
-    }
-}
-
 /// Files in a folder of the agent's own.
 #[derive(Debug, Clone)]
 pub struct CheckpointDir {
@@ -283,6 +272,8 @@ impl Checkpoints for CheckpointDir {
 
 #[cfg(test)]
 mod tests {
+    use gantry_base::error::chain;
+
     use super::*;
 
     async fn contract(checkpoints: &dyn Checkpoints) {
@@ -340,7 +331,7 @@ mod tests {
         let checkpoints = CheckpointDir::new(folder.path().to_owned(), folder.path().join("claims"));
         let uid = PodUid::parse("uid-1").unwrap();
         std::fs::write(folder.path().join("uid-1.json"), b"{\"version\":1").unwrap();
-        assert!(checkpoints.load(&uid).await.unwrap_err().chain().contains("uid-1.json"));
+        assert!(chain(&checkpoints.load(&uid).await.unwrap_err()).contains("uid-1.json"));
         let marks = Marks::from([("a".into(), Mark::Ready)]);
         checkpoints.save(&uid, &marks).await.unwrap();
         assert_eq!(checkpoints.load(&uid).await.unwrap(), marks);

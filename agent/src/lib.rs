@@ -20,7 +20,6 @@ pub mod events;
 pub mod explain;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_apiserver;
-mod files;
 mod go_json;
 pub mod healthz;
 pub mod housekeeping;

@@ -84,14 +84,3 @@ pub enum Error {
         source: std::io::Error,
     },
 }
-
-impl Error {
-    /// The error with its cause, for a status message.
-    #[must_use]
-    pub fn chain(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(cause) => format!("{self}: {cause}"),
-            None => self.to_string(),
-        }
-    }
-}

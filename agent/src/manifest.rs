@@ -29,6 +29,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use gantry_base::error::chain;
 use serde_json::Value;
 
 use crate::api::files::Files;
@@ -163,7 +164,7 @@ impl Error {
             }
             _ => {}
         }
-        let text = faults::with_causes(self);
+        let text = chain(self);
         let path = format!("{}: ", self.path().display());
         text.strip_prefix(&path).map_or(text.clone(), str::to_owned)
     }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_cgroup::Layout;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
@@ -175,7 +176,7 @@ pub fn facts(pod_logs_dir: PathBuf, given: &Given) -> Result<NodeConfig, Error> 
         cluster: given.cluster_dns.clone(),
         cluster_domain: cluster_domain.clone(),
     };
-    let cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let cgroup_v2 = Layout::detect().is_ok_and(|layout| layout.is_unified());
     Ok(NodeConfig {
         pod_logs_dir,
         memory_capacity,

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use gantry_base::error::chain;
 
 use crate::checkpoint::Marks;
 use crate::pod::run::Deps;
@@ -58,7 +59,7 @@ pub async fn sweep_all(deps: &Deps, wanted: &[PodUid]) -> Result<Swept, String> 
 
 async fn sweep_of(deps: &Deps, wanted: &[PodUid], mut found: BTreeSet<PodUid>) -> Result<Swept, String> {
     let runtime = deps.runtime.pods().await.map_err(|error| format!("{error}: {}", error.detail()))?;
-    found.extend(deps.checkpoints.claims().await.map_err(|error| error.chain())?.into_keys());
+    found.extend(deps.checkpoints.claims().await.map_err(|error| chain(&error))?.into_keys());
     let keep: BTreeSet<&PodUid> = wanted.iter().chain(runtime.iter().map(|pod| &pod.uid)).collect();
     let orphans: Vec<PodUid> = found.into_iter().filter(|uid| !keep.contains(uid)).collect();
     let taken = stream::iter(orphans).map(|uid| sweep_one(deps, uid)).buffer_unordered(SIDE_BY_SIDE);
@@ -103,8 +104,8 @@ async fn take_back(deps: &Deps, uid: &PodUid) -> Result<(), String> {
     deps.cgroups.tear_down(uid).await.map_err(|error| error.message)?;
     deps.volumes.reclaim(uid).await.map_err(|error| error.message)?;
     deps.users.release(uid);
-    deps.checkpoints.save(uid, &Marks::new()).await.map_err(|error| error.chain())?;
-    deps.checkpoints.disown(uid).await.map_err(|error| error.chain())
+    deps.checkpoints.save(uid, &Marks::new()).await.map_err(|error| chain(&error))?;
+    deps.checkpoints.disown(uid).await.map_err(|error| chain(&error))
 }
 
 /// Pods of the manifest folder that an earlier agent started in this one's root, and that are not
@@ -114,7 +115,7 @@ async fn take_back(deps: &Deps, uid: &PodUid) -> Result<(), String> {
 /// When the runtime or the claims cannot be asked: then nothing is known to be forgotten.
 pub(crate) async fn forgotten(deps: &Deps, wanted: &[&Pod]) -> Result<Vec<KnownPod>, String> {
     let runtime = deps.runtime.pods().await.map_err(|error| format!("{error}: {}", error.detail()))?;
-    let claims = deps.checkpoints.claims().await.map_err(|error| error.chain())?;
+    let claims = deps.checkpoints.claims().await.map_err(|error| chain(&error))?;
     let is_wanted = |known: &KnownPod| {
         let same_name = |pod: &Pod| pod.name == known.name && pod.namespace == known.namespace;
         wanted.iter().any(|pod| pod.uid == known.uid || same_name(pod))

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gantry_base::files;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
-use crate::files;
 use crate::pod::spec::PodUid;
 use crate::runtime::Users;
 
@@ -212,7 +212,8 @@ impl UserRanges {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).await?;
         }
-        files::replaced(&path, text, 0o600).await
+        let written = tokio::task::spawn_blocking(move || files::replace(&path, &text, 0o600)).await;
+        written.unwrap_or_else(|died| Err(died.into()))
     }
 
     /// What is written down for the pod, taken for given out.

@@ -5,9 +5,10 @@
 
 use std::os::fd::AsFd;
 
+use gantry_base::error::chain;
 use ipnet::IpNet;
 
-use crate::chain::{explain, timed};
+use crate::chain::timed;
 use crate::host_local::Allocation;
 use crate::ipam::{self, Ipam};
 use crate::masquerade;
@@ -91,7 +92,7 @@ pub(crate) fn make_pair(host: &mut Netlink, target: Target<'_>, pair: &Pair<'_>)
 fn with_undo<E: From<Error> + std::error::Error + 'static>(primary: E, undo: Result<(), Error>) -> E {
     match undo {
         Ok(()) => primary,
-        Err(undo) => Error::Undo { primary: explain(&primary), source: Box::new(undo) }.into(),
+        Err(undo) => Error::Undo { primary: chain(&primary), source: Box::new(undo) }.into(),
     }
 }
 

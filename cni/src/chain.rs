@@ -21,13 +21,14 @@ pub use conflist::{Conflist, ConflistError};
 pub use error::{Error, PluginError};
 pub use gc::{cached, gc};
 
-pub(crate) use error::{PluginErrorKind, explain};
+pub(crate) use error::PluginErrorKind;
 pub(crate) use plugin::{Plugin, VERSIONS};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gantry_base::error::chain;
 use serde_json::Value;
 
 use crate::loopback;
@@ -141,7 +142,7 @@ pub fn del(list: &Conflist, attachment: &Attachment<'_>, dirs: &Dirs) -> Result<
     let plugins = parse(list, Some(attachment), dirs)?;
     // A cached result that cannot be read keeps nothing from being removed: a plugin that misses it says so itself.
     let previous = cache::read_result(&dirs.cache_dir, list, attachment).unwrap_or_else(|error| {
-        tracing::warn!(container_id = attachment.container_id, error = %explain(&error), "no cached result for DEL");
+        tracing::warn!(container_id = attachment.container_id, error = %chain(&error), "no cached result for DEL");
         None
     });
     let mut errors = undo(list, attachment, dirs, &plugins, previous.as_ref());

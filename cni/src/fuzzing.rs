@@ -8,10 +8,11 @@ pub(crate) mod place;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use gantry_base::error::chain;
 use serde_json::{Value, json};
 
 use crate::chain::fuzzing::{cached, loaded};
-use crate::chain::{Cached, Conflist, Plugin, VERSIONS, explain, is_identifier, is_interface_name};
+use crate::chain::{Cached, Conflist, Plugin, VERSIONS, is_identifier, is_interface_name};
 use crate::exec::fuzzing::answered;
 use crate::host_local;
 use crate::ipam::Ipam;
@@ -30,7 +31,7 @@ pub fn cni_config(data: &[u8]) {
         Ok(list) => list,
         Err(error) => {
             loaded(text, None);
-            return assert!(!explain(&error).is_empty());
+            return assert!(!chain(&error).is_empty());
         }
     };
     loaded(text, Some(&list));
@@ -55,7 +56,7 @@ pub fn cni_config(data: &[u8]) {
         assert_eq!(conf.get("name").and_then(Value::as_str), Some(list.name()));
         match Plugin::parse(kind, &conf, &context) {
             Ok(plugin) => fits(&plugin, &conf),
-            Err(error) => assert!(!explain(&error).is_empty() && error.is_config(), "{}", explain(&error)),
+            Err(error) => assert!(!chain(&error).is_empty() && error.is_config(), "{}", chain(&error)),
         }
         called(&conf);
     }

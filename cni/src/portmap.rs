@@ -14,6 +14,7 @@ pub(crate) use config::{Config, ConfigError};
 
 use std::net::IpAddr;
 
+use gantry_base::error::chain;
 use ipnet::IpNet;
 
 use crate::masquerade;
@@ -87,7 +88,7 @@ pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> 
     if opened.is_err() {
         // A failed ADD leaves nothing.
         if let Err(undo) = del(config, target) {
-            tracing::warn!(error = %crate::chain::explain(&undo), "rules of a failed port mapping are left behind");
+            tracing::warn!(error = %chain(&undo), "rules of a failed port mapping are left behind");
         }
     }
     forget_flows(config, &addresses);
@@ -129,7 +130,7 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
             .map(|port| (port.ip(), port.port()))
             .collect();
         if let Err(error) = conntrack::forget_udp(v4, &ports) {
-            tracing::debug!(error = %crate::chain::explain(&error), "old flows of UDP are not forgotten");
+            tracing::debug!(error = %chain(&error), "old flows of UDP are not forgotten");
         }
     }
 }

@@ -11,9 +11,10 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use gantry_base::error::chain;
 use serde_json::{Value, json};
 
-use crate::chain::{Plugin, PluginErrorKind, VERSIONS, explain, is_identifier, is_interface_name};
+use crate::chain::{Plugin, PluginErrorKind, VERSIONS, is_identifier, is_interface_name};
 use crate::exec::Verb;
 use crate::netns;
 use crate::request::{Context, Home, Target, ValidAttachment};
@@ -178,7 +179,7 @@ fn failure(error: &PluginErrorKind, verb: Verb) -> Refusal {
         None if verb == Verb::Status => NOT_AVAILABLE,
         None => INTERNAL,
     };
-    refusal(code, explain(error))
+    refusal(code, chain(error))
 }
 
 impl Call {
@@ -247,7 +248,7 @@ impl Call {
             Ok(true) => {
                 Err(refusal(INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same"))
             }
-            Err(error) => Err(refusal(INVALID_NETNS, explain(&error))),
+            Err(error) => Err(refusal(INVALID_NETNS, chain(&error))),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gantry_base::error::chain;
 use ipnet::IpNet;
 use rustix::rand::GetRandomFlags;
 
@@ -158,7 +159,7 @@ pub(crate) fn detect_duplicates(ifname: &str, wanted: bool) {
     match sysctl::ensure(setting, if wanted { "1" } else { "0" }) {
         // No IPv6 in this kernel, or /proc/sys is read-only: only the detection's second is at stake.
         Err(error) if !error.is_absent() => {
-            tracing::debug!(ifname, error = %crate::chain::explain(&error), "duplicate address detection stays on");
+            tracing::debug!(ifname, error = %chain(&error), "duplicate address detection stays on");
         }
         _ => {}
     }

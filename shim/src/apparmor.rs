@@ -205,7 +205,7 @@ mod tests {
         let profile = cri::SecurityProfile { profile_type: kind.into(), localhost_ref: name.into() };
         let security = cri::LinuxContainerSecurityContext { apparmor: Some(profile), ..Default::default() };
         let apparmor = AppArmor::find(root, true);
-        apparmor.of(&security, &root.join("scratch")).map_err(|error| error::chain(&error))
+        apparmor.of(&security, &root.join("scratch")).map_err(|error| gantry_base::error::chain(&error))
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 pub(crate) mod detail;
 mod devices;
-mod layout;
 mod limit;
 mod owner;
 mod resources;
@@ -20,7 +19,7 @@ use std::time::Duration;
 use gantry_proto::monitor::{CgroupTarget, Device};
 use rustix::process::{Pid, Signal};
 
-pub use layout::{Hierarchy, Layout};
+pub use gantry_cgroup::{Hierarchy, Layout};
 pub use resources::Resources;
 
 use crate::sys;
@@ -28,12 +27,9 @@ use crate::sys;
 /// A cgroup operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The mount table could not be read.
-    #[error("read the mount table /proc/self/mountinfo")]
-    Mounts(#[source] io::Error),
-    /// No cgroup file system is mounted.
-    #[error("no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup")]
-    NotMounted,
+    /// The host's cgroup file systems are not known.
+    #[error(transparent)]
+    Layout(#[from] gantry_cgroup::Error),
     /// A folder could not be made.
     #[error("make the cgroup {path}", path = path.display())]
     Create {

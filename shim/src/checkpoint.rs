@@ -16,6 +16,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use gantry_proto::cri;
 
 pub(crate) use error::Error;
@@ -23,7 +24,7 @@ use error::file;
 use job::Job;
 
 use crate::cgroup::Cgroup;
-use crate::error::{Error as Failed, chain};
+use crate::error::Error as Failed;
 use crate::node::Node;
 use crate::remove;
 use crate::store::{Container, ContainerState};

@@ -52,7 +52,7 @@ async fn detached<T: Send + 'static>(
 ) -> Result<T, Status> {
     let result = tokio::spawn(work).await.map_err(Error::from).and_then(|result| result);
     result.map_err(|error| {
-        tracing::debug!("{}", crate::error::chain(&error));
+        tracing::debug!("{}", gantry_base::error::chain(&error));
         Status::from(error)
     })
 }

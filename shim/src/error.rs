@@ -5,6 +5,7 @@ use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
 
+use gantry_base::error::chain;
 use tonic::{Code, Status};
 
 use crate::container::{image_mounts, target};
@@ -168,23 +169,10 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
     #[cfg(feature = "failpoints")]
     #[error(transparent)]
-    Injected(#[from] crate::failpoint::Injected),
+    Injected(#[from] gantry_base::failpoint::Injected),
     /// The operation failed, and so did part of undoing it.
     #[error("{failure}; cleaning up failed too: {cleanup}")]
     Undo { failure: Box<Error>, cleanup: String },
-}
-
-/// The error and all its causes in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 impl Error {

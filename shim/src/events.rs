@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::failpoint;
 use gantry_proto::monitor::Exited;
 use tokio::sync::mpsc;
 
@@ -62,7 +63,11 @@ pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
                 return monitor_gone(node, sandbox).await;
             }
             Err(error) => {
-                tracing::warn!(sandbox = sandbox.id, "connecting again: {}", crate::error::chain(&error));
+                tracing::warn!(
+                    sandbox = sandbox.id,
+                    "connecting again: {}",
+                    gantry_base::error::chain(&error)
+                );
             }
         }
         tokio::time::sleep(pause).await;
@@ -127,7 +132,7 @@ pub(crate) fn hooks_after(container: &Arc<Container>) {
 pub(crate) fn free_cgroup(node: &Node, container: &Container) {
     let path = container.record().cgroup;
     if let Err(error) = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove()) {
-        tracing::warn!(cgroup = path, "{}", crate::error::chain(&error));
+        tracing::warn!(cgroup = path, "{}", gantry_base::error::chain(&error));
     }
 }
 
@@ -199,7 +204,7 @@ pub(crate) async fn recorded(container: &Container) -> Option<ExitRecord> {
     match tokio::task::spawn_blocking(move || ExitRecord::read(&folder)).await {
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {
-            tracing::warn!(container = container.id, "{}", crate::error::chain(&error));
+            tracing::warn!(container = container.id, "{}", gantry_base::error::chain(&error));
             None
         }
         Err(error) => {
@@ -220,7 +225,7 @@ pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -
     let (folder, written) = (container.folder.clone(), exit.clone());
     match tokio::task::spawn_blocking(move || written.write(&folder)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(container = container.id, "{}", crate::error::chain(&error)),
+        Ok(Err(error)) => tracing::warn!(container = container.id, "{}", gantry_base::error::chain(&error)),
         Err(error) => tracing::warn!(container = container.id, "write its exit record: {error}"),
     }
     exit

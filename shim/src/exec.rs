@@ -90,7 +90,7 @@ impl Process {
 async fn kill(client: &MonitorClient, id: &str) {
     let signal = SignalExec { id: id.to_owned(), signal: SIGKILL };
     if let Err(error) = client.tell(request::Op::SignalExec(signal)).await {
-        tracing::warn!(exec = id, "{}", crate::error::chain(&error));
+        tracing::warn!(exec = id, "{}", gantry_base::error::chain(&error));
     }
 }
 

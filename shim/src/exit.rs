@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gantry_base::failpoint;
 use serde::{Deserialize, Serialize};
 
 /// File name inside the record's folder.

@@ -9,12 +9,13 @@ mod processes;
 
 use std::fs;
 
+use gantry_base::error::chain;
 use gantry_proto::cri;
 
 use crate::cgroup::Cgroup;
 use crate::cgroup::detail::{Detail, Transfer};
 use crate::cgroup::stats::{Psi, Usage};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::node::Node;
 use crate::stats::disk;
 use crate::stats::network::{self, Traffic};

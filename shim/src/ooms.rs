@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::failpoint;
 use gantry_proto::beyond::OutOfMemory;
 use gantry_proto::monitor::CgroupTarget;
 use rustix::event::EventfdFlags;

@@ -11,11 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use rustix::process::{Pid, PidfdFlags};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::exit::ExitRecord;
 use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;

@@ -236,7 +236,7 @@ impl Runtime {
         let collected = tokio::task::spawn_blocking(move || sandbox::network::collect(&owned)).await?;
         for error in collected.err().unwrap_or_default() {
             // What is left costs an address at most; pods need the runtime.
-            tracing::warn!("{}", crate::error::chain(&error));
+            tracing::warn!("{}", gantry_base::error::chain(&error));
         }
         let recovered = node.clone();
         tokio::task::spawn_blocking(move || {
@@ -374,7 +374,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
             Programs::load(own.parent().unwrap_or(Path::new("/")))?
         }
     };
-    let layout = Layout::detect()?;
+    let layout = Layout::detect().map_err(crate::cgroup::Error::from)?;
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let pinned = image::pins::on_disk(&config.root.join("containers"), &boot_id);
     let stored = image::Config {

@@ -6,6 +6,7 @@ pub(crate) mod disk;
 pub(crate) mod network;
 mod rate;
 
+use gantry_base::error::chain;
 use gantry_proto::cri;
 use gantry_proto::cri::UInt64Value;
 
@@ -13,7 +14,7 @@ pub(crate) use rate::Rate;
 
 use crate::cgroup::{Cgroup, stats as used};
 use crate::cri::show;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::node::Node;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;

@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use gantry_base::error::chain;
+use gantry_cgroup::{Hierarchy, Layout};
 use gantry_systemd::Property;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::hierarchies::{Hierarchies, Hierarchy, parse};
 use super::limits::{self, BEST_EFFORT, Limits, Rules};
 use super::names::{self, Driver};
 use super::units::{self, Units};
@@ -44,7 +45,7 @@ pub struct Tree {
 
 #[derive(Debug)]
 struct Inner {
-    hierarchies: Hierarchies,
+    layout: Layout,
     /// Path below the mounts, without slashes at its ends; may be empty.
     root: String,
     /// With the driver systemd.
@@ -71,11 +72,7 @@ impl Tree {
         if !plain {
             return Err(Error { message: format!("cgroup root {root:?} is not an absolute, plain path") });
         }
-        let table = fs::read_to_string("/proc/self/mountinfo")
-            .map_err(|error| Error { message: format!("read /proc/self/mountinfo: {error}") })?;
-        let hierarchies = parse(&table).ok_or_else(|| Error {
-            message: "no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup".to_owned(),
-        })?;
+        let layout = Layout::detect().map_err(|error| Error { message: chain(&error) })?;
         let root = root.trim_matches('/').to_owned();
         let all = Mutex::new(Together { cpu, ..Together::default() });
         let (held, turn) = (AtomicBool::new(false), Mutex::new(()));
@@ -83,7 +80,7 @@ impl Tree {
             Driver::Cgroupfs => None,
             Driver::Systemd => Some(Units::reached().map_err(|message| Error { message })?),
         };
-        let inner = Arc::new(Inner { hierarchies, root, units, page_sizes: page_sizes(), all, held, turn });
+        let inner = Arc::new(Inner { layout, root, units, page_sizes: page_sizes(), all, held, turn });
         Ok(Self { inner, rules: Rules::default() })
     }
 
@@ -128,10 +125,7 @@ impl Inner {
     }
 
     fn mounts(&self) -> Vec<&Path> {
-        match &self.hierarchies {
-            Hierarchies::Unified(mount) => vec![mount],
-            Hierarchies::Legacy(list) => list.iter().map(|h| h.mount.as_path()).collect(),
-        }
+        self.layout.mounts()
     }
 
     fn set_up(&self, pod: &Pod, rules: &Rules) -> Result<String, String> {
@@ -152,11 +146,7 @@ impl Inner {
 
     /// systemd knows no such limits. A kernel without the controller holds nobody to them.
     fn hold_huge_pages(&self, path: &Path, pod: &Pod) -> Result<(), String> {
-        let mount = match &self.hierarchies {
-            Hierarchies::Unified(mount) => Some(mount),
-            Hierarchies::Legacy(list) => list.iter().find(|h| h.has("hugetlb")).map(|h| &h.mount),
-        };
-        let Some(mount) = mount else { return Ok(()) };
+        let Some(mount) = self.layout.mount_of("hugetlb") else { return Ok(()) };
         let all = limits::huge_pages(pod, &self.page_sizes, self.is_unified());
         let files = all.iter().map(|held| (mount.join(path).join(&held.file), &held.value));
         files.filter(|(file, _)| file.exists()).try_for_each(|(file, value)| set(&file, value))
@@ -176,14 +166,14 @@ impl Inner {
         let folder = self.class(Qos::Guaranteed);
         self.tell(&folder, || units::of_together(&all, self.is_unified()))?;
         let missing = |controller| format!("no cgroup file system has the controller {controller}: mount it");
-        match &self.hierarchies {
-            Hierarchies::Unified(mount) => all.v2().iter().try_for_each(|held| {
+        match &self.layout {
+            Layout::Unified { mount } => all.v2().iter().try_for_each(|held| {
                 let path = mount.join(&folder).join(&held.file);
                 if held.is_optional() && !path.exists() { Ok(()) } else { set(&path, &held.value) }
             }),
-            Hierarchies::Legacy(list) => {
-                all.v1().iter().try_for_each(|held| match list.iter().find(|h| h.has(held.controller)) {
-                    Some(h) => set(&h.mount.join(&folder).join(&held.file), &held.value),
+            Layout::Legacy { .. } => {
+                all.v1().iter().try_for_each(|held| match self.layout.mount_of(held.controller) {
+                    Some(mount) => set(&mount.join(&folder).join(&held.file), &held.value),
                     None if held.is_optional() => Ok(()),
                     None => Err(missing(held.controller)),
                 })
@@ -192,7 +182,7 @@ impl Inner {
     }
 
     fn is_unified(&self) -> bool {
-        matches!(self.hierarchies, Hierarchies::Unified(_))
+        self.layout.is_unified()
     }
 
     /// systemd must know, or it writes its own again.
@@ -211,22 +201,22 @@ impl Inner {
                 parent = Some(part);
             }
         }
-        match &self.hierarchies {
-            Hierarchies::Unified(mount) => make_v2(mount, path),
-            Hierarchies::Legacy(list) => list.iter().try_for_each(|h| make_v1(h, path)),
+        match &self.layout {
+            Layout::Unified { mount } => make_v2(mount, path),
+            Layout::Legacy { hierarchies } => hierarchies.iter().try_for_each(|h| make_v1(h, path)),
         }
     }
 
     fn write(&self, path: &Path, limits: &Limits) -> Result<(), String> {
         let limits = if self.units.is_some() { limits.in_percents() } else { *limits };
         self.tell(path, || units::of_limits(&limits, self.is_unified()))?;
-        match &self.hierarchies {
-            Hierarchies::Unified(mount) => limits
+        match &self.layout {
+            Layout::Unified { mount } => limits
                 .v2()
                 .into_iter()
                 .try_for_each(|(_, file, value)| set(&mount.join(path).join(file), &value)),
-            Hierarchies::Legacy(list) => limits.v1().into_iter().try_for_each(|(controller, file, value)| {
-                let mount = list.iter().find(|h| h.has(controller)).map(|h| &h.mount).ok_or_else(|| {
+            Layout::Legacy { .. } => limits.v1().into_iter().try_for_each(|(controller, file, value)| {
+                let mount = self.layout.mount_of(controller).ok_or_else(|| {
                     format!("no cgroup file system with the controller {controller} is mounted: mount it")
                 })?;
                 set(&mount.join(path).join(file), &value)
@@ -238,13 +228,8 @@ impl Inner {
     /// that a restart could forget.
     fn weigh_burstable(&self) -> Result<(), String> {
         let class = self.class(Qos::Burstable);
-        let (mount, file) = match &self.hierarchies {
-            Hierarchies::Unified(mount) => (mount, "cpu.weight"),
-            Hierarchies::Legacy(list) => match list.iter().find(|h| h.has("cpu")) {
-                Some(h) => (&h.mount, "cpu.shares"),
-                None => return Ok(()),
-            },
-        };
+        let Some(mount) = self.layout.mount_of("cpu") else { return Ok(()) };
+        let file = if self.is_unified() { "cpu.weight" } else { "cpu.shares" };
         let mut sum = 0_i64;
         for name in pods_in(&mount.join(&class))? {
             let path = mount.join(&class).join(name).join(file);

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
+use gantry_base::error::chain;
 use gantry_systemd::{Property, Systemd, Value};
 
 use super::Together;
@@ -74,13 +75,6 @@ impl Units {
 
     fn told(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeSet<&'static str>>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", chain(cause)),
-        None => error.to_string(),
     }
 }
 

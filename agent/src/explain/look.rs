@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use tokio::net::TcpStream;
 
 use crate::beyond::pulls::Pulls;
@@ -93,7 +94,7 @@ async fn last_lines(path: &str) -> Vec<String> {
                 tail.drain(..surplus);
             }
             Err(error) => {
-                tracing::debug!(error = error.chain(), "no log to explain with");
+                tracing::debug!(error = chain(&error), "no log to explain with");
                 return tail;
             }
         }

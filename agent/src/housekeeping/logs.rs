@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_base::error::chain;
 use tokio::sync::{oneshot, watch};
 
 use super::Keeper;
@@ -60,15 +61,6 @@ pub enum Error {
     Died,
 }
 
-impl Error {
-    fn chain(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(source) => format!("{self}: {source}"),
-            None => self.to_string(),
-        }
-    }
-}
-
 /// Rotates for ever, until told to stop.
 pub async fn run(
     settings: Settings,
@@ -83,7 +75,7 @@ pub async fn run(
             () = tokio::time::sleep(settings.interval) => {}
         }
         for error in round(settings, keeper.as_ref(), clock.as_ref()).await {
-            tracing::warn!(error = error.chain(), "a log is not rotated as it should be");
+            tracing::warn!(error = chain(&error), "a log is not rotated as it should be");
         }
     }
 }

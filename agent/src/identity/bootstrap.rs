@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
@@ -92,10 +93,10 @@ fn is_valid(path: &Path) -> bool {
         return false;
     }
     let why = match kubeconfig::read(path) {
-        Err(error) => rotation::Chain(&error).to_string(),
+        Err(error) => chain(&error),
         Ok(access) => match access.user.certificate.as_ref().map(Certificate::load) {
             None => "it has no client certificate".to_owned(),
-            Some(Err(error)) => rotation::Chain(&error).to_string(),
+            Some(Err(error)) => chain(&error),
             Some(Ok(pair)) if pair.is_expired(Timestamp::now()) => {
                 format!(
                     "part of the existing bootstrap client certificate is expired: {}",
@@ -261,7 +262,7 @@ pub(super) fn followed(certificate: PathBuf, key: PathBuf) -> Result<Current, st
                     }
                 }
                 Err(error) => {
-                    let text = rotation::Chain(&error).to_string();
+                    let text = chain(&error);
                     if text != told {
                         tracing::warn!(error = text, "keeping the certificate as it was");
                         told = text;

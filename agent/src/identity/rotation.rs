@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 
@@ -183,7 +184,7 @@ impl Rotation {
                 Signer::Client => self.metrics.certificate_manager_client_errors.inc([]),
                 Signer::Serving => self.metrics.server_expiration_errors.inc([]),
             }
-            let text = format!("{:#}", Chain(&problem));
+            let text = chain(&problem);
             tracing::warn!(signer = ?self.signer, error = text, "certificate request was not signed; trying again");
             self.warn(told).await;
             let jitter = pause.mul_f64(random::fraction() * 0.1);
@@ -314,21 +315,6 @@ pub enum Error {
     Csr(#[from] csr::Error),
     #[error("keep a certificate")]
     Store(#[from] store::Error),
-}
-
-/// An error with all its causes.
-pub(super) struct Chain<'a>(pub(super) &'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(next) = cause {
-            write!(f, ": {next}")?;
-            cause = next.source();
-        }
-        Ok(())
-    }
 }
 
 /// How long the kubelet stays without a valid certificate though the API server answers.

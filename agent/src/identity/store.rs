@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use gantry_base::files;
 use jiff::Timestamp;
 
 use super::pair::{self, Pair};
-use crate::files;
 
 /// One certificate's place.
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use gantry_base::error::chain;
 use http::{Request, Response, StatusCode};
 use hyper::body::Body as _;
 use hyper::service::service_fn;
@@ -423,7 +424,7 @@ async fn a_refused_request_is_told_with_its_reason() {
     std::fs::write(folder.path().join("bootstrap.conf"), api.kubeconfig(&json!({"token": "boot"}))).unwrap();
     let (notices, _told) = mpsc::channel(16);
     let error = bootstrap::start(settings(folder.path(), false), notices).await.unwrap_err();
-    let text = rotation::Chain(&error).to_string();
+    let text = chain(&error);
     assert!(text.ends_with("certificate signing request is denied, reason: No, message: not you"), "{text}");
 }
 

@@ -12,11 +12,11 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use gantry_base::files;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::keyring::sha256;
-use crate::files;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const OLDER: &str = "kubelet.config.k8s.io/v1alpha1";

@@ -78,6 +78,8 @@ fn take_lines(pending: &mut Vec<u8>, path: &Path) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_base::error::chain;
+
     use super::*;
     use std::io::Write;
 
@@ -90,7 +92,7 @@ mod tests {
         open::tests::fifo(&at("1.log"));
         for name in ["0.log", "1.log"] {
             let error = LogReader::new(&at(name)).next().await.unwrap_err();
-            assert!(error.chain().contains("not a regular file"), "{}", error.chain());
+            assert!(chain(&error).contains("not a regular file"), "{}", chain(&error));
         }
     }
 

@@ -1,6 +1,7 @@
 //! All that is wrong with a document, not only the first of it: what is wrong is taken out or filled in, and the rest is
 //! read again. Pure. Called by [`super`].
 
+use gantry_base::error::chain;
 use serde_json::Value;
 
 use super::field::FieldError;
@@ -26,20 +27,8 @@ pub struct Fault {
 impl Fault {
     /// With its causes, on one line.
     pub(super) fn text(&self) -> String {
-        with_causes(&self.error)
+        chain(&self.error)
     }
-}
-
-/// An error and its causes, on one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// What is tried in the place of a field that is wrong.

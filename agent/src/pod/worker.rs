@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
@@ -233,12 +234,12 @@ impl Worker {
             match self.deps.logs.highest_attempt(&self.pod, container).await {
                 Ok(Some(attempt)) => self.history.know_attempt(&container.name, attempt),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(error = error.chain(), "cannot read the log folder"),
+                Err(error) => tracing::warn!(error = chain(&error), "cannot read the log folder"),
             }
         }
         match self.deps.checkpoints.load(&self.pod.uid).await {
             Ok(marks) => self.history.recall(marks),
-            Err(error) => tracing::warn!(error = error.chain(), "probes begin anew"),
+            Err(error) => tracing::warn!(error = chain(&error), "probes begin anew"),
         }
     }
 
@@ -372,7 +373,7 @@ impl Worker {
     async fn forget_logs(&self) {
         if let Err(error) = self.deps.logs.remove(&self.pod).await {
             // The agent's own end tries again and tells.
-            tracing::error!(error = error.chain(), "logs of a pod that is gone are left");
+            tracing::error!(error = chain(&error), "logs of a pod that is gone are left");
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gantry_base::error::root_cause;
 use gantry_proto::health::HealthCheckRequest;
 use gantry_proto::health::health_check_response::ServingStatus;
 use gantry_proto::health::health_client::HealthClient;
@@ -68,10 +69,7 @@ async fn connection(names: Resolver, host: String, port: u16) -> std::io::Result
 }
 
 fn refused(address: &str, error: &tonic::transport::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
+    let cause = root_cause(error);
     format!("error: failed to connect service at {address:?}: {cause}")
 }
 

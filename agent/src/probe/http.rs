@@ -4,6 +4,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use gantry_base::error::root_cause;
 use reqwest::header::{CONNECTION, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Response, Url};
@@ -70,7 +71,7 @@ async fn read(mut response: Response) -> Result<Answer, HttpError> {
         match response.chunk().await {
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
             Ok(None) => break,
-            Err(error) => return Err(HttpError::Body(bottom(&error))),
+            Err(error) => return Err(HttpError::Body(root_cause(&error).to_string())),
         }
     }
     body.truncate(MOST);
@@ -87,7 +88,7 @@ fn no_answer(url: &str, address: &str, error: &reqwest::Error) -> HttpError {
         }
         cause = inner.source();
     }
-    let text = bottom(error);
+    let text = root_cause(error).to_string();
     if text.contains("InvalidContentType") || text.contains("corrupt message") {
         return HttpError::NotTls(format!("Get {url:?}: http: server gave HTTP response to HTTPS client"));
     }
@@ -99,12 +100,4 @@ fn no_answer(url: &str, address: &str, error: &reqwest::Error) -> HttpError {
         _ => text,
     };
     HttpError::NoAnswer(format!("Get {url:?}: {what}"))
-}
-
-fn bottom(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::Stream;
+use gantry_base::error::chain;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use kube::core::WatchEvent;
@@ -53,20 +54,6 @@ impl fmt::Display for Refusal {
             Self::Query(error) => write!(f, "{error}"),
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let inner = error.to_string();
-        // Some print their source themselves.
-        if !text.ends_with(&inner) {
-            text = format!("{text}: {inner}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[derive(Deserialize)]

@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gantry_cgroup::Layout;
+
 use super::devices::{self, Devices};
 
 /// Read once: none of it changes while the machine is up.
@@ -99,7 +101,7 @@ pub fn read(root_dir: &Path) -> Result<Machine, Error> {
         kernel,
         os_image,
         architecture: architecture().to_owned(),
-        cgroup_v1: !Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        cgroup_v1: !Layout::detect().is_ok_and(|layout| layout.is_unified()),
         pids: ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
             .iter()
             .filter_map(|path| first(&[path]).trim().parse().ok())

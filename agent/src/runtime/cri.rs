@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_base::error::root_cause;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -109,7 +110,10 @@ pub async fn connect(endpoint: &str) -> Result<Channel, Error> {
     let dial = Endpoint::from_shared(format!("unix://{path}")).map_err(|error| bad(&error.to_string()))?;
     dial.connect_timeout(Duration::from_secs(10)).connect().await.map_err(|error| Error::Connect {
         endpoint: endpoint.to_owned(),
-        source: Failure { code: "", ..Failure::new(FailureKind::Unavailable, root_cause(&error)) },
+        source: Failure {
+            code: "",
+            ..Failure::new(FailureKind::Unavailable, root_cause(&error).to_string())
+        },
     })
 }
 
@@ -525,16 +529,6 @@ pub(crate) fn in_go(code: Code) -> &'static str {
         Code::DataLoss => "DataLoss",
         Code::Unauthenticated => "Unauthenticated",
     }
-}
-
-/// What is at the bottom of an error: tonic's own says only "transport error", and the
-/// levels between repeat the cause.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ mod resource;
 
 use std::sync::Arc;
 
+use gantry_base::error::chain;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Inner;
 use super::answer::{self, Answer};
 use super::cri::{Cri, said as said_by};
+use super::stats::Depth;
 use super::stats::summary::{Summary, VolumeStats};
-use super::stats::{self, Depth};
 use crate::metrics::process;
 use crate::metrics::text::{CONTENT_TYPE, Kind, Text};
 
@@ -34,7 +35,7 @@ async fn summary(inner: &Inner, depth: Depth) -> Option<Summary> {
     match inner.sources.stats.summary(&inner.sources, depth).await {
         Ok(summary) => Some(summary),
         Err(error) => {
-            tracing::warn!(error = stats::chain(&error), "statistics are missing from metrics");
+            tracing::warn!(error = chain(&error), "statistics are missing from metrics");
             None
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
+use gantry_base::error::chain;
 use http::{Method, Request, StatusCode};
 use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
@@ -127,7 +128,7 @@ async fn summary(inner: &Inner, asked: &str) -> Answer {
     match inner.sources.stats.summary(&inner.sources, depth).await {
         Ok(summary) => answer::json(&summary),
         Err(error) => {
-            let text = format!("Internal Error: {}", stats::chain(&error));
+            let text = format!("Internal Error: {}", chain(&error));
             answer::text(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
     }

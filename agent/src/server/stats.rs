@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gantry_base::error::chain;
 use tokio::sync::watch;
 
 use super::Sources;
@@ -77,18 +78,6 @@ pub enum Error {
     /// A task of ours broke off.
     #[error("reading broke off")]
     Task(#[source] tokio::task::JoinError),
-}
-
-/// The error and its causes in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 /// What is kept between two questions.

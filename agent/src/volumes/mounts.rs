@@ -1,12 +1,13 @@
 //! Mounting and unmounting by descriptors, and what is mounted where. Owns the system calls; never
 //! decides what a volume is. Called by the other files of [`super::host`].
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use gantry_base::mountinfo::{self, MountInfo};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -29,44 +30,16 @@ impl super::removal::Mounts for Table {
 
 /// Every mount point at or below `folder`, the deepest first.
 pub(super) fn below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?, folder))
+    Ok(points_below(&mountinfo::own()?, folder))
 }
 
-/// mountinfo holds one line for each mount: `36 35 98:0 /root /mount/point options …`, in the order
-/// of mounting, so that what lies on top of another comes later.
-fn parse(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
-    let lines = mountinfo.split(|byte| *byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    let mut found: Vec<PathBuf> =
-        points.map(unescape).map(PathBuf::from).filter(|point| point.starts_with(folder)).collect();
+/// What lies on top of another was mounted later.
+fn points_below(mounts: &[MountInfo], folder: &Path) -> Vec<PathBuf> {
+    let points = mounts.iter().map(|mount| &mount.point);
+    let mut found: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).cloned().collect();
     found.reverse();
     found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     found
-}
-
-/// `\040` is a space, as proc(5) writes it.
-fn unescape(text: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        let code = match (first, tail) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
-                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
-            }
-            _ => None,
-        };
-        match code {
-            Some(byte) => {
-                out.push(byte);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
 }
 
 /// Lets mounts below a kubelet's root reach others and theirs reach it: mounts of Bidirectional and
@@ -76,7 +49,7 @@ fn unescape(text: &[u8]) -> OsString {
 /// The kernel's.
 pub fn share(root: &Path) -> io::Result<()> {
     let root = root.canonicalize()?;
-    let Some(cover) = cover(&std::fs::read("/proc/self/mountinfo")?, &root) else {
+    let Some(cover) = cover(&mountinfo::own()?, &root) else {
         return Err(io::ErrorKind::NotFound.into());
     };
     if cover.shared {
@@ -95,16 +68,12 @@ struct Cover {
     shared: bool,
 }
 
-/// The deepest, and of those the last: it lies on top. `shared:N` stands between the options and `-`.
-fn cover(mountinfo: &[u8], folder: &Path) -> Option<Cover> {
-    let mounts = mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(4);
-        let point = PathBuf::from(unescape(fields.next()?));
-        let mut optional = fields.skip(1).take_while(|field| *field != b"-");
-        Some(Cover { point, shared: optional.any(|field| field.starts_with(b"shared:")) })
-    });
-    let over = mounts.filter(|mount| folder.starts_with(&mount.point));
-    over.max_by_key(|mount| mount.point.components().count())
+/// The deepest, and of those the last: it lies on top.
+fn cover(mounts: &[MountInfo], folder: &Path) -> Option<Cover> {
+    let over = mounts.iter().filter(|mount| folder.starts_with(&mount.point));
+    let over = over.max_by_key(|mount| mount.point.components().count())?;
+    let shared = over.tags.iter().any(|tag| tag.starts_with("shared:"));
+    Some(Cover { point: over.point.clone(), shared })
 }
 
 /// Whether something is mounted exactly there, by the table: asks no file system, which may hang.
@@ -176,7 +145,8 @@ mod tests {
             23 22 0:2 / /var rw - tmpfs shared:9 rw\n\
             24 22 0:2 / /srv rw - ext4 b rw\n\
             25 22 0:3 / /srv rw master:3 shared:2 - ext4 b rw\n";
-        let of = |path| cover(table, Path::new(path)).unwrap();
+        let mounts = mountinfo::parse(table);
+        let of = |path| cover(&mounts, Path::new(path)).unwrap();
         let is = |point: &str, shared| Cover { point: point.into(), shared };
         assert_eq!(of("/opt/kubelet"), is("/", true));
         assert_eq!(of("/var/lib/kubelet"), is("/var", false));
@@ -193,7 +163,7 @@ mod tests {
             26 23 0:5 / /var/pods/u/volumes/b\\040c rw shared:1 - tmpfs t rw\n\
             27 22 0:6 / /var/pods/u rw - tmpfs t rw\n";
         assert_eq!(
-            parse(table, Path::new("/var/pods/u")),
+            points_below(&mountinfo::parse(table), Path::new("/var/pods/u")),
             ["/var/pods/u/volumes/a/deep", "/var/pods/u/volumes/b c", "/var/pods/u/volumes/a", "/var/pods/u"]
                 .map(PathBuf::from)
         );

@@ -14,7 +14,7 @@ use super::wiring;
 
 /// Cgroup v2 alone.
 pub(super) fn is_unified() -> bool {
-    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+    gantry_cgroup::Layout::detect().is_ok_and(|layout| layout.is_unified())
 }
 
 /// As `--hostname-override` or the kernel says, in lower case.

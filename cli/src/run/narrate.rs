@@ -12,6 +12,7 @@ use gantry_agent::pod::spec::PodUid;
 use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::timeline::render::millis;
+use gantry_base::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -156,7 +157,7 @@ async fn follow(path: PathBuf, prefix: String, id: String, status: watch::Receiv
                 }
             }
             Err(error) => {
-                tracing::warn!(error = error.chain(), "cannot show what the container writes");
+                tracing::warn!(error = chain(&error), "cannot show what the container writes");
                 return;
             }
         }

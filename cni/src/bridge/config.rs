@@ -169,6 +169,8 @@ fn mac_of_call(conf: &Value, context: &Context<'_>) -> Result<Option<[u8; 6]>, C
 
 #[cfg(test)]
 mod tests {
+    use gantry_base::error::chain;
+
     use super::*;
     use serde_json::json;
     use std::path::Path;
@@ -181,7 +183,7 @@ mod tests {
             bin_dirs: &[],
             prefer_external: false,
         };
-        Config::parse(conf, &context).map_err(|error| crate::chain::explain(&error))
+        Config::parse(conf, &context).map_err(|error| chain(&error))
     }
 
     fn check(conf: &Value) -> Result<Config, String> {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use std::collections::BTreeMap;
 
+use gantry_base::error::chain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -130,7 +131,7 @@ pub(super) fn attachments(dir: &Path) -> Result<Vec<Cached>, Error> {
         match parse(&path) {
             Ok(Some(cached)) if cached.is_whole() => found.push(cached),
             Ok(_) => {}
-            Err(error) => tracing::warn!("{}", super::explain(&error)),
+            Err(error) => tracing::warn!("{}", chain(&error)),
         }
     }
     found.sort_by(|a, b| (&a.container_id, &a.if_name).cmp(&(&b.container_id, &b.if_name)));

@@ -2,7 +2,7 @@
 //!
 //! Owns the error types; decides nothing. Made by the chain and its plugins, printed by the runtime.
 
-use std::error::Error as StdError;
+use gantry_base::error::chain;
 
 use super::{ConflistError, cache, plugin};
 use crate::{bridge, exec, host_local, ipam, loopback, portmap, ptp};
@@ -240,18 +240,6 @@ impl PluginErrorKind {
     }
 }
 
-/// An error and its sources as one line.
-pub(crate) fn explain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
 /// No error, the only one, or all of them as one.
 pub(super) fn all(mut errors: Vec<Error>) -> Result<(), Error> {
     match errors.pop() {
@@ -265,7 +253,7 @@ pub(super) fn all(mut errors: Vec<Error>) -> Result<(), Error> {
 }
 
 fn listed(errors: &[Error]) -> String {
-    errors.iter().map(|error| explain(error)).collect::<Vec<_>>().join("; ")
+    errors.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; ")
 }
 
 fn also(undo: &[Error]) -> String {

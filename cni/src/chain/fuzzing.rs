@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use gantry_base::error::chain;
+
 use super::{Attachment, Conflist, cache};
 use crate::fuzzing::place::Place;
 use crate::result::CniResult;
@@ -26,9 +28,9 @@ pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
         }
         // No folder for plugins of its own can have its name.
         (Err(error), Some(meant)) if meant.name().len() > LONGEST_NAME => {
-            assert!(!super::explain(&error).is_empty());
+            assert!(!chain(&error).is_empty());
         }
-        (Err(error), None) => assert!(!super::explain(&error).is_empty()),
+        (Err(error), None) => assert!(!chain(&error).is_empty()),
         (found, meant) => unreachable!("{found:?} in a file, {meant:?} as text"),
     }
     // A plugin of a list may lie in a file of its own.

@@ -7,6 +7,8 @@
 
 use std::path::Path;
 
+use gantry_base::error::chain;
+
 use super::cache::{self, Cached};
 use super::error::{self, PluginErrorKind};
 use super::{Attachment, Conflist, Dirs, Error, ValidAttachment, del};
@@ -66,7 +68,7 @@ pub fn gc(
         for plugin in super::parse(list, None, dirs)? {
             match plugin.gc(list.name(), dirs.home(), &keep) {
                 Err(PluginErrorKind::Exec(error)) if error.is_missing() => {
-                    tracing::warn!("GC goes on without a plugin: {}", super::explain(&error));
+                    tracing::warn!("GC goes on without a plugin: {}", chain(&error));
                 }
                 Err(source) => errors.push(failed(plugin.name(), source)),
                 Ok(()) => {}

@@ -3,9 +3,10 @@
 //! Owns the list of them, how a configuration becomes one, and which part of it each operation reaches. Never orders or
 //! undoes: the chain does. Called by the chain, and by the plugins' executables for the one they are.
 
+use gantry_base::error::chain;
 use serde_json::Value;
 
-use super::{PluginErrorKind, explain};
+use super::PluginErrorKind;
 use crate::bridge;
 use crate::exec::{Program, Verb};
 use crate::host_local;
@@ -126,7 +127,7 @@ impl Plugin {
                     tracing::warn!(
                         container_id = target.container_id,
                         "DEL goes on without a plugin: {}",
-                        explain(&error)
+                        chain(&error)
                     );
                     Ok(())
                 }

@@ -1,5 +1,7 @@
 //! What the chain refuses before it has any effect. What it does to links is tested in `tests/netlink.rs`.
 
+use gantry_base::error::chain;
+
 use super::*;
 
 fn dirs(root: &Path) -> Dirs {
@@ -20,7 +22,7 @@ fn refusal(list: &Conflist, attachment: &Attachment<'_>) -> String {
     let error =
         add(list, attachment, &dirs(root.path()), &mut |plugin, _, _| panic!("{plugin} ran")).unwrap_err();
     assert_eq!(root.path().read_dir().unwrap().count(), 0, "a refusal has no effect");
-    explain(&error)
+    chain(&error)
 }
 
 #[test]
@@ -43,7 +45,7 @@ fn programs_are_preferred_where_the_operator_says_so() {
     let list = Conflist::default_network();
     validate(&list, &dirs(root.path())).unwrap();
     let dirs = Dirs { prefer_external: true, ..dirs(root.path()) };
-    let error = explain(&validate(&list, &dirs).unwrap_err());
+    let error = chain(&validate(&list, &dirs).unwrap_err());
     assert!(error.contains("there is no program \"bridge\" in /nonexistent/cni/bin"), "{error}");
 }
 
@@ -157,7 +159,7 @@ fn a_namespace_that_is_gone_fails_the_first_plugin_and_leaves_nothing() {
         &mut |_, _, _| {},
     )
     .unwrap_err();
-    let text = explain(&error);
+    let text = chain(&error);
     assert!(text.contains("plugin loopback failed") && text.contains("No such file"), "{text}");
     assert_eq!(root.path().read_dir().unwrap().count(), 0);
 }

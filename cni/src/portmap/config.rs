@@ -194,6 +194,8 @@ fn mapping(raw: &RawMapping) -> Result<Mapping, ConfigError> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use gantry_base::error::chain;
+
     use super::*;
     use serde_json::json;
 
@@ -202,7 +204,7 @@ pub(super) mod tests {
             "runtimeConfig": {"portMappings": mappings}});
         let Value::Object(more) = more else { panic!() };
         conf.as_object_mut().unwrap().extend(more);
-        Config::parse(&conf).map_err(|error| crate::chain::explain(&error))
+        Config::parse(&conf).map_err(|error| chain(&error))
     }
 
     #[test]

@@ -61,6 +61,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use gantry_base::error::chain;
+
     use super::*;
     use serde_json::json;
     use std::path::Path;
@@ -73,7 +75,7 @@ mod tests {
             bin_dirs: &[],
             prefer_external: false,
         };
-        Config::parse(conf, &context).map_err(|error| crate::chain::explain(&error))
+        Config::parse(conf, &context).map_err(|error| chain(&error))
     }
 
     #[test]

@@ -4,9 +4,10 @@
 use std::fs;
 use std::io;
 
+use gantry_base::error::chain;
+
 use super::resources::{FileValue, HUGETLB, MEMORY_V1, MEMSW_V1, PERIOD_V1, QUOTA_V1, SWAP_V2};
 use super::{Cgroup, Error, Resources, write};
-use crate::error::chain;
 
 /// An absent limit of v1, rounded to pages, and -1 both mean more than any other.
 const ENDLESS: i64 = 1 << 62;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::failpoint;
 use gantry_proto::monitor::StartContainer;
 use serde_json::Value;
 

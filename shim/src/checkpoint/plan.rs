@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use gantry_base::mountinfo::MountInfo;
 use gantry_proto::monitor::{NamespaceMode, StartContainer};
 
 use crate::init::cgroups::View;
@@ -20,56 +21,13 @@ pub(super) const LOG: &str = "dump.log";
 /// File systems that criu makes anew. A tmpfs among them is the container's own only if nobody else has it.
 const OWN: [&str; 7] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2"];
 
-/// A line of /proc/PID/mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mounted {
-    pub id: u64,
-    /// MAJOR:MINOR of the file system.
-    pub device: Vec<u8>,
-    /// Which part of the file system it shows.
-    pub root: Vec<u8>,
-    pub place: Vec<u8>,
-    pub kind: Vec<u8>,
-}
-
-/// Its lines, with what the kernel writes as \OOO made plain again.
-pub(super) fn mounts(table: &[u8]) -> Vec<Mounted> {
-    let line = |line: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ');
-        let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
-        let device = words.nth(1)?.to_vec();
-        let (root, place) = (plain(words.next()?), plain(words.next()?));
-        words.find(|word| *word == b"-")?;
-        Some(Mounted { id, device, root, place, kind: plain(words.next()?) })
-    };
-    table.split(|byte| *byte == b'\n').filter_map(line).collect()
-}
-
-fn plain(word: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::with_capacity(word.len()), word);
-    while let Some((first, after)) = rest.split_first() {
-        let octal = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
-        match after.get(..3).filter(|_| *first == b'\\').and_then(octal) {
-            Some(byte) => {
-                out.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                out.push(*first);
-                rest = after;
-            }
-        }
-    }
-    out
-}
-
 /// What /proc says of the container's first process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Process {
     pub pid: i32,
-    pub mounts: Vec<Mounted>,
+    pub mounts: Vec<MountInfo>,
     /// Devices of the file systems that the node has mounted.
-    pub node_devices: Vec<Vec<u8>>,
+    pub node_devices: Vec<String>,
     /// Inode of its network namespace; None for the one that criu runs in.
     pub network: Option<u64>,
     /// Inode of its pid namespace.
@@ -115,8 +73,9 @@ fn external(start: &StartContainer, process: &Process) -> Vec<OsString> {
         all.push(format!("pid[{}]:extRootPidNS", process.pids).into());
     }
     for mount in process.mounts.iter().filter(|mount| is_external(mount, start, &process.node_devices)) {
-        let name: &[u8] = if is_mask(mount, start) { b"/dev/null" } else { &mount.place };
-        all.push(OsString::from_vec([b"mnt[", &mount.place[..], b"]:", name].concat()));
+        let point = mount.point.as_os_str().as_bytes();
+        let name: &[u8] = if is_mask(mount, start) { b"/dev/null" } else { point };
+        all.push(OsString::from_vec([b"mnt[", point, b"]:", name].concat()));
     }
     // The null device of the node, as a stream that nobody wants.
     let unknown = |id: &u64| !process.mounts.iter().any(|mount| mount.id == *id);
@@ -126,21 +85,21 @@ fn external(start: &StartContainer, process: &Process) -> Vec<OsString> {
     all
 }
 
-fn is_mask(mount: &Mounted, start: &StartContainer) -> bool {
-    mount.root != b"/" && start.masked_paths.iter().any(|path| path.as_bytes() == mount.place)
+fn is_mask(mount: &MountInfo, start: &StartContainer) -> bool {
+    mount.root != Path::new("/") && start.masked_paths.iter().any(|path| Path::new(path) == mount.point)
 }
 
-fn is_external(mount: &Mounted, start: &StartContainer, node_devices: &[Vec<u8>]) -> bool {
-    if mount.place == b"/" {
+fn is_external(mount: &MountInfo, start: &StartContainer, node_devices: &[String]) -> bool {
+    if mount.point == Path::new("/") {
         return false;
     }
-    let kind = std::str::from_utf8(&mount.kind).unwrap_or_default();
+    let kind = mount.kind.as_str();
     let cgroups_of_the_node = kind.starts_with("cgroup") && View::of(start) != View::Own;
     // Whatever leads there: a link in the image may have led a mount of the request elsewhere.
     let tmpfs_of_the_node = kind == "tmpfs" && node_devices.contains(&mount.device);
     let wanted = start.mounts.iter().map(|wanted| wanted.destination.as_str());
     let given = wanted.chain(start.devices.iter().map(|device| device.container_path.as_str()));
-    let below = |place: &str| Path::new(std::ffi::OsStr::from_bytes(&mount.place)).starts_with(place);
+    let below = |place: &str| mount.point.starts_with(place);
     !OWN.contains(&kind)
         || cgroups_of_the_node
         || tmpfs_of_the_node

@@ -6,10 +6,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use gantry_base::mountinfo;
 use serde_json::Value;
 
 use super::error::{Error, file};
-use super::plan::{self, Process};
+use super::plan::Process;
 
 /// Looks.
 ///
@@ -19,7 +20,7 @@ pub(super) fn look(pid: i32) -> Result<Process, Error> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let read = |path: &Path| fs::read(path).map_err(file("read", path));
     let node = read(Path::new("/proc/self/mountinfo"))?;
-    let mounts = plan::mounts(&read(&folder.join("mountinfo"))?);
+    let mounts = mountinfo::parse(&read(&folder.join("mountinfo"))?);
     let own = inode(Path::new("/proc/self/ns/net"))?;
     let network = inode(&folder.join("ns/net"))?;
     let mut files = Vec::new();
@@ -29,7 +30,7 @@ pub(super) fn look(pid: i32) -> Result<Process, Error> {
     Ok(Process {
         pid,
         mounts,
-        node_devices: plan::mounts(&node).into_iter().map(|mount| mount.device).collect(),
+        node_devices: mountinfo::parse(&node).into_iter().map(|mount| mount.device).collect(),
         network: (network != own).then_some(network),
         pids: inode(&folder.join("ns/pid"))?,
         files,

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use gantry_base::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;

@@ -8,10 +8,12 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use gantry_proto::monitor::{HookStage, Hooks};
 
 use super::{bundle, planned};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::init::hooks::{self, State};
 use crate::store::Container;
 

@@ -284,7 +284,7 @@ mod tests {
         let of = |volumes: &[String]| {
             let made = make(volumes, &BTreeSet::new(), (&layers, &["l".into()]), &folder);
             crate::remove::tree(&folder.join(FOLDER)).unwrap();
-            made.map_err(|error| crate::error::chain(&error))
+            made.map_err(|error| gantry_base::error::chain(&error))
         };
         // A little may be there as often as the image says.
         fs::write(data.join("small"), vec![1; 4 << 10]).unwrap();
@@ -316,6 +316,6 @@ mod tests {
         fs::create_dir_all(layers.join("l/data").join("a/".repeat(DEEPEST + 1))).unwrap();
         fs::create_dir_all(folder.join("root")).unwrap();
         let error = make(&["/data".into()], &BTreeSet::new(), (&layers, &["l".into()]), &folder).unwrap_err();
-        assert!(crate::error::chain(&error).contains("copy the image's volume to"), "{error}");
+        assert!(gantry_base::error::chain(&error).contains("copy the image's volume to"), "{error}");
     }
 }

@@ -5,12 +5,14 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use gantry_proto::monitor::{Hooks, StartContainer, request};
 use prost::Message;
 
 use super::{START_FILE, hooks, planned, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::events;
 use crate::feed;
 use crate::handler::plan;

@@ -112,7 +112,7 @@ fn find_nodes(devices: &mut Vec<Device>) -> Result<(), Error> {
             match of_the_node(device) {
                 Ok(node) => device.node = Some(node),
                 Err(error) if device.optional => {
-                    tracing::info!("left out, it has gone: {}", crate::error::chain(&error));
+                    tracing::info!("left out, it has gone: {}", gantry_base::error::chain(&error));
                     return false;
                 }
                 Err(error) => failed = failed.take().or(Some(error)),
@@ -194,6 +194,6 @@ mod tests {
             devices.iter().filter_map(|device| device.node.as_ref()).map(|node| node.minor).collect();
         assert_eq!((devices.len(), minors), (2, vec![3, 5]));
         let error = find_nodes(&mut vec![of("/dev/gone", false)]).unwrap_err();
-        assert!(crate::error::chain(&error).contains("/dev/gone"), "{error:?}");
+        assert!(gantry_base::error::chain(&error).contains("/dev/gone"), "{error:?}");
     }
 }

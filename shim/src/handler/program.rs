@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let path = Path::new("/nonexistent/runc");
-        let error = crate::error::chain(&check("x", path).unwrap_err());
+        let error = gantry_base::error::chain(&check("x", path).unwrap_err());
         assert!(error.contains("\"x\"") && error.contains("/nonexistent/runc"), "{error}");
         // Made for its owner to read.
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
+
 use super::{Images, Reference};
-use crate::error::chain;
 use crate::timeline::Recorder;
 
 /// A registry that is just coming up, maybe on this very node.

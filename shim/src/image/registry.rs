@@ -333,7 +333,7 @@ struct Failed {
 impl Failed {
     fn push(&mut self, error: RegistryError) {
         if let Some(before) = self.last.replace(error) {
-            self.before.push(crate::error::chain(&before));
+            self.before.push(gantry_base::error::chain(&before));
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use gantry_base::failpoint;
+
 use super::store::Store;
 
 /// After a failure: a full disk may be emptied.

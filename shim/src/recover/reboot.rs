@@ -5,9 +5,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use tokio::task::JoinSet;
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::{Container, Sandbox};

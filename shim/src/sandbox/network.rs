@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_base::failpoint;
 use gantry_cni::CniResult;
 use gantry_cni::chain::{self, Attachment, Cached, Conflist, ValidAttachment};
 
@@ -62,14 +63,14 @@ pub(crate) async fn status(node: &Arc<Node>) -> (bool, String) {
         let list = conflist(&node)?;
         match chain::status(&list, &node.cni_dirs(node.config.prefer_external_cni)) {
             // The pods that are there are well. A node that is not Ready would lose them.
-            Err(error) if error.is_exhausted() => Ok(crate::error::chain(&error)),
+            Err(error) if error.is_exhausted() => Ok(gantry_base::error::chain(&error)),
             Err(error) => Err(Error::Network(error)),
             Ok(()) => Ok(String::new()),
         }
     };
     match tokio::task::spawn_blocking(job).await.map_err(Error::from).and_then(|outcome| outcome) {
         Ok(message) => (true, message),
-        Err(error) => (false, crate::error::chain(&error)),
+        Err(error) => (false, gantry_base::error::chain(&error)),
     }
 }
 

@@ -6,13 +6,15 @@
 use std::fs;
 use std::sync::Arc;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{MakeUsers, NamespaceMode, StartSandbox, UserMapping, request};
 
 use super::{files, launch, network, place, scope, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::container::labels;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::feed;
 use crate::handler;
 use crate::node::{Node, new_id};

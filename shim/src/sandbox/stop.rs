@@ -5,12 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use rustix::process::Signal;
 
 use super::{launch, network, scope};
 use crate::cgroup::Cgroup;
 use crate::container;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::events;
 use crate::feed;
 use crate::node::Node;
@@ -114,7 +116,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             // As containerd: a plugin that could not add may not know what to take away, and the pod waits for its
             // next attempt.
             Err(error @ Error::Network(_)) if !is_whole => {
-                tracing::warn!(sandbox = sandbox.id, "{}", crate::error::chain(&error));
+                tracing::warn!(sandbox = sandbox.id, "{}", gantry_base::error::chain(&error));
             }
             result => errors.note(result),
         }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_base::error::chain;
+
 use crate::cgroup::{self, Cgroup};
-use crate::error::chain;
 use crate::node::Node;
 
 /// Ends the name of a file beside the sockets, by which a later runtime knows.

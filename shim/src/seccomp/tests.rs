@@ -149,7 +149,7 @@ fn a_profile_of_ones_own_is_honoured_to_the_errno() {
 
 #[test]
 fn what_a_profile_may_not_say_is_refused_by_name() {
-    let chain = |text: &str| crate::error::chain(&localhost(text).unwrap_err());
+    let chain = |text: &str| gantry_base::error::chain(&localhost(text).unwrap_err());
     for (text, word) in [
         ("{}", "defaultAction"),
         (r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#, "SCMP_ACT_NOTIFY"),

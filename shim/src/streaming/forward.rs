@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use gantry_base::error::chain;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -17,7 +18,7 @@ use super::hangup::HangUp;
 use super::spdy;
 use super::spdy::connection::{Role, Writer};
 use super::ws::channels::{self, Codec, Incoming};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::node::Node;
 use crate::store::SandboxState;
 

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use ::http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use gantry_base::error::chain;
+use gantry_base::failpoint;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,7 +23,6 @@ use super::lobby::{Guest, Lobby};
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
-use crate::error::chain;
 use crate::node::Node;
 use crate::store::lock;
 

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use gantry_base::error::chain;
 use gantry_proto::cri;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 
 use super::status::{Outcome, Style};
 use crate::attach;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::exec::terminal::{Size, Terminal};
 use crate::exec::{self, Wanted};
 use crate::node::Node;

@@ -2,6 +2,7 @@
 //! believes of it only what cannot harm: numbers that are shown, and paths that it opens beneath the
 //! layer's own folder.
 
+use gantry_base::error::chain;
 use serde::{Deserialize, Serialize};
 
 use super::UnpackError;
@@ -67,13 +68,7 @@ impl From<Result<Report, UnpackError>> for Verdict {
 
 impl From<&UnpackError> for Refusal {
     fn from(error: &UnpackError) -> Self {
-        let mut message = error.to_string();
-        let mut next = std::error::Error::source(error);
-        while let Some(cause) = next {
-            message = format!("{message}: {cause}");
-            next = cause.source();
-        }
-        Self { kind: error.kind(), message }
+        Self { kind: error.kind(), message: chain(error) }
     }
 }
 

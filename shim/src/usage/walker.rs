@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gantry_base::failpoint;
+
 use super::{Counted, Usage, of_folder};
 use crate::store::lock;
 use crate::timeline::unix_nanos;

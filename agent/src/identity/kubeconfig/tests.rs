@@ -1,12 +1,14 @@
 //! Files as kubeadm, e2e tests and people write them.
 
+use gantry_base::error::chain;
+
 use super::*;
 
 fn read_text(text: &str) -> Result<Access, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     fs::write(&path, text).unwrap();
-    read(&path).map_err(|error| super::super::rotation::Chain(&error).to_string())
+    read(&path).map_err(|error| chain(&error))
 }
 
 fn with(cluster: &str, user: &str) -> Result<Access, String> {

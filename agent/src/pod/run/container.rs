@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use gantry_base::error::chain;
+
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::events::Kind::{Normal, Warning};
 use crate::events::Note;
@@ -47,7 +49,7 @@ async fn made(
     deps.logs
         .prepare(pod, Some(container))
         .await
-        .map_err(|error| trouble("CreateContainerConfigError", error.chain()))?;
+        .map_err(|error| trouble("CreateContainerConfigError", chain(&error)))?;
     if !container.target.is_empty() && place.target.is_empty() {
         let message = format!("unable to find target container {}", container.target);
         return Err(trouble("CreateContainerConfigError", message));
@@ -94,7 +96,7 @@ pub(super) async fn start(
             task.tell_of(container, id, Normal, "Started", "Container started").await;
             // The container runs, found by collectors or not.
             if let Err(error) = task.deps.logs.link(task.pod, container, attempt, id).await {
-                tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log has no link");
+                tracing::error!(pod = task.pod.full_name(), error = chain(&error), "a log has no link");
             }
             Ok(Output::Done)
         }
@@ -156,7 +158,7 @@ pub(super) async fn remove(task: Task<'_>, id: &str) -> Result<Output, Trouble> 
     removed.map_err(|error| trouble("RemoveContainerError", both(&error)))?;
     // Later than a container that is gone: the sweep takes what stays.
     if let Err(error) = task.deps.logs.unlink(task.pod, id).await {
-        tracing::error!(pod = task.pod.full_name(), error = error.chain(), "a log's link stays");
+        tracing::error!(pod = task.pod.full_name(), error = chain(&error), "a log's link stays");
     }
     Ok(Output::Done)
 }

@@ -1,6 +1,8 @@
 //! What a pod stands on: cgroup, volumes, sandbox, checkpoint. Owns the effects and the wording of
 //! their failures. Called by [`super::effect`].
 
+use gantry_base::error::chain;
+
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
@@ -24,7 +26,7 @@ async fn claim(task: Task<'_>) -> Result<(), crate::checkpoint::Error> {
 pub(super) async fn cgroup(task: Task<'_>) -> Result<Output, Trouble> {
     let made = match claim(task).await {
         Ok(()) => task.deps.cgroups.set_up(task.pod).await.map_err(|error| error.message),
-        Err(error) => Err(error.chain()),
+        Err(error) => Err(chain(&error)),
     };
     match made {
         Ok(parent) => Ok(Output::Text(parent)),
@@ -58,13 +60,13 @@ pub(super) async fn no_cgroup(task: Task<'_>) -> Result<Output, Trouble> {
     task.deps.users.release(&task.pod.uid);
     // The last that is taken back: nothing of it is an orphan any more.
     let disowned = task.deps.checkpoints.disown(&task.pod.uid).await;
-    disowned.map_err(|error| trouble("CheckpointError", error.chain()))?;
+    disowned.map_err(|error| trouble("CheckpointError", chain(&error)))?;
     Ok(Output::Done)
 }
 
 pub(super) async fn remember(task: Task<'_>, marks: &Marks) -> Result<Output, Trouble> {
     let saved = task.deps.checkpoints.save(&task.pod.uid, marks).await;
-    saved.map_err(|error| trouble("CheckpointError", error.chain()))?;
+    saved.map_err(|error| trouble("CheckpointError", chain(&error)))?;
     Ok(Output::Done)
 }
 
@@ -178,7 +180,7 @@ pub(super) async fn users(task: Task<'_>, handler: &str) -> Result<Option<Users>
 
 /// The pod's log folder is there, and nobody else answers on its ports.
 async fn ready(task: Task<'_>) -> Result<(), String> {
-    task.deps.logs.prepare(task.pod, None).await.map_err(|error| error.chain())?;
+    task.deps.logs.prepare(task.pod, None).await.map_err(|error| chain(&error))?;
     match ports::held(task.pod) {
         Ok(None) => Ok(()),
         Ok(Some(port)) => Err(format!(

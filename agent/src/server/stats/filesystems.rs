@@ -3,10 +3,10 @@
 //! [`crate::server::scrape`]. Blocks.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use gantry_base::mountinfo::{self, MountInfo};
 
 use super::summary::FsStats;
 use super::{disk, now};
@@ -44,52 +44,27 @@ pub struct Done {
 
 /// All, now.
 pub(in crate::server) fn all() -> Vec<FileSystem> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let disks = disks(&read("/proc/diskstats"));
-    let found = mounted(&read("/proc/self/mountinfo")).into_iter().filter_map(|mount| {
+    let disks = disks(&fs::read_to_string("/proc/diskstats").unwrap_or_default());
+    let mounts = mountinfo::own().unwrap_or_default();
+    let found = on_disk(&mounts).into_iter().filter_map(|mount| {
         let space = disk::space(&mount.point, now()).ok()?;
-        let done = disks.get(&mount.number).copied().unwrap_or_default();
-        Some(FileSystem { device: mount.source, space, done })
+        let done = disks.get(&mount.device).copied().unwrap_or_default();
+        Some(FileSystem { device: mount.source.to_string_lossy().into_owned(), space, done })
     });
     found.take(MOST).collect()
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    number: String,
-    point: PathBuf,
-    source: String,
-}
-
-fn mounted(mountinfo: &str) -> Vec<Mount> {
+/// Those on disks, each disk once: the first of its mounts.
+fn on_disk(mounts: &[MountInfo]) -> Vec<&MountInfo> {
     let mut seen = BTreeSet::new();
-    let line = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(2);
-        let (number, point) = (left.next()?, left.nth(1)?);
-        let mut right = right.split(' ');
-        let (kind, source) = (right.next()?, right.next()?);
-        let on_disk = matches!(kind, "xfs" | "btrfs" | "f2fs") || kind.starts_with("ext");
-        (on_disk && source.starts_with("/dev/") && seen.insert(source.to_owned())).then(|| Mount {
-            number: number.to_owned(),
-            point: unescaped(point),
-            source: source.to_owned(),
-        })
-    };
-    mountinfo.lines().filter_map(line).collect()
+    let mut found: Vec<_> = mounts.iter().filter(|mount| is_on_disk(mount)).collect();
+    found.retain(|mount| seen.insert(&mount.source));
+    found
 }
 
-/// `\040` is a space.
-fn unescaped(path: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, more)) = rest.split_first() {
-        let code = (*first == b'\\').then(|| more.get(..3)).flatten();
-        let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
-        bytes.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &more[3..] } else { more };
-    }
-    Path::new(&OsString::from_vec(bytes)).to_owned()
+fn is_on_disk(mount: &MountInfo) -> bool {
+    let known = matches!(mount.kind.as_str(), "xfs" | "btrfs" | "f2fs") || mount.kind.starts_with("ext");
+    known && Path::new(&mount.source).starts_with("/dev")
 }
 
 /// By `major:minor`.
@@ -126,10 +101,13 @@ mod tests {
                      24 22 254:16 / /mnt/a\\040b rw - xfs /dev/vdb rw\n\
                      25 22 0:30 / /net rw - nfs4 server:/x rw\n\
                      26 22 0:31 / /tmp rw - tmpfs tmpfs rw\n";
-        let found = mounted(table);
-        let told: Vec<_> =
-            found.iter().map(|m| (m.source.as_str(), m.number.as_str(), m.point.to_str())).collect();
-        assert_eq!(told, [("/dev/vda", "254:0", Some("/")), ("/dev/vdb", "254:16", Some("/mnt/a b"))]);
+        let mounts = mountinfo::parse(table.as_bytes());
+        let told: Vec<_> = on_disk(&mounts)
+            .iter()
+            .map(|m| (m.source.to_str(), m.device.as_str(), m.point.to_str()))
+            .collect();
+        let disk = |source, number, point| (Some(source), number, Some(point));
+        assert_eq!(told, [disk("/dev/vda", "254:0", "/"), disk("/dev/vdb", "254:16", "/mnt/a b")]);
     }
 
     #[test]

@@ -5,12 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gantry_cgroup::Layout;
+
 use super::now;
 use super::summary::{
     ContainerStats, CpuStats, InterfaceStats, IoStats, MemoryStats, NetworkStats, PsiData, PsiStats,
     RlimitStats, SwapStats,
 };
-use crate::cgroups::hierarchies::{Hierarchies, parse};
 
 /// A v1 limit beyond this is none.
 pub(super) const NO_LIMIT: u64 = 1 << 62;
@@ -33,14 +34,14 @@ pub enum Error {
     },
     #[error("{} is not as expected", path.display())]
     Form { path: PathBuf },
-    #[error("no cgroup file system is mounted: mount cgroup2 on /sys/fs/cgroup")]
-    NoCgroups,
+    #[error(transparent)]
+    Cgroups(#[from] gantry_cgroup::Error),
 }
 
 /// This machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    hierarchies: Hierarchies,
+    layout: Layout,
     /// Logical processors.
     pub cpus: usize,
     /// Bytes.
@@ -75,14 +76,14 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
 
 impl Machine {
     pub(in crate::server) fn new() -> Result<Self, Error> {
-        let hierarchies = parse(&read(Path::new("/proc/self/mountinfo"))?).ok_or(Error::NoCgroups)?;
+        let layout = Layout::detect()?;
         let path = Path::new("/proc/meminfo");
         let meminfo = read(path)?;
         let memory = kilobytes(&meminfo, "MemTotal").ok_or_else(|| Error::Form { path: path.to_owned() })?;
         let swap = kilobytes(&meminfo, "SwapTotal").unwrap_or_default();
         let cpuinfo = read(Path::new("/proc/cpuinfo"))?;
         let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-        Ok(Self { hierarchies, cpus, memory, swap })
+        Ok(Self { layout, cpus, memory, swap })
     }
 
     /// Where a container is in a pod that is a slice: `cri-containerd-ID.scope` as containerd has it, or a folder of the
@@ -91,10 +92,7 @@ impl Machine {
         if !slice.ends_with(".slice") || id.is_empty() {
             return None;
         }
-        let mount = match &self.hierarchies {
-            Hierarchies::Unified(mount) => mount,
-            Hierarchies::Legacy(list) => &list.iter().find(|hierarchy| hierarchy.has("memory"))?.mount,
-        };
+        let mount = self.layout.mount_of("memory")?;
         let folder = mount.join(slice.trim_matches('/'));
         let scopes = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.file_name());
         scopes.filter_map(|name| name.into_string().ok()).filter(|name| name.ends_with(".scope")).find_map(
@@ -107,10 +105,7 @@ impl Machine {
 
     /// A file of a cgroup, of the hierarchy that has the controller.
     pub(super) fn file(&self, controller: &str, path: &str, name: &str) -> Option<String> {
-        let mount = match &self.hierarchies {
-            Hierarchies::Unified(mount) => mount,
-            Hierarchies::Legacy(list) => &list.iter().find(|hierarchy| hierarchy.has(controller))?.mount,
-        };
+        let mount = self.layout.mount_of(controller)?;
         fs::read_to_string(mount.join(path.trim_matches('/')).join(name)).ok()
     }
 
@@ -120,7 +115,7 @@ impl Machine {
 
     /// Whether cgroup v2 holds the controllers.
     pub(in crate::server) fn is_unified(&self) -> bool {
-        matches!(self.hierarchies, Hierarchies::Unified(_))
+        self.layout.is_unified()
     }
 
     /// Whether cgroups tell pressure.
@@ -177,10 +172,7 @@ impl Machine {
     }
 
     fn made(&self, path: &str) -> i64 {
-        let mount = match &self.hierarchies {
-            Hierarchies::Unified(mount) => Some(mount),
-            Hierarchies::Legacy(list) => list.iter().find(|h| h.has("memory")).map(|h| &h.mount),
-        };
+        let mount = self.layout.mount_of("memory");
         let data = mount.and_then(|mount| fs::metadata(mount.join(path.trim_matches('/'))).ok());
         let changed = data.and_then(|data| data.modified().ok());
         let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());

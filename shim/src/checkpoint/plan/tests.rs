@@ -1,5 +1,6 @@
 //! What criu is asked, held against a mount table as the kernel shows one. Run by `cargo test`.
 
+use gantry_base::mountinfo;
 use gantry_proto::monitor::{CgroupTarget, Device, Mount, Rootfs};
 
 use super::*;
@@ -37,8 +38,8 @@ fn start() -> StartContainer {
 fn process() -> Process {
     Process {
         pid: 42,
-        mounts: mounts(TABLE),
-        node_devices: vec![b"254:1".to_vec(), b"0:56".to_vec()],
+        mounts: mountinfo::parse(TABLE),
+        node_devices: vec!["254:1".to_owned(), "0:56".to_owned()],
         network: Some(4_026_532_000),
         pids: 4_026_532_001,
         files: vec![(24, 4)],
@@ -86,7 +87,10 @@ fn the_nodes_cgroups_devices_and_file_systems_that_criu_does_not_know_are_named(
     let of = |change: &dyn Fn(&mut StartContainer), line: &[u8]| {
         let mut start = start();
         change(&mut start);
-        named(&start, &Process { mounts: mounts(line), network: None, files: Vec::new(), ..process() })
+        named(
+            &start,
+            &Process { mounts: mountinfo::parse(line), network: None, files: Vec::new(), ..process() },
+        )
     };
     let cgroup = b"1 2 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
     assert!(of(&|_| (), cgroup).is_empty());

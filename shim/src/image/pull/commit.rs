@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use gantry_base::failpoint;
+
 use crate::image::digest::Digest;
 use crate::image::fixup::{self, Below, Seen};
 use crate::image::hold::Hold;

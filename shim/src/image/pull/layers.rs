@@ -203,7 +203,7 @@ impl Way {
                 Ok(()) => return Ok(own.spans()),
                 Err(error) if error.is_transfer() && self.repository.has_another(asked) => {
                     let layer = promise.layer.blob.digest;
-                    tracing::warn!(%layer, error = crate::error::chain(&error), "asking the next place");
+                    tracing::warn!(%layer, error = gantry_base::error::chain(&error), "asking the next place");
                     place = asked + 1;
                 }
                 Err(error) => return Err(error),

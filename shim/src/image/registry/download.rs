@@ -176,7 +176,7 @@ impl Download {
             }
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::info!(url = self.source.url(), "no pieces: {}", crate::error::chain(error));
+                tracing::info!(url = self.source.url(), "no pieces: {}", gantry_base::error::chain(error));
                 (self.pieces, self.look) = (None, None);
             }
             // Farther away than the answer is slow. Whatever it sends would come a second time.
@@ -243,7 +243,7 @@ impl Download {
             url = self.source.url(),
             at = self.at,
             "no more pieces: {}",
-            crate::error::chain(&error)
+            gantry_base::error::chain(&error)
         );
         if self.pieces.take().is_none() {
             return Err(error);

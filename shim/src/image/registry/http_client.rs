@@ -299,7 +299,7 @@ pub(super) fn shown(url: &Url) -> String {
 
 pub(super) fn lost(url: &Url, source: reqwest::Error) -> RegistryError {
     let (url, connect) = (shown(url), source.is_connect());
-    let words = crate::error::chain(&source);
+    let words = gantry_base::error::chain(&source);
     let source = Arc::new(source);
     // rustls's words: reqwest hands its errors on as opaque ones.
     if connect && words.contains("invalid peer certificate") {

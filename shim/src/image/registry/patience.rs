@@ -36,7 +36,7 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, RegistryError>>>(
         let pause = own.and_then(|own| pause(&error, since, own));
         let error = first.get_or_insert(error);
         let Some(pause) = pause else { break };
-        tracing::info!(?pause, "asking again: {}", crate::error::chain(&*error));
+        tracing::info!(?pause, "asking again: {}", gantry_base::error::chain(&*error));
         tokio::time::sleep(pause).await;
     }
     Err(first.unwrap_or(RegistryError::NoPlace))

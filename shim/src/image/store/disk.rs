@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use gantry_base::failpoint;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use rustix::fs::Advice;
 use serde::Serialize;
@@ -44,7 +45,7 @@ impl Disk {
                     aside = %aside.display(),
                     "the image database was damaged and is set aside; images are pulled again, and running \
                      containers keep their layers: {}",
-                    crate::error::chain(&error)
+                    gantry_base::error::chain(&error)
                 );
                 Self::read(path)
             }
@@ -354,7 +355,11 @@ mod tests {
         disk.apply(name("before").iter()).unwrap();
         full.store(true, Ordering::SeqCst);
         let failed = disk.apply(name("lost").iter()).unwrap_err();
-        assert!(crate::error::chain(&failed).contains("No space left"), "{}", crate::error::chain(&failed));
+        assert!(
+            gantry_base::error::chain(&failed).contains("No space left"),
+            "{}",
+            gantry_base::error::chain(&failed)
+        );
         full.store(false, Ordering::SeqCst);
         disk.apply(name("after").iter()).unwrap();
         assert!(disk.layer("none").unwrap().is_none());

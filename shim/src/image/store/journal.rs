@@ -10,6 +10,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_base::failpoint;
+
 use super::StoreError;
 use super::record::{Change, LayerRecord, Pending, VERSION};
 

@@ -1,5 +1,5 @@
-//! Files of the agent's own that outlive it, and the machine's power. Owns how one is replaced; never
-//! what it says. Called by whoever keeps something over a restart.
+//! Files that outlive a program, and the machine's power. Owns how one is replaced; never what it says.
+//! Called by whoever keeps something over a restart.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// When it cannot be written: then the old one stays.
-pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it names no file"));
     };
@@ -22,23 +22,19 @@ pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> 
     let beside = folder.join(beside);
     let written = write(&beside, content, mode).and_then(|()| fs::rename(&beside, path));
     if let Err(error) = written {
-        if let Err(left) = gone(fs::remove_file(&beside)) {
-            tracing::debug!(path = %beside.display(), error = %left, "a half-written file stays");
-        }
-        return Err(error);
+        return Err(match gone(fs::remove_file(&beside)) {
+            Ok(()) => error,
+            Err(left) => io::Error::new(error.kind(), format!("{error}; {} stays: {left}", beside.display())),
+        });
     }
     settle(folder)
 }
 
-/// The same, on a thread that may wait for the disk.
-pub(crate) async fn replaced(path: &Path, content: Vec<u8>, mode: u32) -> io::Result<()> {
-    let path = path.to_owned();
-    let written = tokio::task::spawn_blocking(move || replace(&path, &content, mode)).await;
-    written.unwrap_or_else(|died| Err(died.into()))
-}
-
-/// The names in a folder outlive a power cut, too.
-pub(crate) fn settle(folder: &Path) -> io::Result<()> {
+/// The names in a folder outlive a power cut, too (fsync(2)).
+///
+/// # Errors
+/// When the folder can't be opened or synced.
+pub fn settle(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
         // Not every file system can do so for a folder.

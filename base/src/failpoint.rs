@@ -1,0 +1,79 @@
+//! Failpoints: named places at durable steps and in long-lived tasks, where a test can end this program,
+//! hold it, or have the step fail. Owns what such a place does. A program that is built without the feature
+//! `failpoints`, as every shipped one is, has nothing of it. Called by the macro `failpoint!` alone.
+//!
+//! A test names a folder by `GANTRY_FAILPOINTS`. A file in it with the name of a place says what the place
+//! does once: `crash`, `panic`, `stall` or `fail`. Before it acts the place renames the file to `NAME.reached`; a
+//! stall lasts for as long as that is there.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const FOLDER: &str = "GANTRY_FAILPOINTS";
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A test wanted this step to fail.
+#[derive(Debug, thiserror::Error)]
+#[error("failpoint {0}")]
+pub struct Injected(&'static str);
+
+/// For a program that gets no other variables.
+#[must_use]
+pub fn variable() -> Option<(&'static str, OsString)> {
+    std::env::var_os(FOLDER).map(|folder| (FOLDER, folder))
+}
+
+/// Does what the test asked for, if it asked.
+///
+/// # Errors
+/// When it asked for that.
+pub fn reach(name: &'static str) -> Result<(), Injected> {
+    let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
+    let asked = Path::new(&folder).join(name);
+    let reached = asked.with_file_name(format!("{name}.reached"));
+    // Of several that come here at once, the one that renames it acts.
+    if fs::rename(&asked, &reached).is_err() {
+        return Ok(());
+    }
+    match fs::read_to_string(&reached).unwrap_or_default().trim() {
+        "crash" => {
+            // As kill -9 from outside: nothing is written, nothing is dropped.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            hold(&reached);
+        }
+        "panic" => end_by_panic(name),
+        "fail" => return Err(Injected(name)),
+        _ => hold(&reached),
+    }
+    Ok(())
+}
+
+#[expect(clippy::panic, reason = "a test asked for it")]
+fn end_by_panic(name: &str) {
+    panic!("failpoint {name}");
+}
+
+/// Until the test has taken the file away. Whatever else the program does goes on.
+#[cfg(feature = "tokio")]
+fn hold(reached: &Path) {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    let several = |handle: Handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread;
+    if Handle::try_current().is_ok_and(several) {
+        tokio::task::block_in_place(|| wait(reached));
+    } else {
+        wait(reached);
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+fn hold(reached: &Path) {
+    wait(reached);
+}
+
+fn wait(reached: &Path) {
+    while reached.exists() {
+        std::thread::sleep(LOOK);
+    }
+}

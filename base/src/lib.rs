@@ -1,0 +1,11 @@
+//! What agent, runtime, CNI plugins and programs all want of the standard library, and nothing of
+//! Kubernetes or containers: no domain type lives here. Depends on nothing of ours.
+
+#[macro_use]
+mod macros;
+
+pub mod error;
+#[cfg(feature = "failpoints")]
+pub mod failpoint;
+pub mod files;
+pub mod mountinfo;
