@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vagrant-box|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -23,6 +23,7 @@ mod pace;
 mod sh;
 mod summary;
 mod tiers;
+mod vagrant_box;
 mod vm;
 
 use std::ffi::OsString;
@@ -88,6 +89,11 @@ enum Task {
     CleanRoom {
         /// A command line to run there, with no package installed but Rust's C compiler
         command: Vec<String>,
+    },
+    /// Makes a Debian machine with kubeadm, and of it a box for Vagrant's libvirt provider (as root)
+    VagrantBox {
+        #[command(flatten)]
+        look: Look,
     },
     /// Boots the small VM (cgroup v2) and runs a command in it; a shell command line
     Vm {
@@ -216,6 +222,7 @@ fn main() -> ExitCode {
         Task::Test { tier, full, filter, repeat, look: _ } => {
             tiers::test(&tier, full, filter.as_deref(), repeat)
         }
+        Task::VagrantBox { look: _ } => vagrant_box::run(),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),
         Task::LeakcheckInside { command } => return ended(leakcheck::inside(&command)),

@@ -30,6 +30,8 @@ pub enum Use {
     CleanRoom,
     /// Makes a Debian package and looks at it
     Dist,
+    /// Makes a box for Vagrant
+    Vagrant,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -84,6 +86,7 @@ pub const NEEDS: &[Need] = &[
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", Use::CleanRoom),
     need("lintian", "lintian", Use::Dist),
     need("dpkg-shlibdeps", "dpkg-dev", Use::Dist),
+    need("qemu-img", "qemu-utils", Use::Vagrant),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -94,6 +97,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         "demo" => vec![Use::Build, Use::Pods],
         "clean-room" => vec![Use::Build, Use::CleanRoom],
         "dist" => vec![Use::Build, Use::History, Use::Dist],
+        "vagrant-box" => vec![Use::Build, Use::CleanRoom, Use::Machine, Use::Vagrant],
         "test" if tiers.is_empty() => {
             let pods = [Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load];
             pods.into_iter().chain([Use::Protobuf, Use::History]).collect()
@@ -222,6 +226,7 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("test", &["-e", "/usr/share/keyrings/debian-archive-keyring.gpg"], Use::CleanRoom),
     ("lintian", &["--version"], Use::Dist),
     ("dpkg-shlibdeps", &["--version"], Use::Dist),
+    ("qemu-img", &["--version"], Use::Vagrant),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),

@@ -45,7 +45,9 @@ impl Asked {
     /// Tests that make namespaces want root; the demo asks for it by itself once it is built.
     fn wants_root(&self) -> bool {
         let unprivileged = |tier: &String| tier == "static" || tier == "unit";
-        self.task == "test" && (self.tiers.is_empty() || self.full || !self.tiers.iter().all(unprivileged))
+        self.task == "vagrant-box"
+            || self.task == "test"
+                && (self.tiers.is_empty() || self.full || !self.tiers.iter().all(unprivileged))
     }
 }
 
