@@ -179,7 +179,7 @@ pub(crate) struct RuntimeArgs {
     pub(crate) flags: RuntimeFlags,
 }
 
-const DEFAULT_AGENT_SOCKET: &str = "/run/gantry/agent.sock";
+pub(crate) const DEFAULT_AGENT_SOCKET: &str = "/run/gantry/agent.sock";
 
 /// Which agent.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ mod agent;
 mod args;
 mod client;
 mod config;
+mod ctr;
 mod detach;
 mod doctor;
 mod down;
@@ -44,6 +45,10 @@ fn main() -> ExitCode {
     // A link with a network plugin's name is that plugin (docs/networking.md).
     if let Some(code) = std::env::args_os().next().and_then(|name| gantry_cni::serve::program(name.as_ref()))
     {
+        return code;
+    }
+    // What kind asks a node for, under the names that it asks (docs/ctr.md).
+    if let Some(code) = ctr::program(&std::env::args_os().collect::<Vec<_>>()) {
         return code;
     }
     if let Some(arguments) = kubelet::arguments(&std::env::args_os().collect::<Vec<_>>()) {

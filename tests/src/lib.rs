@@ -31,6 +31,7 @@ pub mod pty;
 pub mod pulls;
 pub mod ready;
 pub mod registry;
+pub mod saved;
 pub mod standalone;
 pub mod stream_client;
 pub mod suite;

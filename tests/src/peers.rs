@@ -58,6 +58,15 @@ const RECIPES: [Recipe; 5] = [
     Recipe { module: "tour", cgo: false, tags: "", to: "", packages: &["."] },
 ];
 
+/// What `kind load` does on a node, and the crictl that it does it with.
+const KIND: Recipe = Recipe {
+    module: "kind",
+    cgo: false,
+    tags: "",
+    to: "kind",
+    packages: &[".", "sigs.k8s.io/cri-tools/cmd/crictl"],
+};
+
 /// Built programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -81,6 +90,22 @@ impl Programs {
     pub fn build_suite() -> Result<()> {
         let [.., suite, tour] = &RECIPES;
         Self::build_these(&[suite, tour])
+    }
+
+    /// Builds kind's own code and crictl alone.
+    ///
+    /// # Errors
+    /// As [`Programs::build`].
+    pub fn build_kind() -> Result<()> {
+        Self::build_these(&[&KIND])
+    }
+
+    /// `kind`, which is what `kind load` does on a node, or `crictl`; built before.
+    ///
+    /// # Errors
+    /// As [`Programs::suite`].
+    pub fn kind(name: &str) -> Result<PathBuf> {
+        Self::there(&format!("kind/{name}"))
     }
 
     /// The CRI suite, built before.

@@ -6,6 +6,7 @@ mod background;
 mod fleet;
 mod folder;
 mod foreign;
+mod kind;
 mod kubelet;
 mod load;
 mod nginx;

@@ -213,7 +213,9 @@ fn main() -> ExitCode {
         Task::Churn(asked) => churn::outside(&asked),
         Task::ChurnInside(asked) => churn::inside(&asked),
         Task::CleanRoom { command } => clean_room::run(&command),
-        Task::Peers => gantry_tests::peers::Programs::build().map(|_| ()),
+        Task::Peers => {
+            gantry_tests::peers::Programs::build().and_then(|_| gantry_tests::peers::Programs::build_kind())
+        }
         Task::Bench { what: Bench::First { pods, pulls } } => bench::outside(Counts { pods, pulls }),
         Task::Bench { what: Bench::Pull(asked) } => bench::pull::outside(&asked),
         Task::BenchPullInside(asked) => bench::pull::inside(&asked),

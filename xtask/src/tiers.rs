@@ -133,6 +133,7 @@ impl Tier {
             Tier::Standalone => {
                 gantry_tests::debian::fetch()?;
                 gantry_tests::go::upstream_plugins()?;
+                gantry_tests::peers::Programs::build_kind()?;
                 kernel::on_host(&kernel::STANDALONE, &build::build(false)?, filter)
             }
             Tier::Demo => Ok(Counts::check("demo", demo::outside(false, None, None))),
