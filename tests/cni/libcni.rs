@@ -2,15 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gantry_tests::netns::Netns;
 use gantry_tests::poll::bound;
 use gantry_tests::{go, place};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 /// Folders, links and a network of one test.
@@ -70,45 +69,6 @@ impl Host {
             .collect();
         names.sort();
         names
-    }
-}
-
-/// A namespace below /run/netns, for as long as this lives.
-struct Netns(String);
-
-impl Netns {
-    fn new(name: &str) -> Result<Self> {
-        ensure!(Command::new("ip").args(["netns", "add", name]).status()?.success(), "ip netns add {name}");
-        Ok(Netns(name.to_owned()))
-    }
-
-    fn path(&self) -> String {
-        format!("/run/netns/{}", self.0)
-    }
-
-    fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        let file = std::fs::File::open(self.path())?;
-        let visit = std::thread::spawn(move || {
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map(|()| job())
-        });
-        Ok(visit.join().map_err(|_| anyhow::anyhow!("the visitor panicked"))??)
-    }
-}
-
-impl Drop for Netns {
-    fn drop(&mut self) {
-        let gone = Command::new("ip").args(["netns", "del", &self.0]).status();
-        assert!(
-            std::thread::panicking() || gone.is_ok_and(|status| status.success()),
-            "ip netns del {}",
-            self.0
-        );
-        // `ip` mounts the folder onto itself with the first namespace, and never takes that back.
-        let empty = std::fs::read_dir("/run/netns").is_ok_and(|mut entries| entries.next().is_none());
-        if empty {
-            // Not a mount: somebody else's `ip` has been here before, in a namespace above.
-            let _ = rustix::mount::unmount("/run/netns", rustix::mount::UnmountFlags::DETACH);
-        }
     }
 }
 

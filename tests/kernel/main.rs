@@ -21,6 +21,7 @@ mod harness;
 mod image_mounts;
 mod images;
 mod isolation;
+mod kindnet;
 mod kubelet_api;
 mod layers;
 mod lifecycle;

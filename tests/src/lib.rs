@@ -17,6 +17,7 @@ pub mod http;
 pub mod image;
 pub mod leakcheck;
 pub mod load;
+pub mod netns;
 pub mod nft;
 pub mod node;
 pub mod not_run;
