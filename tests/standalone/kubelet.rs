@@ -1,12 +1,14 @@
 //! The same program under the name `kubelet`: its command line, static pods without an API server,
 //! and its end.
 
+mod listens;
+
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
@@ -204,12 +206,18 @@ fn the_command_line_is_upstreams() -> Result<()> {
         (&["--nonsense"][..], "failed to parse kubelet flag: unknown flag: --nonsense"),
         (&["start"], "unknown command start"),
         (&["--config=/nowhere"], "failed to load kubelet config file"),
+        (&["--fail-cgroupv1=false", "--feature-gates=Nonsense=true"], "unrecognized feature gate: Nonsense"),
         (&["--fail-cgroupv1=false", "--cpu-manager-policy=static"], "cpuManagerPolicy"),
     ] {
         let answer = output(&roots, words)?;
         let told_text = text(&answer.stderr);
         assert_eq!(answer.status.code(), Some(1), "{words:?}");
         assert!(told_text.contains("\"command failed\" err=\"") && told_text.contains(told), "{told_text}");
+    }
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        let answer = output(&roots, &["--config=/dev/null"])?;
+        let told = text(&answer.stderr);
+        assert!(told.contains("kubelet is configured to not run on a host using cgroup v1"), "{told}");
     }
     let old = output(&roots, &["--max-pods=3", "--nonsense"])?;
     assert!(text(&old.stderr).contains("Flag --max-pods has been deprecated, This parameter"));
@@ -249,6 +257,10 @@ fn a_kubelet_runs_static_pods_without_an_api_server() -> Result<()> {
         if is_up { Ok(pods) } else { Err(format!("{pods}\n{}", kubelet.log())) }
     })?;
     assert!(running.contains("kubernetes.io/config.source"), "{running}");
+    let folders: Vec<String> = std::fs::read_dir(roots.path("logs"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    assert!(folders.iter().any(|name| name.starts_with("default_web-node-1_")), "podLogsDir: {folders:?}");
     let own = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", kubelet.child.id()));
     assert_eq!(own("oom_score_adj")?.trim(), "5");
     assert!(own("limits")?.lines().any(|line| line.starts_with("Max open files") && line.contains("4096")));

@@ -432,6 +432,40 @@ async fn registration_goes_on_until_the_server_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_to_be_registered_is_not_made() {
+    let server = FakeApiServer::default();
+    let bed = begin(&server, Settings { register: false, ..settings() }, machine(), Some(well()));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(server.get(NODE), None);
+    // Whoever makes it has its status told.
+    server.put(NODE, json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } }));
+    ready(&bed, "True").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_within_the_update_period() {
+    for period in [10, 100] {
+        let server = FakeApiServer::default();
+        let status_every = Duration::from_secs(period);
+        let bed = begin(&server, Settings { status_every, ..settings() }, machine(), Some(well()));
+        ready(&bed, "True").await;
+        // Past what a new node tells at once.
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let begun = tokio::time::Instant::now();
+        for _ in 0..5 {
+            server.edit(NODE, |node| node["status"]["nodeInfo"]["kubeletVersion"] = json!("v0"));
+            let set_right = |server: &FakeApiServer| {
+                let node = server.get(NODE)?;
+                (node["status"]["nodeInfo"]["kubeletVersion"] != "v0").then_some(())
+            };
+            bed.server.until("the version", set_right).await;
+        }
+        let took = begun.elapsed();
+        assert!(took > status_every * 4 && took < status_every * 6, "five periods of {period} s: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn trap_14_a_node_deleted_under_us_is_not_made_again() {
     let server = FakeApiServer::default();
     let bed = begin(&server, settings(), machine(), Some(well()));

@@ -254,6 +254,19 @@ impl Stats {
         names::path(self.settings.driver, &self.settings.cgroup_root, &["kubepods"])
     }
 
+    /// Whether volumes were measured since the last call.
+    #[cfg(test)]
+    pub(super) fn forget_volumes(&self) -> bool {
+        !std::mem::take(&mut *self.volumes.lock().unwrap_or_else(PoisonError::into_inner)).is_empty()
+    }
+
+    /// Names of the cgroups that are told beside the pods'.
+    #[cfg(test)]
+    pub(super) async fn system_containers(&self) -> Vec<String> {
+        let node = self.node(Depth::CpuAndMemory).await.unwrap();
+        node.system_containers.into_iter().map(|container| container.name).collect()
+    }
+
     /// What machine this is.
     pub(super) fn machine(&self) -> &Machine {
         &self.machine

@@ -1,5 +1,6 @@
 //! The server as a whole on a fake API server: nobody gets in without a credential.
 
+mod switched;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -89,8 +90,8 @@ impl NodePods for Pods {
     }
 }
 
-fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
-    let stats = stats::Settings {
+fn stats_of(folder: &std::path::Path) -> stats::Settings {
+    stats::Settings {
         driver: Driver::Cgroupfs,
         root_dir: folder.to_owned(),
         pod_logs: folder.to_owned(),
@@ -98,7 +99,10 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
         runtime_cgroups: String::new(),
         system_cgroups: String::new(),
         volume_period: Duration::ZERO,
-    };
+    }
+}
+
+fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
     let pod = json!({
         "metadata": { "name": "web", "namespace": "ns", "uid": "u" },
         "spec": { "containers": [{ "name": "c", "tty": true }] },
@@ -114,7 +118,7 @@ fn sources(folder: &std::path::Path, runtime: Channel) -> Sources {
         probe_metrics: Arc::default(),
         checks: vec![Check::new("syncloop", || Ok(()))],
         beyond: Beyond::default(),
-        stats: stats::Stats::new(stats).unwrap(),
+        stats: stats::Stats::new(stats_of(folder)).unwrap(),
         verbosity: Arc::new(|level| if level < 10 { Ok(()) } else { Err("too much".to_owned()) }),
     }
 }

@@ -92,6 +92,72 @@ async fn a_log_that_is_full_is_rotated_and_old_ones_are_compressed() {
     assert_eq!(fs::read_to_string(&keeper.path).unwrap(), "short");
 }
 
+/// Says how often it was asked, and of how many containers at once.
+#[derive(Debug, Default)]
+struct Slow {
+    rounds: Mutex<Vec<tokio::time::Instant>>,
+    open: Mutex<(usize, usize)>,
+}
+
+impl Keeper for Slow {
+    fn running(&self) -> Answer<'_, Vec<String>> {
+        self.rounds.lock().unwrap().push(tokio::time::Instant::now());
+        Box::pin(async { Ok((0..6).map(|number| number.to_string()).collect()) })
+    }
+
+    fn log_path<'a>(&'a self, _: &'a str) -> Answer<'a, String> {
+        Box::pin(async {
+            {
+                let mut open = self.open.lock().unwrap();
+                open.0 += 1;
+                open.1 = open.1.max(open.0);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.open.lock().unwrap().0 -= 1;
+            Ok(String::new())
+        })
+    }
+
+    fn reopen_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        unreachable!()
+    }
+
+    fn images(&self) -> Answer<'_, Vec<StoredImage>> {
+        unreachable!()
+    }
+
+    fn images_in_use(&self) -> Answer<'_, Vec<ImageUse>> {
+        unreachable!()
+    }
+
+    fn remove_image<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        unreachable!()
+    }
+
+    fn image_folder(&self) -> Answer<'_, String> {
+        unreachable!()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_logs_are_looked_at_at_once_and_so_often() {
+    for (workers, interval) in [(1, 10), (3, 7)] {
+        let (keeper, interval) = (Arc::new(Slow::default()), Duration::from_secs(interval));
+        let (stop, stopped) = watch::channel(false);
+        let settings = Settings { workers, interval, ..SETTINGS };
+        let clock = Arc::new(FakeClock::new(1_800_000_000));
+        let rotating = tokio::spawn(run(settings, keeper.clone(), clock, stopped));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        stop.send_replace(true);
+        rotating.await.unwrap();
+        assert_eq!(keeper.open.lock().unwrap().1, workers);
+        // A round takes its time: six containers, a second for each of those that are looked at at once.
+        let round = interval + Duration::from_secs(6 / workers as u64);
+        let begins = keeper.rounds.lock().unwrap();
+        assert!(begins.len() > 3 && begins.windows(2).all(|pair| pair[1] - pair[0] == round), "{begins:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_runtime_that_does_not_open_it_anew_keeps_its_log() {
     let folder = tempfile::tempdir().unwrap();

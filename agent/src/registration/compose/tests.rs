@@ -65,6 +65,19 @@ fn reservations_beyond_capacity_leave_nothing_not_less() {
 }
 
 #[test]
+fn a_node_has_no_more_pods_than_it_is_told() {
+    // The machine has two cores.
+    for (max_pods, pods_per_core, told) in [(7, 0, "7"), (7, 10, "7"), (110, 3, "6")] {
+        let settings = Settings { max_pods, pods_per_core, ..settings() };
+        let node = made(&settings, &initial(&settings, &machine()));
+        assert_eq!(
+            (&node["status"]["capacity"]["pods"], &node["status"]["allocatable"]["pods"]),
+            (&json!(told), &json!(told))
+        );
+    }
+}
+
+#[test]
 fn pods_learn_what_the_node_says_it_gives_them() {
     let mut settings = settings();
     settings.system_reserved =

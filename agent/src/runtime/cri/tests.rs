@@ -10,6 +10,7 @@ use crate::pod::spec::{
     Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
 };
 use crate::pod::tests::{container, pod};
+use crate::runtime::about::About;
 use crate::runtime::{InstanceState, Setup};
 
 pub(super) fn node() -> NodeConfig {
@@ -523,5 +524,30 @@ fn the_range_of_a_sandbox_is_what_its_status_says() {
     assert!(
         observe::range(wire::PodSandboxStatus::default()).unwrap().is_err(),
         "READY is what nothing says"
+    );
+}
+
+/// A runtime that takes calls and answers none.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_answered_in_time_is_given_up() {
+    let (own, _silent) = tokio::io::duplex(1 << 16);
+    let mut own = Some(hyper_util::rt::TokioIo::new(own));
+    let dial = tower::service_fn(move |_| {
+        let own = own.take().ok_or(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        async move { own }
+    });
+    let channel = tonic::transport::Endpoint::from_static("http://silent").connect_with_connector_lazy(dial);
+    let request_timeout = Duration::from_secs(7);
+    let runtime = CriRuntime::new(channel, NodeConfig { request_timeout, ..node() }, Arc::default());
+    let begun = tokio::time::Instant::now();
+    let error = About::version(&runtime).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Features { source } if source.kind == FailureKind::TimedOut),
+        "{error:?}"
+    );
+    assert!(
+        begun.elapsed() >= request_timeout && begun.elapsed() < request_timeout * 2,
+        "{:?}",
+        begun.elapsed()
     );
 }

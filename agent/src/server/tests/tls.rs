@@ -78,6 +78,17 @@ async fn a_certificate_opens_the_door_over_both_versions_of_http() {
 }
 
 #[tokio::test]
+async fn an_older_tls_than_was_asked_for_is_refused() {
+    let house = house(false, WEBHOOK).await;
+    for only_13 in [true, false] {
+        let address = listening(&house, &TlsSettings { only_13, ..TlsSettings::default() }).await;
+        let old = client(&house, Some(&house.ca)).tls_version_max(reqwest::tls::Version::TLS_1_2);
+        let answer = old.build().unwrap().get(format!("https://{address}/pods")).send().await;
+        assert_eq!(answer.is_err(), only_13, "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn bad_clients_keep_nobody_out() {
     let house = house(false, WEBHOOK).await;
     let address = listening(&house, &TlsSettings { only_13: true, ..TlsSettings::default() }).await;
