@@ -75,6 +75,25 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check whether this machine can run pods, and say what to do when it cannot.
     Doctor(Box<DoctorArgs>),
+    /// Print what a shell reads to complete this command line.
+    Completion(CompletionArgs),
+    /// Write a manual page for each command; the package brings them.
+    #[command(hide = true)]
+    Manual(ManualArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArgs {
+    /// Whose completion.
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManualArgs {
+    /// Where to; the folder is there.
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
 }
 
 /// Where the runtime keeps things; all of it can be moved, so that several nodes live on

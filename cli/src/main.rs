@@ -4,6 +4,7 @@
 mod agent;
 mod args;
 mod client;
+mod completion;
 mod config;
 mod ctr;
 mod detach;
@@ -17,6 +18,7 @@ mod kubelet;
 mod left;
 mod load;
 mod logs;
+mod manual;
 mod output;
 mod panics;
 mod port_forward;
@@ -101,6 +103,8 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Explain(args) => explain::explain(args).await.map(|()| ExitCode::SUCCESS),
             Command::Events(args) => ps::events(args).await.map(|()| ExitCode::SUCCESS),
             Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Completion(args) => Ok(completion::completion(&args).map(|()| ExitCode::SUCCESS)?),
+            Command::Manual(args) => manual::manual(&args.folder).map(|()| ExitCode::SUCCESS),
         }
     });
     // Somebody who pressed Ctrl-C thrice does not wait for a call that hangs.

@@ -5,6 +5,7 @@
 
 pub(crate) mod chroot;
 mod sbom;
+mod share;
 mod tarball;
 
 use std::ffi::OsString;
@@ -128,6 +129,7 @@ fn pack(tool: &Path, programs: &Path, stamp: &Stamp, to: &Path) -> Result<()> {
     // The package has it, too.
     fs::write(programs.join("gantry.cdx.json"), &sbom).context("write the SBOM")?;
     fs::write(to.join(stamp.sbom()), &sbom).context("write the SBOM")?;
+    let share = share::write(programs)?;
     let mut deb = Command::new(tool);
     deb.args(["deb", "--quiet", "--no-build", "--no-strip", "--locked", "--package", "gantry"]);
     deb.args(["--profile", "dist", "--target", build::TARGET, "--output"]).arg(to.join(stamp.deb()));
@@ -135,7 +137,7 @@ fn pack(tool: &Path, programs: &Path, stamp: &Stamp, to: &Path) -> Result<()> {
     sh::run(deb.env("SOURCE_DATE_EPOCH", &stamp.epoch))?;
     let epoch = stamp.epoch.parse().context("the commit's time")?;
     let top = stamp.archive().trim_end_matches(".tar.gz").to_owned();
-    let archive = tarball::of(programs, &sh::root(), &top, epoch)?;
+    let archive = tarball::of(programs, &share::files(&share)?, &sh::root(), &top, epoch)?;
     fs::write(to.join(stamp.archive()), archive).context("write the archive")?;
     let mut sums = String::new();
     for name in names(to)? {

@@ -1,6 +1,7 @@
 //! The archive for systems without Debian's packages: the programs side by side, links, units, the
-//! default configuration. Owns its contents; the same files make the same bytes. Called by `dist`.
+//! default configuration, manual pages and completions. Owns its contents; the same files make the same bytes. Called by `dist`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -38,19 +39,15 @@ enum Kind {
     Link(&'static str),
 }
 
-/// The archive, all in the folder `top`, root's and of one time.
-pub(super) fn of(programs: &Path, checkout: &Path, top: &str, epoch: u64) -> Result<Vec<u8>> {
-    let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
-    let mut entries = Vec::new();
-    for name in crate::build::SHIPPED {
-        entries.push((name, Kind::File(read(&programs.join(name))?, 0o755)));
-    }
-    entries.push(("gantry.cdx.json", Kind::File(read(&programs.join("gantry.cdx.json"))?, 0o644)));
-    for (from, to) in FILES {
-        entries.push((to, Kind::File(read(&checkout.join(from))?, 0o644)));
-    }
-    entries.extend(LINKS.map(|(name, to)| (name, Kind::Link(to))));
-    entries.sort_by_key(|(name, _)| *name);
+/// The archive, all in the folder `top`, root's and of one time. `share` is what belongs below `/usr/share`.
+pub(super) fn of(
+    programs: &Path,
+    share: &[(String, Vec<u8>)],
+    checkout: &Path,
+    top: &str,
+    epoch: u64,
+) -> Result<Vec<u8>> {
+    let entries = entries(programs, share, checkout)?;
     let mut archive = Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
     for (name, kind) in entries {
         let name = format!("{top}/{name}");
@@ -76,6 +73,24 @@ pub(super) fn of(programs: &Path, checkout: &Path, top: &str, epoch: u64) -> Res
     archive.into_inner()?.finish().context("end the archive")
 }
 
+/// By name.
+fn entries(programs: &Path, share: &[(String, Vec<u8>)], checkout: &Path) -> Result<BTreeMap<String, Kind>> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
+    let mut entries = BTreeMap::new();
+    for name in crate::build::SHIPPED {
+        entries.insert(name.to_owned(), Kind::File(read(&programs.join(name))?, 0o755));
+    }
+    entries.insert("gantry.cdx.json".to_owned(), Kind::File(read(&programs.join("gantry.cdx.json"))?, 0o644));
+    for (from, to) in FILES {
+        entries.insert(to.to_owned(), Kind::File(read(&checkout.join(from))?, 0o644));
+    }
+    for (path, bytes) in share {
+        entries.insert(format!("share/{path}"), Kind::File(bytes.clone(), 0o644));
+    }
+    entries.extend(LINKS.map(|(name, to)| (name.to_owned(), Kind::Link(to))));
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,8 +111,9 @@ mod tests {
         let (one, other) = (folder(), folder());
         let early = fs::File::options().write(true).open(other.path().join("gantry")).unwrap();
         early.set_modified(std::time::UNIX_EPOCH).unwrap();
-        let made = of(one.path(), one.path(), "gantry-1", 7).unwrap();
-        assert!(made == of(other.path(), other.path(), "gantry-1", 7).unwrap());
+        let share = [("man/man8/gantry.8".to_owned(), b"page".to_vec())];
+        let made = of(one.path(), &share, one.path(), "gantry-1", 7).unwrap();
+        assert!(made == of(other.path(), &share, other.path(), "gantry-1", 7).unwrap());
 
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(made.as_slice()));
         let mut names = Vec::new();
@@ -108,6 +124,8 @@ mod tests {
             names.push(entry.path().unwrap().to_string_lossy().into_owned());
         }
         assert!(names.is_sorted() && names.iter().all(|name| name.starts_with("gantry-1/")), "{names:?}");
-        assert!(names.contains(&"gantry-1/kubelet".to_owned()), "{names:?}");
+        for name in ["gantry-1/kubelet", "gantry-1/share/man/man8/gantry.8"] {
+            assert!(names.contains(&name.to_owned()), "{names:?}");
+        }
     }
 }

@@ -9,8 +9,11 @@ ln -s /usr/local/lib/gantry/gantry /usr/bin/kubelet
 mkdir -p /etc/systemd/system
 cp -r systemd/* /etc/systemd/system/
 command install -D runtime.toml /etc/gantry/runtime.toml
+cp -r share/* /usr/share/
 
 [ -f /etc/systemd/system/kubelet.service.d/10-kubeadm.conf ] || fail "no drop-in"
 case "$(gantry --version)" in "gantry "*) ;; *) fail "gantry" ;; esac
 case "$(kubelet --version)" in "Kubernetes v1."*) ;; *) fail "kubelet" ;; esac
 case "$(CNI_COMMAND=VERSION cni/bridge </dev/null)" in *'"supportedVersions"'*) ;; *) fail "bridge" ;; esac
+[ -f /usr/share/man/man8/gantry-run.8 ] || fail "no manual page"
+bash -n /usr/share/bash-completion/completions/gantry || fail "no completion"

@@ -21,6 +21,19 @@ done
 # Beside gantry, wherever the link to it is.
 gantry doctor >/tmp/doctor 2>&1 || true
 ! grep -q 'gantry-monitor.*missing\|missing.*gantry-monitor' /tmp/doctor || fail "$(cat /tmp/doctor)"
+# Each command has its page, and shells complete them.
+manual=/usr/share/man/man8
+commands=$(gantry help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' | grep -v '^help$')
+[ -n "$commands" ] || fail "no commands: $(gantry help)"
+for page in gantry gantry-kubelet gantry-image-load $(echo "$commands" | sed 's/^/gantry-/'); do
+    gzip --decompress --stdout "$manual/$page.8.gz" | grep -q '^\.SH SYNOPSIS' || fail "no page $page"
+done
+completed=$(bash -euc '. /usr/share/bash-completion/completions/gantry
+    COMP_WORDS=(gantry expl) COMP_CWORD=1; _gantry gantry expl gantry; echo "${COMPREPLY[@]}"')
+equal "what bash completes" explain "$completed"
+for file in zsh/vendor-completions/_gantry fish/vendor_completions.d/gantry.fish; do
+    grep -q timeline "/usr/share/$file" || fail "no $file"
+done
 equal "mode of the state" 711 "$(stat --format %a /var/lib/gantry)"
 for unit in gantry.service kubelet.service kubelet.service.d/10-kubeadm.conf kubelet.service.d/20-gantry.conf; do
     [ -f "/usr/lib/systemd/system/$unit" ] || fail "no $unit"
