@@ -165,7 +165,7 @@ fn same(one: &Path, other: &Path) -> Result<()> {
 /// What Debian finds wrong. Warnings are printed, errors are one.
 fn lintian(deb: &Path) -> Result<()> {
     let mut lintian = Command::new("lintian");
-    lintian.args(["--allow-root", "--fail-on", "error", "--no-tag-display-limit"]).arg(deb);
+    lintian.args(["--allow-root", "--fail-on", "error", "--tag-display-limit", "0"]).arg(deb);
     sh::run(&mut lintian)
 }
 

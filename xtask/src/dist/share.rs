@@ -2,10 +2,13 @@
 //! are below `/usr/share`; what they say is made by the program from its own commands. Called by `dist`.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use crate::sh;
 
@@ -27,6 +30,9 @@ pub(super) fn write(programs: &Path) -> Result<PathBuf> {
     let manual = share.join(MANUAL);
     fs::create_dir_all(&manual).with_context(|| format!("make {}", manual.display()))?;
     sh::run(Command::new(&gantry).arg("manual").arg(&manual))?;
+    for name in super::names(&manual)? {
+        compress(&manual.join(name))?;
+    }
     for (shell, to) in COMPLETIONS {
         let to = share.join(to);
         let folder = to.parent().context("a completion without a folder")?;
@@ -35,6 +41,16 @@ pub(super) fn write(programs: &Path) -> Result<PathBuf> {
         fs::write(&to, script).with_context(|| format!("write {}", to.display()))?;
     }
     Ok(share)
+}
+
+/// As Debian wants a page; cargo-deb compresses only what cargo has not made. The same bytes each time: no name, no time.
+fn compress(page: &Path) -> Result<()> {
+    let at = || format!("compress {}", page.display());
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&fs::read(page).with_context(at)?)?;
+    let name = page.file_name().with_context(at)?.to_string_lossy();
+    fs::write(page.with_file_name(format!("{name}.gz")), packed.finish()?).with_context(at)?;
+    fs::remove_file(page).with_context(at)
 }
 
 /// Every file of the tree, by its path in it, in order.
@@ -54,4 +70,27 @@ pub(super) fn files(share: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_packed_alike_and_the_tree_is_listed_in_order() {
+        let share = tempfile::tempdir().unwrap();
+        let page = share.path().join("man/man8/gantry.8");
+        fs::create_dir_all(page.parent().unwrap()).unwrap();
+        fs::create_dir(share.path().join("zsh")).unwrap();
+        fs::write(share.path().join("zsh/_gantry"), "z").unwrap();
+        let packed = || {
+            fs::write(&page, "page").unwrap();
+            compress(&page).unwrap();
+            files(share.path()).unwrap()
+        };
+        let found = packed();
+        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["man/man8/gantry.8.gz", "zsh/_gantry"]);
+        assert_eq!(found, packed());
+    }
 }

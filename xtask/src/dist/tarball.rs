@@ -111,7 +111,7 @@ mod tests {
         let (one, other) = (folder(), folder());
         let early = fs::File::options().write(true).open(other.path().join("gantry")).unwrap();
         early.set_modified(std::time::UNIX_EPOCH).unwrap();
-        let share = [("man/man8/gantry.8".to_owned(), b"page".to_vec())];
+        let share = [("man/man8/gantry.8.gz".to_owned(), b"page".to_vec())];
         let made = of(one.path(), &share, one.path(), "gantry-1", 7).unwrap();
         assert!(made == of(other.path(), &share, other.path(), "gantry-1", 7).unwrap());
 
@@ -124,7 +124,7 @@ mod tests {
             names.push(entry.path().unwrap().to_string_lossy().into_owned());
         }
         assert!(names.is_sorted() && names.iter().all(|name| name.starts_with("gantry-1/")), "{names:?}");
-        for name in ["gantry-1/kubelet", "gantry-1/share/man/man8/gantry.8"] {
+        for name in ["gantry-1/kubelet", "gantry-1/share/man/man8/gantry.8.gz"] {
             assert!(names.contains(&name.to_owned()), "{names:?}");
         }
     }

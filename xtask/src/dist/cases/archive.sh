@@ -15,5 +15,5 @@ cp -r share/* /usr/share/
 case "$(gantry --version)" in "gantry "*) ;; *) fail "gantry" ;; esac
 case "$(kubelet --version)" in "Kubernetes v1."*) ;; *) fail "kubelet" ;; esac
 case "$(CNI_COMMAND=VERSION cni/bridge </dev/null)" in *'"supportedVersions"'*) ;; *) fail "bridge" ;; esac
-[ -f /usr/share/man/man8/gantry-run.8 ] || fail "no manual page"
+[ -f /usr/share/man/man8/gantry-run.8.gz ] || fail "no manual page"
 bash -n /usr/share/bash-completion/completions/gantry || fail "no completion"
