@@ -136,7 +136,15 @@ const REFUSED_USER: [(&str, &str); 6] = [
 /// When it cannot be read, or says too little, or what is not done.
 pub fn read(path: &Path) -> Result<Access, Error> {
     let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let file: File = serde_saphyr::from_str(&text)
+    parse(&text, path)
+}
+
+/// The same of a text that is, or would be, at `path`.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(text: &str, path: &Path) -> Result<Access, Error> {
+    let file: File = serde_saphyr::from_str(text)
         .map_err(|source| Error::Parse { path: path.to_owned(), source: Box::new(source) })?;
     let folder = path.parent().unwrap_or(Path::new("."));
     access(file, folder).map_err(|problem| Error::Content { path: path.to_owned(), problem })
