@@ -4,7 +4,7 @@
 //! Owns: reading network configurations, handing out addresses, making and removing links, routes and rules, a
 //! namespace's bind mount, and the cached results that DEL needs. Never: runs a program other than a plugin that a
 //! configuration names, runs on a thread that is used again after it changed its namespace, or knows anything of pods.
-//! The runtime (`shim`) calls [`chain`] and [`netns`], the command (`cli`) calls [`serve`]; everything is blocking, so
+//! The runtime (`shim`) calls [`chain`] and [`netns`], the command (`cli`) calls [`serve`] and [`leftovers`]; everything is blocking, so
 //! the runtime calls from a blocking task.
 //!
 //! Map, in reading order:
@@ -16,11 +16,13 @@
 //!   `veth`: what both need;
 //! - `ipam`: who hands out addresses; `host_local`: from ranges (`config` and `alloc` decide, `store` keeps the leases);
 //! - `portmap`, `masquerade`: ports of the host, and addresses outside; `nft`: how the kernel is told;
+//! - [`leftovers`]: what a node's kernel keeps of a cluster that it has left;
 //! - `loopback`: brings `lo` up;
 //! - [`netns`]: making, entering and removing network namespaces;
 //! - `netlink`, `sysctl`: the two other kernel interfaces in use; `socket`: what `netlink` and `nft` speak over.
 
 pub mod chain;
+pub mod leftovers;
 pub mod result;
 pub mod serve;
 

@@ -8,10 +8,12 @@
 mod attr;
 pub(crate) mod conntrack;
 mod expr;
+mod kube;
 mod message;
 mod table;
 
 pub(crate) use expr::{Match, Rule, Verdict};
+pub(crate) use kube::{Family, Table, remove as remove_kube, tables as kube_tables};
 pub(crate) use message::Hook;
 pub(crate) use table::{Change, Edit, Fixed, Found, Layout, Owner, garbage, remove};
 

@@ -41,6 +41,25 @@ impl Netlink {
             .collect())
     }
 
+    /// Removes the routes of the main table into these networks, but for the kernel's own, which come and go with an
+    /// address. Tells their destinations.
+    pub(crate) fn delete_routes(&mut self, within: &[IpNet]) -> Result<Vec<IpNet>, Error> {
+        let mut gone = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            for answer in self.dump(&RouteNetlinkMessage::GetRoute(message))? {
+                let RouteNetlinkMessage::NewRoute(message) = answer else { continue };
+                let Some(to) = destination(&message).filter(|to| is_theirs(&message, *to, within)) else {
+                    continue;
+                };
+                self.request(RouteNetlinkMessage::DelRoute(message), 0)?;
+                gone.push(to);
+            }
+        }
+        Ok(gone)
+    }
+
     /// The name of the link by which packets to an address leave.
     pub(crate) fn way_to(&mut self, address: IpAddr) -> Result<String, Error> {
         let mut message = RouteMessage::default();
@@ -60,6 +79,13 @@ impl Netlink {
         let absent = || Error::Refused { detail: None, source: io::ErrorKind::NotFound.into() };
         self.link_name(index.ok_or_else(absent)?)?.ok_or_else(absent)
     }
+}
+
+fn is_theirs(message: &RouteMessage, to: IpNet, within: &[IpNet]) -> bool {
+    message.header.table == RouteHeader::RT_TABLE_MAIN
+        && message.header.kind == RouteType::Unicast
+        && message.header.protocol != RouteProtocol::Kernel
+        && within.iter().any(|net| net.contains(&to))
 }
 
 fn destination(message: &RouteMessage) -> Option<IpNet> {
@@ -120,6 +146,17 @@ mod tests {
         assert!(
             message.attributes.contains(&RouteAttribute::Gateway(RouteAddress::Inet([10, 87, 0, 1].into())))
         );
+    }
+
+    #[test]
+    fn routes_into_a_network_are_those_of_others_than_the_kernel() {
+        let within = ["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()];
+        let mut message = route_message(4, &Route::new("10.244.3.0/24".parse().unwrap(), None));
+        let is = |message: &RouteMessage, to: &str| is_theirs(message, to.parse().unwrap(), &within);
+        assert!(is(&message, "10.244.3.0/24") && is(&message, "10.244.0.0/16") && is(&message, "fd00::/64"));
+        assert!(!is(&message, "0.0.0.0/0") && !is(&message, "10.0.0.0/8") && !is(&message, "10.245.0.0/24"));
+        message.header.protocol = RouteProtocol::Kernel;
+        assert!(!is(&message, "10.244.3.0/24"));
     }
 
     #[test]

@@ -10,7 +10,9 @@ const SUBSYSTEM: u16 = 10 << 8;
 pub(super) const NEW_TABLE: u16 = SUBSYSTEM;
 pub(super) const GET_TABLE: u16 = SUBSYSTEM | 1;
 const DEL_TABLE: u16 = SUBSYSTEM | 2;
-const NEW_CHAIN: u16 = SUBSYSTEM | 3;
+pub(super) const NEW_CHAIN: u16 = SUBSYSTEM | 3;
+pub(super) const GET_CHAIN: u16 = SUBSYSTEM | 4;
+const DEL_CHAIN: u16 = SUBSYSTEM | 5;
 pub(super) const NEW_RULE: u16 = SUBSYSTEM | 6;
 pub(super) const GET_RULE: u16 = SUBSYSTEM | 7;
 const DEL_RULE: u16 = SUBSYSTEM | 8;
@@ -94,6 +96,16 @@ pub(super) fn new_chain(table: &str, chain: &str, hook: Option<Hook>) -> Message
         }
     };
     message(NEW_CHAIN, NLM_F_CREATE, attributes)
+}
+
+/// Removes the chain, which is empty and jumped to by nobody.
+pub(super) fn delete_chain(table: &str, chain: &str) -> Message {
+    message(DEL_CHAIN, 0, Attrs::new().text(CHAIN_TABLE, table).text(CHAIN_NAME, chain))
+}
+
+/// Table and name of a chain.
+pub(super) fn read_chain(body: &[u8]) -> Option<(String, String)> {
+    Some((attr::text(attr::find(body, CHAIN_TABLE)?), attr::text(attr::find(body, CHAIN_NAME)?)))
 }
 
 /// Removes every rule of the chain.

@@ -12,7 +12,7 @@ use crate::request::{Home, Target, ValidAttachment};
 use message::{Message, Standing};
 
 /// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
-const TRIES: u32 = 200;
+pub(super) const TRIES: u32 = 200;
 
 /// A table's name and frame.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Netfilter {
             if messages.is_empty() {
                 return Ok(());
             }
-            match self.commit(generation, &messages) {
+            match self.commit(generation, message::FAMILY, &messages) {
                 Err(error) if error.is_stale() => {}
                 other => return Ok(other?),
             }
@@ -217,8 +217,8 @@ impl Netfilter {
     /// told in parts goes on where a count of rules says, which those of a commit that is being prepared are in, too: it
     /// then tells a rule again. An empty batch waits until the commit that is under way has ended, and is told when it
     /// was not the one expected.
-    fn is_settled(&mut self, generation: u32) -> Result<bool, Error> {
-        self.send_batch(generation, &[])?;
+    pub(super) fn is_settled(&mut self, generation: u32) -> Result<bool, Error> {
+        self.send_batch(generation, message::FAMILY, &[])?;
         // An empty batch is answered only when it is refused: an answer of what comes next says that it was not.
         match self.generation() {
             Ok(now) => Ok(now == generation),
@@ -227,7 +227,7 @@ impl Netfilter {
         }
     }
 
-    fn generation(&mut self) -> Result<u32, Error> {
+    pub(super) fn generation(&mut self) -> Result<u32, Error> {
         const WHAT: &str = "to tell its generation of rules";
         let answers = match self.request(WHAT, message::GET_GENERATION, UNSPEC, &[]) {
             // It was the first word of this subsystem: what nfnetlink says when nobody answers to it.
@@ -242,13 +242,13 @@ impl Netfilter {
     }
 
     /// All of the messages or none, and none when the rules have changed since `generation`.
-    fn commit(&mut self, generation: u32, messages: &[Message]) -> Result<(), Error> {
-        let last = self.send_batch(generation, messages)?;
+    pub(super) fn commit(&mut self, generation: u32, family: u8, messages: &[Message]) -> Result<(), Error> {
+        let last = self.send_batch(generation, family, messages)?;
         self.receive("the rules", last).map(drop)
     }
 
     /// Returns the sequence number of the last message.
-    fn send_batch(&mut self, generation: u32, messages: &[Message]) -> Result<u32, Error> {
+    fn send_batch(&mut self, generation: u32, family: u8, messages: &[Message]) -> Result<u32, Error> {
         let mut bytes = Vec::new();
         let begin = message::generation(generation);
         self.append(
@@ -264,7 +264,7 @@ impl Netfilter {
             // Refusals are told anyway; one acknowledgement, of the last message, says that all went well.
             let ack = if index + 1 == messages.len() { NLM_F_ACK } else { 0 };
             let flags = NLM_F_REQUEST | ack | flags;
-            last = self.append(&mut bytes, *kind, flags, message::FAMILY, 0, attributes.as_slice());
+            last = self.append(&mut bytes, *kind, flags, family, 0, attributes.as_slice());
         }
         self.append(&mut bytes, message::BATCH_END, NLM_F_REQUEST, UNSPEC, message::BATCH_OF, &[]);
         self.socket.send(&bytes)?;
@@ -273,9 +273,10 @@ impl Netfilter {
 }
 
 /// Whether each rule was told once: a commit that was prepared and given up while the list was told leaves no other trace.
-fn is_whole(rules: &[Standing]) -> bool {
+/// Handles are numbers of a table.
+pub(super) fn is_whole(rules: &[Standing]) -> bool {
     let mut handles = HashSet::new();
-    rules.iter().all(|rule| handles.insert(rule.handle))
+    rules.iter().all(|rule| handles.insert((&rule.table, rule.handle)))
 }
 
 fn is_nobody(error: &std::io::Error) -> bool {
@@ -366,6 +367,19 @@ mod tests {
 
     fn found(handle: u64) -> Found {
         Found { chain: "mine".into(), comment: format!("owner{handle}"), handle }
+    }
+
+    #[test]
+    fn a_rule_that_is_told_twice_is_one_of_the_same_table() {
+        let rule = |table: &str, handle| Standing {
+            table: table.into(),
+            chain: "c".into(),
+            handle,
+            comment: None,
+            expressions: Vec::new(),
+        };
+        assert!(is_whole(&[rule("nat", 1), rule("filter", 1), rule("nat", 2)]));
+        assert!(!is_whole(&[rule("nat", 1), rule("nat", 1)]));
     }
 
     #[test]
