@@ -1,6 +1,7 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
 mod image;
+mod join;
 mod node;
 mod pods;
 mod streams;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use image::{ImageCommand, LoadArgs};
+pub(crate) use join::{JoinArgs, LeaveArgs};
 pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{PodFlags, PodName, Target, or_default};
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
@@ -75,6 +77,12 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check whether this machine can run pods, and say what to do when it cannot.
     Doctor(Box<DoctorArgs>),
+    /// Prepare this machine and join it to a cluster as a node, by `kubeadm join`.
+    ///
+    /// `gantry leave` takes back what it has changed.
+    Join(Box<JoinArgs>),
+    /// Take this machine out of the cluster again: `kubeadm reset`, and what `gantry join` has changed.
+    Leave(LeaveArgs),
     /// Print what a shell reads to complete this command line.
     Completion(CompletionArgs),
     /// Write a manual page for each command; the package brings them.

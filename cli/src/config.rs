@@ -14,7 +14,7 @@ use crate::args::{Cli, Command};
 /// The subcommand that has such a file.
 const RUNTIME: &str = "runtime";
 /// Subcommands that take something away.
-const ENDS: [&str; 4] = ["stop", "rm", "rmi", "down"];
+const ENDS: [&str; 5] = ["stop", "rm", "rmi", "down", "leave"];
 
 /// Parses the command line, and the file that it names.
 ///

@@ -14,7 +14,9 @@ mod exec;
 mod explain;
 mod images;
 mod in_process;
+mod join;
 mod kubelet;
+mod leave;
 mod left;
 mod load;
 mod logs;
@@ -100,6 +102,8 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Image(ImageCommand::Load(args)) => load::load(args).await,
             Command::Stats(args) => stats::stats(args).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(args) => doctor::doctor(*args).await,
+            Command::Join(args) => join::join(*args).await,
+            Command::Leave(args) => leave::leave(args).await,
             Command::Explain(args) => explain::explain(args).await.map(|()| ExitCode::SUCCESS),
             Command::Events(args) => ps::events(args).await.map(|()| ExitCode::SUCCESS),
             Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 
 /// Files of the checkout, and where they are in the archive.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("CHANGELOG.md", "CHANGELOG.md"),
     ("LICENSE", "LICENSE"),
     ("contrib/runtime.toml", "runtime.toml"),
@@ -20,6 +20,7 @@ const FILES: [(&str, &str); 8] = [
     ("contrib/systemd/kubelet.service.d/10-kubeadm.conf", "systemd/kubelet.service.d/10-kubeadm.conf"),
     ("contrib/systemd/kubelet.service.d/20-gantry.conf", "systemd/kubelet.service.d/20-gantry.conf"),
     ("docs/install.md", "install.md"),
+    ("docs/join.md", "join.md"),
 ];
 
 /// By its name gantry is each of these.

@@ -1,0 +1,93 @@
+//! What a leave takes back, in order. Pure: record and facts in, steps out. Called by [`super`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::join::FOREIGN;
+use crate::join::record::Record;
+use crate::join::step::Made;
+
+/// The machine before a leave.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Now {
+    /// Files in /etc/cni/net.d.
+    pub(super) cni: Vec<PathBuf>,
+    /// Values of sysctls that others may have set.
+    pub(super) sysctls: BTreeMap<&'static str, String>,
+    /// Of the folders that were not there before, those that are.
+    pub(super) folders: Vec<PathBuf>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Undo {
+    /// What the join did; of [`Made::Join`] all that kubeadm's reset does.
+    Made(Made),
+    /// The Node object.
+    Node(String),
+    /// kubepods and its classes, empty by now.
+    Cgroups,
+    /// Of kube-proxy and kubelets; tables of nf_tables that were there before stay.
+    Rules { before: Vec<String> },
+    /// Into the pods' networks.
+    Routes(Vec<String>),
+    /// A network's configuration that came after the join.
+    Network(PathBuf),
+    /// What a kubelet or kube-proxy has set.
+    Sysctl { name: &'static str, before: String },
+    /// A folder of kubeadm's or the kubelet's that was not there before.
+    Folder(PathBuf),
+}
+
+pub(super) fn plan(record: &Record, now: &Now, delete_node: bool) -> Vec<Undo> {
+    let mut steps = Vec::new();
+    let (kubeadm, own): (Vec<&Made>, Vec<&Made>) =
+        record.made.iter().rev().partition(|made| matches!(made, Made::Join { .. }));
+    let begun = !kubeadm.is_empty();
+    // First: everything else is what it stands on.
+    steps.extend(kubeadm.into_iter().cloned().map(Undo::Made));
+    if delete_node && record.joined {
+        // Behind the kubelet's end: it would make itself a new one.
+        steps.push(Undo::Node(record.node.clone()));
+    }
+    if begun {
+        steps.extend([Undo::Cgroups, Undo::Rules { before: record.before.tables.clone() }]);
+        if !record.before.pod_subnets.is_empty() {
+            steps.push(Undo::Routes(record.before.pod_subnets.clone()));
+        }
+        let later = now.cni.iter().filter(|path| !record.before.cni.contains(path));
+        steps.extend(later.cloned().map(Undo::Network));
+        steps.extend(FOREIGN.iter().filter_map(|(name, set)| {
+            let before = record.before.sysctls.get(*name)?;
+            // Another value is somebody else's by now.
+            let theirs = now.sysctls.get(name).is_some_and(|now| now == set && now != before);
+            theirs.then(|| Undo::Sysctl { name, before: before.clone() })
+        }));
+        steps.extend(now.folders.iter().cloned().map(Undo::Folder));
+    }
+    steps.extend(own.into_iter().cloned().map(Undo::Made));
+    steps
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Made(made) => made.fmt(f),
+            Self::Node(name) => write!(f, "delete the Node {name}"),
+            Self::Cgroups => write!(f, "remove the empty cgroups kubepods"),
+            Self::Rules { .. } => {
+                write!(f, "remove the rules of kube-proxy (chains KUBE-…, tables kube-proxy)")
+            }
+            Self::Routes(nets) => write!(f, "remove the routes into {}", nets.join(", ")),
+            Self::Network(path) => {
+                write!(f, "remove {}, which came with the cluster's network", path.display())
+            }
+            Self::Sysctl { name, before } => write!(f, "set the sysctl {name} back to {before}"),
+            Self::Folder(path) => write!(f, "remove the folder {} if it is empty", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
