@@ -7,6 +7,7 @@ pub mod audit;
 mod control_plane;
 pub mod going;
 pub mod images;
+pub mod kubeadm;
 pub mod kubectl;
 pub mod kubelet;
 pub mod lives;

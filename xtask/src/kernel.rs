@@ -23,6 +23,7 @@ pub(crate) const PEER: [Target; 1] = [("gantry-tests", "peer")];
 pub(crate) const STANDALONE: [Target; 1] = [("gantry-tests", "standalone")];
 pub(crate) const CLUSTER: [Target; 1] = [("gantry-tests", "cluster")];
 pub(crate) const ENDURE: [Target; 1] = [("gantry-tests", "endure")];
+pub(crate) const JOIN: [Target; 1] = [("gantry-tests", "join")];
 pub(crate) const FAILPOINTS: [Target; 1] = [("gantry-tests", "failpoints")];
 pub(crate) const FAULTS: [Target; 1] = [("gantry-tests", "faults")];
 pub(crate) const OLDER: [Target; 1] = [("gantry-tests", "older")];
@@ -80,7 +81,7 @@ pub(crate) fn words(name: &str, path: &Path, filter: Option<&str>) -> Vec<OsStri
             ["unshare", "--mount", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
         words.extend(own_network.map(OsString::from));
     }
-    if name == "cluster" || name == "endure" {
+    if matches!(name, "cluster" | "endure" | "join") {
         words.extend(gantry_tests::cluster::place::INIT.map(OsString::from));
     }
     words.push(path.into());

@@ -38,6 +38,8 @@ pub(crate) enum Tier {
     Cluster,
     /// Minutes in which a cluster's kubelet or API server goes and comes back under its pods; only with --full or by name
     Endure,
+    /// `gantry join` and `gantry leave` with the real kubeadm; only with --full or by name
+    Join,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
     Conformance,
     /// Pulls over a way that is cut, stalls, lies and refuses; only with --full or by name
@@ -94,6 +96,7 @@ impl Tier {
             Tier::Churn => 420,
             Tier::Cluster => 420,
             Tier::Endure => 1800,
+            Tier::Join => 120,
             Tier::Conformance => 600,
             Tier::Peer => 600,
             Tier::VmCri => 600,
@@ -142,6 +145,11 @@ impl Tier {
             }
             Tier::Cluster => kernel::on_host(&kernel::CLUSTER, &crate::cluster::prepare(false)?, filter),
             Tier::Endure => kernel::on_host(&kernel::ENDURE, &crate::cluster::prepare(false)?, filter),
+            Tier::Join => {
+                let programs = crate::cluster::prepare(false)?;
+                gantry_tests::cluster::programs::build(&[gantry_tests::cluster::programs::Set::Kubeadm])?;
+                kernel::on_host(&kernel::JOIN, &programs, filter)
+            }
             Tier::Conformance => {
                 let mut counts =
                     Counts::check("conformance node", conformance::list(conformance::Name::Node));
@@ -256,11 +264,11 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test reboot --test failpoints --test faults --test older -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test endure --test join --test reboot --test failpoints --test faults --test older -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 14] = [
+const LONG: [Tier; 15] = [
     Tier::CleanRoom,
     Tier::Faults,
     Tier::Older,
@@ -268,6 +276,7 @@ const LONG: [Tier; 14] = [
     Tier::Cluster,
     Tier::Conformance,
     Tier::Endure,
+    Tier::Join,
     Tier::Fuzz,
     Tier::Churn,
     Tier::VmCri,

@@ -65,6 +65,7 @@ impl Pki {
             "kubernetes.default.svc.cluster.local",
             "localhost",
             "127.0.0.1",
+            super::kubeadm::NAME,
             &node,
             &service,
         ];
