@@ -283,7 +283,15 @@ fn dependencies_point_one_way() {
         ("systemd", &[]),
         (
             "cli",
-            &["gantry-agent", "gantry-base", "gantry-cgroup", "gantry-shim", "gantry-cni", "gantry-proto", "gantry-systemd"],
+            &[
+                "gantry-agent",
+                "gantry-base",
+                "gantry-cgroup",
+                "gantry-shim",
+                "gantry-cni",
+                "gantry-proto",
+                "gantry-systemd",
+            ],
         ),
         ("tests", &["gantry-agent", "gantry-needs", "gantry-proto", "gantry-systemd"]),
         ("tests/workload", &[]),
