@@ -16,6 +16,8 @@ pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{PodFlags, PodName, Target, or_default};
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
 
+use crate::join::discovery::Endpoint;
+
 /// A Kubernetes node in one program: runs pods on its own container runtime.
 #[derive(Debug, Parser)]
 #[command(name = "gantry", version, max_term_width = 100)]
@@ -299,6 +301,15 @@ pub(crate) struct DoctorArgs {
     /// A registry that must answer, as in an image's name; may be given several times.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) registry: Vec<String>,
+    /// Check what a join to the cluster of this API server needs, too.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) join: Option<Endpoint>,
+    /// The bootstrap token to join with; shown to nobody but the cluster that it belongs to.
+    #[arg(long, value_name = "TOKEN", requires = "join")]
+    pub(crate) token: Option<String>,
+    /// The hash of the cluster's certificate authority; may be given several times.
+    #[arg(long, value_name = "sha256:HASH", requires = "join")]
+    pub(crate) discovery_token_ca_cert_hash: Vec<String>,
     #[command(flatten)]
     pub(crate) flags: DoctorFlags,
 }

@@ -2,6 +2,7 @@
 //! and printing; the judging is in [`judge`], the looking in [`look`]. Never changes anything.
 //! Called by main.
 
+pub(crate) mod join;
 mod judge;
 mod look;
 
@@ -16,7 +17,7 @@ use crate::output;
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Verdict {
+pub(crate) enum Verdict {
     /// As it should be.
     Ok,
     /// Pods run, something is less than it could be.
@@ -28,24 +29,32 @@ enum Verdict {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Check {
-    name: &'static str,
-    verdict: Verdict,
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
     /// What was seen.
-    seen: String,
+    pub(crate) seen: String,
     /// What to do; empty when it is as it should be.
     #[serde(skip_serializing_if = "String::is_empty")]
-    remedy: String,
+    pub(crate) remedy: String,
 }
 
-/// Prints every check; fails when one of them does.
+/// Prints every check; fails when one of them does. What a join makes of a thing counts more than what pods alone do.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<ExitCode> {
-    let DoctorArgs { output: format, registry, flags } = args;
+    let DoctorArgs { output: format, registry, join, token, discovery_token_ca_cert_hash: hashes, flags } =
+        args;
     let facts = look::machine(&flags);
     let mut checks = judge::machine(&facts);
     for host in registry {
         let answer = look::registry(&host).await;
         checks.push(judge::registry(&host, answer));
+    }
+    if let Some(endpoint) = join {
+        let target = join::Target { endpoint, token, hashes };
+        let runtime = format!("unix://{}", flags.state.join("gantry.sock").display());
+        let rows = join::checks(&target, &join::Place::here(runtime, facts.network)).await;
+        checks.retain(|check| rows.iter().all(|row| row.name != check.name));
+        checks.extend(rows);
     }
     let text = match format {
         ListFormat::Table | ListFormat::Wide => table(&checks),

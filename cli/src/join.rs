@@ -7,7 +7,7 @@ mod cluster;
 pub(crate) mod discovery;
 mod docker;
 mod document;
-mod facts;
+pub(crate) mod facts;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod kubeadm;
@@ -33,7 +33,8 @@ use self::facts::{Cluster, Wanted};
 use self::plan::Plan;
 use self::record::Record;
 use crate::args::JoinArgs;
-use crate::output;
+use crate::doctor::join::Target;
+use crate::{doctor, output};
 
 /// For the control plane to sign cluster-info with a token that was just made.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,6 +82,14 @@ pub(crate) async fn join(args: JoinArgs) -> Result<ExitCode> {
         ca_hashes: found.ca_hashes.iter().map(ToString::to_string).collect(),
         token: found.token.as_ref().map(ToString::to_string),
     };
+    let target = Target {
+        endpoint: found.cluster.endpoint.clone(),
+        token: wanted.token.clone(),
+        hashes: wanted.ca_hashes.clone(),
+    };
+    for note in doctor::join::notes(&target, &wanted.cri_socket, &node).await {
+        output::say(&format!("note: {note}"));
+    }
     let machine = look::machine(&found.cluster, &wanted).await;
     let plan = match plan::plan(&machine, &found.cluster, &wanted, record.as_ref()) {
         Ok(plan) => plan,

@@ -4,6 +4,7 @@
 
 mod body;
 mod pace;
+pub mod shown;
 mod trust;
 
 use std::future::Future;

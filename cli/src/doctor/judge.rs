@@ -206,7 +206,7 @@ fn programs(facts: &Facts) -> Check {
     fail("programs", format!("no {}", missing.join(", ")), remedy.to_owned())
 }
 
-fn network(network: &Network) -> Check {
+pub(super) fn network(network: &Network) -> Check {
     match network {
         Network::None(folder) => ok(
             "network",

@@ -57,7 +57,7 @@ pub(super) enum AppArmor {
 
 /// What the CNI folder holds.
 #[derive(Debug, Clone)]
-pub(super) enum Network {
+pub(crate) enum Network {
     /// No configuration.
     None(PathBuf),
     /// The first configuration by name; plugins that are neither built in nor in the folder.
@@ -112,11 +112,16 @@ pub(super) fn machine(flags: &DoctorFlags) -> Facts {
             "" => None,
             text => Some(text != "0"),
         },
-        swaps: read("/proc/swaps").lines().skip(1).count(),
+        swaps: swaps(Path::new("/proc/swaps")),
         programs: programs(flags.programs_dir.as_deref()),
-        network: network(flags),
+        network: network(&flags.cni_conf_dir, &flags.cni_bin_dir, flags.cni_external),
         folders: vec![folder("--root", &flags.root), folder("--state", &flags.state)],
     }
+}
+
+/// Devices in use, after a line of titles.
+pub(super) fn swaps(path: &Path) -> usize {
+    std::fs::read_to_string(path).unwrap_or_default().lines().skip(1).count()
 }
 
 fn names(folder: &str) -> BTreeSet<String> {
@@ -160,17 +165,18 @@ fn programs(folder: Option<&Path>) -> Vec<(PathBuf, bool)> {
         .collect()
 }
 
-fn network(flags: &DoctorFlags) -> Network {
-    match Conflist::load(&flags.cni_conf_dir) {
-        Ok(None) => Network::None(flags.cni_conf_dir.clone()),
+/// The configuration in `folder`; with `external` even built-in plugins are programs in `programs`.
+pub(super) fn network(folder: &Path, programs: &Path, external: bool) -> Network {
+    match Conflist::load(folder) {
+        Ok(None) => Network::None(folder.to_owned()),
         Ok(Some(list)) => Network::List {
             name: list.name().to_owned(),
             origin: list.origin().to_owned(),
             missing: list
                 .plugins()
                 .map(|(plugin, _)| plugin)
-                .filter(|plugin| flags.cni_external || !BUILT_IN.contains(plugin))
-                .filter(|plugin| !flags.cni_bin_dir.join(plugin).is_file())
+                .filter(|plugin| external || !BUILT_IN.contains(plugin))
+                .filter(|plugin| !programs.join(plugin).is_file())
                 .map(str::to_owned)
                 .collect(),
         },

@@ -28,7 +28,8 @@ pub(crate) struct FakeCluster {
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
-fn authority() -> CertifiedIssuer<'static, KeyPair> {
+/// An authority of its own.
+pub(crate) fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()

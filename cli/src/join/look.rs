@@ -109,7 +109,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-fn is_this(path: &Path) -> bool {
+pub(crate) fn is_this(path: &Path) -> bool {
     let own = std::env::current_exe().and_then(std::fs::canonicalize);
     own.and_then(|own| Ok(own == std::fs::canonicalize(path)?)).unwrap_or(false)
 }
