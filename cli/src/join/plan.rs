@@ -138,7 +138,7 @@ fn kubeadm(machine: &Machine, cluster: &Cluster) -> Option<String> {
     let theirs = release(&cluster.version);
     let package = |(major, minor): Release| {
         format!(
-            "`apt-get install kubeadm` from https://pkgs.k8s.io/core:/stable:/v{major}.{minor}/deb/ brings it"
+            "`apt-get install kubeadm` from the Kubernetes project's repository of v{major}.{minor} brings it"
         )
     };
     let Some((path, own)) = &machine.kubeadm else {
