@@ -12,13 +12,14 @@ mod sysctls;
 
 use std::collections::BTreeMap;
 
-use crate::pod::spec::security::AppArmor;
-use crate::pod::spec::{Origin, Pod};
+use crate::model::pod::security::AppArmor;
+use crate::model::pod::{Origin, Pod};
 use crate::ports;
+pub use fit::Shortage;
 pub(crate) use fit::is_extended;
-pub use fit::{Shortage, requests};
 pub(crate) use labels::any_fits;
 pub use sysctls::Allowed;
+pub(crate) use sysctls::SAFE_SYSCTLS;
 
 /// Above which a pod is critical: scheduling.SystemCriticalPriority.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;

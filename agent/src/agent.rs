@@ -1,7 +1,10 @@
 //! The wiring: pods in, one worker each, handles out; one ear at the runtime's events for all. Owns
 //! the workers' tasks; never looks into a pod. Called by `gantry run`.
 
+pub mod events;
 mod fit;
+pub(crate) mod outlived;
+pub(crate) mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,56 +15,23 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admission::{self, Node, Rejection};
-use crate::beyond::outlived;
+use crate::model::admitted::Admitted;
+use crate::model::pod::{Origin, Pod, PodUid};
 use crate::orphans;
-use crate::pod::last::{Last, LastEnd};
+use crate::pod::last::LastEnd;
 use crate::pod::predecessor;
 use crate::pod::resize;
 use crate::pod::run::Deps;
-use crate::pod::spec::{Origin, Pod, PodUid};
-use crate::pod::status::{Phase, PodStatus};
+use crate::pod::status::PodStatus;
+use crate::pod::wanted::Wanted;
 use crate::pod::worker::{PodHandle, Worker};
 use crate::pod::{Life, Verdict};
 use crate::static_pods::rules::is_made_again;
-use crate::watcher::{self, Pods};
 pub use fit::follow;
+use watcher::Pods;
 
 /// Of pods that nobody has described.
 const ORPHANS_GRACE: Duration = Duration::from_secs(1);
-
-/// A pod that should be there, and what is known of it besides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// What should run.
-    pub pod: Arc<Pod>,
-    /// What the API's last status said.
-    pub last: Last,
-    /// It was deleted: the grace that its end has.
-    pub ending: Option<Duration>,
-    /// It asks for what this node does not do.
-    pub refused: Option<Rejection>,
-}
-
-impl From<Pod> for Wanted {
-    fn from(pod: Pod) -> Self {
-        Arc::new(pod).into()
-    }
-}
-
-impl From<Arc<Pod>> for Wanted {
-    fn from(pod: Arc<Pod>) -> Self {
-        Self { pod, last: Last::default(), ending: None, refused: None }
-    }
-}
-
-impl Wanted {
-    /// It runs since before this agent, and asks for what this agent does not do: nothing of it is
-    /// touched until it is to end.
-    fn is_foreign(&self) -> bool {
-        let runs = self.last.started_at != 0 && self.last.end.is_none();
-        self.refused.is_some() && runs && self.ending.is_none()
-    }
-}
 
 /// Which sources have told all of their pods. Of one that has not, nobody is ended for missing
 /// (trap 1).
@@ -94,7 +64,7 @@ pub struct Agent {
     /// See [`Wanted::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
     /// By an agent before this one; each counts when its pod is taken up.
-    admitted: BTreeMap<PodUid, resize::Admitted>,
+    admitted: BTreeMap<PodUid, Admitted>,
     deps: Deps,
 }
 
@@ -276,7 +246,7 @@ impl Agent {
             wanted.pod.origin != Origin::Api
                 && (&other.pod.namespace, &other.pod.name) == (&wanted.pod.namespace, &wanted.pod.name)
         };
-        let counts = |other: &&PodHandle| is_active(other) && !other.is_leaving() && !replaces(other);
+        let counts = |other: &&PodHandle| other.is_active() && !other.is_leaving() && !replaces(other);
         let active: Vec<&PodHandle> = others.iter().filter(counts).collect();
         let pods: Vec<&Pod> = active.iter().map(|other| &*other.pod).collect();
         let admission::Room { victims, lacking } = admission::admit(&wanted.pod, &pods, &node)?;
@@ -420,12 +390,6 @@ fn renew(handle: &mut PodHandle, wanted: Wanted) {
     {
         handle.evict(Verdict { reason, message, disrupted: None }, None);
     }
-}
-
-/// It uses what it was admitted for, or will.
-pub(crate) fn is_active(handle: &PodHandle) -> bool {
-    let status = handle.status.borrow();
-    !status.is_over() && !matches!(status.phase, Phase::Succeeded | Phase::Failed)
 }
 
 /// In upstream's words.

@@ -11,6 +11,7 @@ pub mod cluster;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod files;
+pub(crate) mod node_selector;
 pub mod references;
 
 use std::collections::BTreeMap;
@@ -20,8 +21,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use crate::pod::spec::placement::Term;
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::placement::Term;
+use crate::model::pod::{Pod, PodUid};
+use crate::model::token::TokenOf;
 
 /// A ConfigMap's content. No key is in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,23 +50,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("kind", &self.kind).field("keys", &self.data.keys()).finish()
     }
-}
-
-/// Which token of a service account is asked for. Two that are equal may share one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TokenOf {
-    /// Of the pod and its service account.
-    pub namespace: String,
-    /// Of the service account.
-    pub service_account: String,
-    /// The pod that it ends with.
-    pub pod: String,
-    /// The pod's.
-    pub uid: PodUid,
-    /// Whom it is for; the API server itself when empty.
-    pub audiences: Vec<String>,
-    /// Wanted life, in seconds; the API server may give another.
-    pub seconds: i64,
 }
 
 /// A service account, as far as those who vouch for it want to know.

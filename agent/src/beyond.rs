@@ -6,7 +6,6 @@
 mod containerd;
 mod gantry;
 pub mod ooms;
-pub mod outlived;
 pub mod pulls;
 mod renew;
 

@@ -5,17 +5,15 @@
 pub mod contract;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
-pub mod limits;
-pub mod names;
 pub mod tree;
 mod units;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
 
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::cgroup::Together;
+use crate::model::pod::{Pod, PodUid};
 
 /// Cgroups of pods. All calls are idempotent.
 pub trait Cgroups: Send + Sync + fmt::Debug {
@@ -28,17 +26,16 @@ pub trait Cgroups: Send + Sync + fmt::Debug {
     fn tear_down<'a>(&'a self, uid: &'a PodUid) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-/// What all pods have together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Together {
-    /// Thousandths of cores; a weight, not a limit.
-    pub cpu: i64,
-    /// Bytes.
-    pub memory: Option<i64>,
-    /// Processes and threads.
-    pub pids: Option<i64>,
-    /// Bytes by size of a page, in KiB.
-    pub huge_pages: BTreeMap<i64, i64>,
+/// Sizes of huge pages that the kernel has, in KiB, in order; they do not change.
+#[must_use]
+pub fn page_sizes() -> Vec<i64> {
+    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| {
+        entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()
+    };
+    let mut sizes: Vec<i64> = sizes.filter_map(size).collect();
+    sizes.sort_unstable();
+    sizes
 }
 
 /// A cgroup could not be made or removed.

@@ -22,8 +22,8 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
-use crate::pod::resize::Admitted;
-use crate::pod::spec::{Origin, PodUid};
+use crate::model::admitted::Admitted;
+use crate::model::pod::{Origin, PodUid};
 
 /// How far a running container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

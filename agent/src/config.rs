@@ -4,12 +4,12 @@
 //! Defaults < `--config` < `--config-dir` < flags; the feature gates of all are put together.
 
 mod defaults;
-pub mod duration;
 pub mod eviction;
 pub mod fields;
 pub mod file;
 pub mod flag;
 pub mod gates;
+pub mod image_verification;
 pub mod labels;
 pub mod refused;
 mod settings;

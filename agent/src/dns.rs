@@ -6,7 +6,7 @@ pub mod source;
 
 use std::net::IpAddr;
 
-use crate::pod::spec::{DnsPolicy, Pod};
+use crate::model::pod::{DnsPolicy, Pod};
 use source::Source;
 
 /// What glibc reads.
@@ -200,7 +200,7 @@ fn fit(config: &mut DnsConfig) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::Dns;
+    use crate::model::pod::Dns;
     use crate::pod::tests::pod;
 
     fn of(policy: DnsPolicy, servers: &[&str], options: &[(&str, Option<&str>)]) -> DnsConfig {

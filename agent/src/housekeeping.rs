@@ -6,13 +6,14 @@
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod images;
+pub mod links;
 pub mod logs;
 
 use std::fmt;
 
 use futures_util::future::BoxFuture;
 
-use crate::runtime::Failure;
+use crate::model::failure::Failure;
 
 /// What comes of asking the runtime.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;

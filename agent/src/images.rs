@@ -13,7 +13,6 @@ mod glob;
 pub mod keyring;
 mod node_config;
 mod plugin;
-pub mod policy;
 pub mod queue;
 mod records;
 
@@ -25,14 +24,14 @@ use futures_util::FutureExt as _;
 
 use crate::api::{Api, Secret};
 use crate::clock::Clock;
+use crate::config::image_verification::Policy;
 use crate::housekeeping::Keeper;
 use crate::metrics::{Metrics, image_size_bucket};
-use crate::pod::spec::{Pod, PullPolicy};
+use crate::model::pod::{Pod, PullPolicy};
 use crate::runtime::{PullImage, Runtime};
 use access::Access;
 use keyring::{Keyring, Offer, Origin, repository};
 use node_config::NodeConfig;
-use policy::Policy;
 use queue::Queue;
 
 /// What a kubelet is told about images.

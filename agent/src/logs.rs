@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
 
-use crate::pod::spec::{Container, Pod};
+use crate::model::pod::{Container, Pod};
 
 /// The folders of pod logs.
 pub trait PodLogs: Send + Sync + fmt::Debug {

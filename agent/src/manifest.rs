@@ -6,19 +6,16 @@ pub mod api;
 mod apparmor;
 mod container;
 mod env;
-pub mod expand;
 mod faults;
 mod field;
 mod meta;
-pub mod names;
 mod network;
 mod object;
 mod parse;
-pub(crate) mod placement;
+mod placement;
 mod places;
 mod pod;
 mod probe;
-pub mod quantity;
 mod resources;
 mod security;
 mod suggest;
@@ -33,17 +30,15 @@ use gantry_base::error::chain;
 use serde_json::Value;
 
 use crate::api::files::Files;
-use crate::pod::spec::Pod;
-use crate::pod::spec::volume::{Projection, VolumeSource};
+use crate::model::pod::Pod;
+use crate::model::pod::volume::{Projection, VolumeSource};
 
-pub(crate) use env::subscript;
 use faults::Fault;
 pub use field::FieldError;
 pub(crate) use network::cut as hostname_of;
 use parse::Kind;
 use places::{Places, Step};
 pub(crate) use pod::fnv1a_128;
-pub(crate) use security::SAFE_SYSCTLS;
 
 /// As the kubelet takes of a file.
 const MAX_BYTES: u64 = 10 << 20;

@@ -11,9 +11,10 @@ use gantry_cgroup::Layout;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
-use crate::cgroups::limits::Rules;
+use crate::cgroups::page_sizes;
 use crate::dns::Resolver;
 use crate::dns::source::Source;
+use crate::model::cgroup::limits::Rules;
 use crate::runtime::cri::{NodeConfig, REQUEST_TIMEOUT};
 
 /// Of services; only names of pods with a subdomain show it here.
@@ -50,18 +51,6 @@ pub struct NodeInfo {
     pub user_namespaces: BTreeSet<String>,
     /// Where pods' resolvers come from, to tell what is missing.
     pub resolver: Arc<Resolver>,
-}
-
-/// Sizes of huge pages that the kernel has, in KiB, in order; they do not change.
-#[must_use]
-pub fn page_sizes() -> Vec<i64> {
-    let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
-    let size = |entry: std::fs::DirEntry| {
-        entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()
-    };
-    let mut sizes: Vec<i64> = sizes.filter_map(size).collect();
-    sizes.sort_unstable();
-    sizes
 }
 
 /// Whether the kernel has AppArmor enabled; it does not change its mind.

@@ -194,7 +194,7 @@ mod tests {
         let server = FakeApiServer::default();
         let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_700_000_000)));
         let (_pods, pods) = watch::channel(Arc::from([]));
-        drop(sink::run(Some(server.client()), "n1", queue, pods));
+        drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods));
         // As the kernel's log: a record each read.
         let (kind, none) = (SocketType::SEQPACKET, SocketFlags::empty());
         let (into, log) = socketpair(AddressFamily::UNIX, kind, none, None).unwrap();

@@ -20,13 +20,13 @@ use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use crate::agent::watcher::Pods;
 use crate::beyond::pulls::Pulls;
 use crate::clock::Clock;
 use crate::explain;
 use crate::node::NodeInfo;
 use crate::pod::Life;
 use crate::pod::worker::PodHandle;
-use crate::watcher::Pods;
 
 /// Ten years: longer graces only overflow something.
 const MAX_GRACE: i64 = 10 * 365 * 86_400;

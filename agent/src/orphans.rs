@@ -7,8 +7,6 @@
 //! Each orphan has a task of its own: a disk or server that hangs holds up a few of the others, and
 //! what is begun goes on when nobody waits for it any more. [`Sweeps`] remembers it so long.
 
-mod under_way;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -17,12 +15,11 @@ use futures_util::stream;
 use gantry_base::error::chain;
 
 use crate::checkpoint::Marks;
+use crate::model::pod::{Origin, Pod, PodUid};
 use crate::pod::run::Deps;
-use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::runtime::KnownPod;
 
-pub use under_way::Sweeps;
-use under_way::{Refusal, Sweep};
+use crate::pod::sweeps::{Refusal, Sweep};
 
 /// Longer than anything that works takes: a server that is gone must not hold up the others.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -133,10 +130,11 @@ mod tests {
     use crate::cgroups::fake::FakeCgroups;
     use crate::clock::SystemClock;
     use crate::logs::dir::LogDir;
-    use crate::pod::spec::Pod;
+    use crate::model::failure::FailureKind;
+    use crate::model::pod::Pod;
     use crate::pod::tests::{deps, pod};
     use crate::runtime::fake::{Call, FakeRuntime};
-    use crate::runtime::{FailureKind, NewSandbox, Runtime};
+    use crate::runtime::{NewSandbox, Runtime};
     use crate::volumes::Volumes;
     use crate::volumes::fake::FakeVolumes;
 

@@ -6,7 +6,6 @@
 
 pub mod configure;
 pub mod count;
-pub mod downward;
 pub mod history;
 pub mod last;
 pub mod phase;
@@ -17,9 +16,10 @@ pub mod publish;
 pub mod resize;
 pub mod restart;
 pub mod run;
-pub mod spec;
 pub mod status;
+pub mod sweeps;
 pub mod teardown;
+pub mod wanted;
 pub mod worker;
 
 use std::time::Duration;

@@ -36,6 +36,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
+use crate::config::eviction::Threshold;
 use crate::events::sink::Recorder;
 use crate::metrics::Metrics;
 use crate::reflect::{Query, Reflected, reflect};
@@ -95,18 +96,6 @@ pub struct Settings {
     pub kubelet_version: String,
     /// Sorted.
     pub declared_features: Vec<String>,
-}
-
-/// Of a hard eviction signal.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub enum Threshold {
-    /// Not set.
-    #[default]
-    None,
-    /// So much.
-    Bytes(i64),
-    /// From 0 to 1.
-    Share(f32),
 }
 
 /// What the rest of the world is to it.

@@ -6,7 +6,6 @@ pub mod about;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod cri;
-mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 
@@ -18,12 +17,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
 use crate::beyond::pulls::progress::Progress;
-use crate::pod::spec::env::EnvValue;
-use crate::pod::spec::{Container, Pod, PodUid};
+use crate::model::failure::Failure;
+use crate::model::failure::UNKNOWN;
+use crate::model::mount::Mount;
+use crate::model::pod::env::EnvValue;
+use crate::model::pod::{Container, Pod, PodUid};
 use crate::timeline::Span;
-use crate::volumes::Mount;
-use failure::UNKNOWN;
-pub use failure::{Failure, FailureKind};
 
 /// The future of one effect.
 pub type Effect<'a, T> = BoxFuture<'a, Result<T, Error>>;

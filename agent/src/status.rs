@@ -20,15 +20,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::metrics::Metrics;
-use crate::pod::spec;
-use crate::pod::spec::PodUid;
+use crate::model::pod::{self, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::source::Seen;
 use teller::{Shared, Teller};
 
 /// Says in the API's words what a worker says; the last argument is what the API has.
-pub type Form = fn(&spec::Pod, &Word, &PodStatus) -> PodStatus;
+pub type Form = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
 
 /// Every pod of the node with its status in force, told or not yet, by the worker's UID.
 pub type Told = BTreeMap<PodUid, Arc<Pod>>;

@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::agent::{Agent, Heard, Wanted};
+use crate::agent::{Agent, Heard};
 use crate::manifest::api;
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
+use crate::pod::wanted::Wanted;
 use crate::source::Seen;
 use crate::static_pods::choice::{Found, Problem};
 use crate::status::Statics;

@@ -11,7 +11,7 @@ pub mod svg;
 
 use serde::Deserialize;
 
-use crate::beyond::pulls::progress::size;
+use crate::timeline::render::size;
 
 /// One stage. Times are unix nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use gantry_base::files;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
 use crate::runtime::Users;
 
 /// As DefaultKubeletUserNamespacesIDsPerPod.

@@ -5,6 +5,7 @@ mod atomic;
 mod claim;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+pub mod downward;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 pub mod host;
@@ -24,12 +25,12 @@ pub use mounts::share;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use futures_util::future::BoxFuture;
 
-use crate::pod::spec::volume::Propagation;
-use crate::pod::spec::{Container, Pod, PodUid};
+use crate::model::mount::Mount;
+use crate::model::pod::{Container, Pod, PodUid};
 
 /// Volumes of pods on this node. All calls are idempotent.
 pub trait Volumes: Send + Sync + fmt::Debug {
@@ -114,36 +115,6 @@ pub struct WordsOf<'a> {
 pub struct PodFacts {
     /// Primary first; empty before the sandbox is there.
     pub ips: Vec<String>,
-}
-
-/// An image that is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountedImage {
-    /// The runtime's.
-    pub id: String,
-    /// As the pod writes it.
-    pub written: String,
-    /// Which part of it; all when empty.
-    pub sub_path: String,
-}
-
-/// One bind mount of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// On the node; empty when it is an image.
-    pub host_path: PathBuf,
-    /// Instead of a path of the node.
-    pub image: Option<MountedImage>,
-    /// In the container.
-    pub container_path: String,
-    /// No writes.
-    pub read_only: bool,
-    /// No writes below it either.
-    pub recursive_read_only: bool,
-    /// Whether later mounts cross.
-    pub propagation: Propagation,
-    /// The runtime may give it the container's SELinux label.
-    pub relabel: bool,
 }
 
 /// Why a volume is not ready; the message is what the kubelet says, too.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 /// `12.3MB`, decimal as crictl and docker print sizes.
-pub(crate) use gantry_agent::beyond::pulls::progress::size as bytes;
+pub(crate) use gantry_agent::timeline::render::size as bytes;
 use serde::Serialize;
 
 /// Lines that stay below everything else on the terminal; one writer at a time while there are any.

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use gantry_base::error::chain;
 use ipnet::IpNet;
 
-use crate::chain::timed;
 use crate::host_local::Allocation;
 use crate::ipam::{self, Ipam};
 use crate::masquerade;
 use crate::netlink::{self, Netlink, VethPair};
 use crate::netns;
+use crate::report::timed;
 use crate::request::{Home, Target, ValidAttachment};
 use crate::result::CniResult;
 use crate::veth;

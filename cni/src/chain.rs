@@ -26,17 +26,14 @@ pub(crate) use plugin::{Plugin, VERSIONS};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gantry_base::error::chain;
 use serde_json::Value;
 
 use crate::loopback;
-use crate::request::{Context, Home, Target};
+use crate::report::timed;
+use crate::request::{Context, Home, Target, is_identifier, is_interface_name};
 use crate::result::CniResult;
-
-/// Longest name of a link: `IFNAMSIZ` without the final zero byte.
-const INTERFACE_NAME: usize = 15;
 
 /// One interface of one sandbox.
 #[derive(Debug, Clone)]
@@ -292,22 +289,6 @@ fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>, dirs: &'a Dirs
     }
 }
 
-pub(crate) fn timed<T>(
-    on_plugin: &mut dyn FnMut(&str, i64, i64),
-    plugin: &str,
-    job: impl FnOnce(&mut dyn FnMut(&str, i64, i64)) -> T,
-) -> T {
-    let start = unix_nanos();
-    let outcome = job(on_plugin);
-    on_plugin(plugin, start, unix_nanos());
-    outcome
-}
-
-fn unix_nanos() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
 /// Ids and names become parts of paths, so nothing else may be in them. The rules are the specification's (§2).
 fn check_attachment(attachment: &Attachment<'_>) -> Result<(), Error> {
     let refused = |field, value: &str, rule| Err(Error::Attachment { field, value: value.into(), rule });
@@ -326,19 +307,6 @@ fn check_attachment(attachment: &Attachment<'_>) -> Result<(), Error> {
         );
     }
     Ok(())
-}
-
-/// Whether this is an id of a container or name of a network, as the specification has it.
-pub(crate) fn is_identifier(text: &str) -> bool {
-    let first_is_right = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    first_is_right && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
-}
-
-/// Whether the kernel takes this for the name of a link (`dev_valid_name`).
-pub(crate) fn is_interface_name(text: &str) -> bool {
-    let length_is_right = (1..=INTERFACE_NAME).contains(&text.len());
-    let is_odd = |c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace();
-    length_is_right && text != "." && text != ".." && !text.contains(is_odd)
 }
 
 #[cfg(test)]

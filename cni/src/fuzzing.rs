@@ -12,11 +12,12 @@ use gantry_base::error::chain;
 use serde_json::{Value, json};
 
 use crate::chain::fuzzing::{cached, loaded};
-use crate::chain::{Cached, Conflist, Plugin, VERSIONS, is_identifier, is_interface_name};
+use crate::chain::{Cached, Conflist, Plugin, VERSIONS};
 use crate::exec::fuzzing::answered;
 use crate::host_local;
 use crate::ipam::Ipam;
 use crate::request::{Context, derive};
+use crate::request::{is_identifier, is_interface_name};
 use crate::result::CniResult;
 use crate::serve::fuzzing::called;
 

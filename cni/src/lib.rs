@@ -9,7 +9,7 @@
 //!
 //! Map, in reading order:
 //! - [`chain`]: the network's configuration, the operations on a whole chain, the result cache;
-//! - `request`: what one call of one plugin is about;
+//! - `request`: what one call of one plugin is about; `report`: how it is told what came of it;
 //! - [`result`]: what a plugin answers (CNI 1.1.0 wire types);
 //! - `exec`: programs of plugins that are not built in; [`serve`]: ours as such programs;
 //! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `wire` does); `attachment`,
@@ -29,6 +29,7 @@ pub mod serve;
 mod exec;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod report;
 mod request;
 
 mod attachment;

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+/// Longest name of a link: `IFNAMSIZ` without the final zero byte.
+const INTERFACE_NAME: usize = 15;
+
 /// The folders of the node that a call is for. Nodes of one machine may have networks of the same name, and each only
 /// knows its own attachments.
 #[derive(Debug, Clone, Copy)]
@@ -146,6 +149,19 @@ pub(crate) fn is_on(value: &Value) -> bool {
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
     }
+}
+
+/// Whether this is an id of a container or name of a network, as the specification has it.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    let first_is_right = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    first_is_right && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
+/// Whether the kernel takes this for the name of a link (`dev_valid_name`).
+pub(crate) fn is_interface_name(text: &str) -> bool {
+    let length_is_right = (1..=INTERFACE_NAME).contains(&text.len());
+    let is_odd = |c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace();
+    length_is_right && text != "." && text != ".." && !text.contains(is_odd)
 }
 
 #[cfg(test)]

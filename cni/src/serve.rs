@@ -14,10 +14,11 @@ use std::process::ExitCode;
 use gantry_base::error::chain;
 use serde_json::{Value, json};
 
-use crate::chain::{Plugin, PluginErrorKind, VERSIONS, is_identifier, is_interface_name};
+use crate::chain::{Plugin, PluginErrorKind, VERSIONS};
 use crate::exec::Verb;
 use crate::netns;
 use crate::request::{Context, Home, Target, ValidAttachment};
+use crate::request::{is_identifier, is_interface_name};
 use crate::result::CniResult;
 
 /// Codes of the specification's errors.

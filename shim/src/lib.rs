@@ -2,10 +2,6 @@
 //! outlives it. Crate map in ARCHITECTURE.md. Used by `cli` (the runtime) and by
 //! the programs in `bin/` (monitor, pause, unpack), which build it without `runtime`.
 
-/// What `gantry-pause` is told when it is to keep a scope open for as long as its maker has the other end of its
-/// standard input.
-pub const SEED: &str = "--seed";
-
 pub mod descriptors;
 pub mod exit;
 pub mod init;

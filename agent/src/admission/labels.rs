@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{Node, Taint};
-use crate::pod::spec::Pod;
-use crate::pod::spec::placement::{Match, Operator, Term, Toleration};
+use crate::model::pod::Pod;
+use crate::model::pod::placement::{Match, Operator, Term, Toleration};
 
 const OS: &str = "kubernetes.io/os";
 

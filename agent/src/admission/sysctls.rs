@@ -2,8 +2,23 @@
 //! allowedUnsafeSysctls. Called by [`super::admit`].
 
 use super::Rejection;
-use crate::manifest::SAFE_SYSCTLS;
-use crate::pod::spec::Pod;
+use crate::model::pod::Pod;
+
+/// What the kubelet allows without --allowed-unsafe-sysctls.
+pub(crate) const SAFE_SYSCTLS: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
 
 /// What the operator allows besides those that are safe: names, or prefixes that end in `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,8 +1,11 @@
 //! Each rule on a node of its own.
 
 use super::*;
-use crate::pod::spec::placement::{Match, Operator, Placement, Term, Toleration};
-use crate::pod::spec::{Container, Namespaces, PodSecurity, PodUid, Port, Requirements, Resources, Security};
+use crate::model::pod::placement::{Match, Operator, Placement, Term, Toleration};
+use crate::model::pod::{
+    Container, Namespaces, PodSecurity, PodUid, Port, Requirements, Resources, Security,
+};
+use crate::model::requests::requests;
 use crate::pod::tests::{container, pod};
 
 fn node() -> Node {

@@ -7,11 +7,12 @@ use crate::checkpoint::Checkpoints;
 use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::dir::LogDir;
-use crate::pod::spec::{Origin, PodUid};
+use crate::model::failure::FailureKind;
+use crate::model::pod::{Origin, PodUid};
 use crate::pod::status::{ConditionKind, ContainerState, Phase};
 use crate::pod::tests::{deps, pod};
+use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
-use crate::runtime::{FailureKind, Runtime};
 
 struct Machine {
     runtime: FakeRuntime,
@@ -225,8 +226,8 @@ mod described {
 
     use super::*;
     use crate::admission::Node;
+    use crate::model::pod::{Container, Port, Resources};
     use crate::pod::last::Last;
-    use crate::pod::spec::{Container, Port, Resources};
 
     fn asks(name: &str, uid: &str, cpu: i64) -> Wanted {
         let resources = Resources { cpu_request: Some(cpu), ..Resources::default() };

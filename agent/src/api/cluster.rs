@@ -26,11 +26,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::references::{Kind, References};
-use super::{
-    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
-};
+use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
 use crate::clock::Clock;
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid};
+use crate::model::token::TokenOf;
 use crate::reflect::{self, Query, Reflected};
 use copies::Copies;
 use tokens::Tokens;

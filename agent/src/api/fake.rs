@@ -8,10 +8,9 @@ use tokio::sync::watch;
 
 use super::files::Files;
 use super::references::{Kind, References};
-use super::{
-    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
-};
-use crate::pod::spec::{Pod, PodUid};
+use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
+use crate::model::pod::{Pod, PodUid};
+use crate::model::token::TokenOf;
 
 /// Starts empty.
 #[derive(Debug, Default)]

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::{
-    Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount, TokenOf,
-};
-use crate::pod::spec::{Pod, PodUid};
+use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
+use crate::model::pod::{Pod, PodUid};
+use crate::model::token::TokenOf;
 
 type ByName<T> = BTreeMap<(String, String), Arc<T>>;
 

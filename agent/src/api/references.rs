@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::TokenOf;
-use crate::pod::spec::Pod;
-use crate::pod::spec::env::{EnvFromSource, EnvValue};
-use crate::pod::spec::volume::{Projection, VolumeSource};
+use crate::model::pod::Pod;
+use crate::model::pod::env::{EnvFromSource, EnvValue};
+use crate::model::pod::volume::{Projection, VolumeSource};
+use crate::model::token::TokenOf;
 
 /// Of an object that is watched by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
 //! Which containers ran out of memory how often. Pure: owns the counts and their bound; never hears of one
-//! by itself. Written by who listens to a runtime, read by [`super::outlived`] and the metrics.
+//! by itself. Written by who listens to a runtime, read by [`crate::agent::outlived`] and the metrics.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, SystemClock};
-use crate::manifest::names::parse_image;
+use crate::model::names::parse_image;
 use crate::timeline::Span;
 use progress::{Layer, Progress};
 

@@ -3,7 +3,7 @@
 //! the feature `testing`, by the kernel tier (real).
 
 use super::{Cgroups, Error};
-use crate::pod::spec::Pod;
+use crate::model::pod::Pod;
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
 
-use super::{Cgroups, Error, Together};
-use crate::pod::spec::{Pod, PodUid};
+use super::{Cgroups, Error};
+use crate::model::cgroup::Together;
+use crate::model::pod::{Pod, PodUid};
 
 /// Starts empty.
 #[derive(Debug, Default)]

@@ -21,13 +21,14 @@ use gantry_cgroup::{Hierarchy, Layout};
 use gantry_systemd::Property;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::limits::{self, BEST_EFFORT, Limits, Rules};
-use super::names::{self, Driver};
 use super::units::{self, Units};
-use super::{Cgroups, Error, Together};
-use crate::node::page_sizes;
-use crate::pod::spec::qos::{Qos, qos};
-use crate::pod::spec::{Pod, PodUid};
+use super::{Cgroups, Error};
+use crate::cgroups::page_sizes;
+use crate::model::cgroup::Together;
+use crate::model::cgroup::limits::{self, BEST_EFFORT, Limits, Rules};
+use crate::model::cgroup::names::{self, Driver};
+use crate::model::pod::qos::{Qos, qos};
+use crate::model::pod::{Pod, PodUid};
 
 const KUBEPODS: &str = "kubepods";
 const BURSTABLE: &str = "burstable";

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::BoxFuture;
 
 use super::{Checkpoints, Claims, Error, Marks};
-use crate::pod::resize::Admitted;
-use crate::pod::spec::{Origin, PodUid};
+use crate::model::admitted::Admitted;
+use crate::model::pod::{Origin, PodUid};
 
 /// The fake.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::duration::Span;
 use super::fields::{Authentication, Authorization, CrashLoopBackOff, KubeletConfiguration, Logging};
 use super::gates::Gates;
+use crate::model::go_duration::Span;
 
 const MINUTE: Span = Span::seconds(60);
 

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use super::duration::Span;
 use super::fields::KubeletConfiguration;
-use crate::manifest::quantity::{self, QuantityError};
-use crate::registration::Threshold;
+use crate::model::go_duration::Span;
+use crate::model::quantity::{self, QuantityError};
 
 /// What a threshold may be about.
 const SIGNALS: [&str; 9] = [
@@ -29,6 +28,35 @@ pub struct Kept {
     pub memory: Threshold,
     /// Of nodefs.available.
     pub storage: Threshold,
+}
+
+/// Of a hard eviction signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Threshold {
+    /// Not set.
+    #[default]
+    None,
+    /// So much.
+    Bytes(i64),
+    /// From 0 to 1.
+    Share(f32),
+}
+
+impl Threshold {
+    /// Of so much.
+    pub(crate) fn of(self, all: i64) -> i64 {
+        match self {
+            Self::None => 0,
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => share_of(all, share),
+        }
+    }
+}
+
+/// As upstream's percentages: a float, cut to whole bytes.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's own arithmetic")]
+fn share_of(all: i64, share: f32) -> i64 {
+    (all as f64 * f64::from(share)) as i64
 }
 
 type Texts = BTreeMap<String, String>;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::duration::Span;
+use crate::model::go_duration::Span;
 
 /// Whether a field is left out when it is written: Go's `omitempty`, which knows no empty struct.
 trait Empty {

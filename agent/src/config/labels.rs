@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::manifest::names;
+use crate::model::names;
 
 /// Labels below kubernetes.io that a node may give itself, by name.
 const ALLOWED: [&str; 11] = [

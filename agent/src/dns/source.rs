@@ -141,7 +141,7 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::{Dns, DnsPolicy, Pod};
+    use crate::model::pod::{Dns, DnsPolicy, Pod};
     use crate::pod::tests::pod;
 
     fn from(source: Source) -> Resolver {

@@ -1,7 +1,8 @@
-//! Events into the API: those of pods, read from their workers' lists, and those that others tell of
-//! the node or of a pod. Owns the way there; never makes an event up. Called by the kubelet's wiring.
+//! Events into the API: those of pods, from their workers' lists, and those that others tell of the node or
+//! of a pod. Owns the way there; never makes an event up. Called by [`crate::agent::events`], which listens
+//! to the workers.
 //!
-//! listen: here · count, combine, hold back: [`correlate`] (pure) · send: [`post`].
+//! take: here · count, combine, hold back: [`correlate`] (pure) · send: [`post`].
 
 mod correlate;
 mod post;
@@ -10,13 +11,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use kube::Client;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::sync::mpsc;
 
 use super::{COMBINED, Event, Kind, NodeNote, Note};
 use crate::clock::Clock;
-use crate::pod::spec::Pod;
-use crate::pod::worker::PodHandle;
+use crate::model::pod::Pod;
 use correlate::{About, Happening};
 
 /// Told and not taken yet; what comes on top is lost, and it is said so.
@@ -54,6 +53,18 @@ impl Recorder {
         self.tell(About::Pod { namespace, name, uid }, kind, reason, message);
     }
 
+    /// Of a pod, what its list has more than it had; waits for room, and is false when nobody posts any
+    /// more.
+    pub(crate) async fn more(&self, pod: &Pod, had: &[Event], has: &[Event]) -> bool {
+        for happening in news(pod, had, has) {
+            // A full queue is waited for: the list keeps what happens meanwhile.
+            if self.sender.send(happening).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     fn tell(&self, about: About, kind: Kind, reason: Cow<'static, str>, message: String) {
         let now = self.clock.wall_nanos();
         let happening = Happening {
@@ -77,73 +88,29 @@ impl Recorder {
 /// What was told, to be posted.
 #[derive(Debug)]
 pub struct Queue {
-    sender: mpsc::Sender<Happening>,
+    recorder: Recorder,
     receiver: mpsc::Receiver<Happening>,
-    clock: Arc<dyn Clock>,
 }
 
-/// Both ends; what is told before [`run`] waits.
+impl Queue {
+    /// The end that takes events.
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+}
+
+/// Both ends; what is told before [`post`] waits.
 #[must_use]
 pub fn queue(clock: Arc<dyn Clock>) -> (Recorder, Queue) {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    (Recorder { sender: sender.clone(), clock: clock.clone() }, Queue { sender, receiver, clock })
+    let recorder = Recorder { sender, clock };
+    (recorder.clone(), Queue { recorder, receiver })
 }
 
-/// Posts events until the process ends; without a client they are only logged.
-#[must_use]
-pub fn run(
-    client: Option<Client>,
-    node: &str,
-    queue: Queue,
-    pods: watch::Receiver<Arc<[PodHandle]>>,
-) -> JoinHandle<()> {
-    let Queue { sender, receiver, clock } = queue;
-    let poster = post::Poster::new(client, node.to_owned(), clock);
-    tokio::spawn(async move {
-        // Neither ends by itself while there is an agent.
-        tokio::select! {
-            () = poster.run(receiver) => {}
-            () = listen(pods, sender) => {}
-        }
-    })
-}
-
-/// One ear for each pod.
-async fn listen(mut pods: watch::Receiver<Arc<[PodHandle]>>, to: mpsc::Sender<Happening>) {
-    // By worker and not by pod: while one ends and comes back, two of one UID are there.
-    let mut ears: Vec<(PodHandle, AbortHandle)> = Vec::new();
-    loop {
-        let now = pods.borrow_and_update().clone();
-        ears.retain(|(_, task)| !task.is_finished());
-        for handle in now.iter() {
-            if !ears.iter().any(|(heard, _)| heard.status.same_channel(&handle.status)) {
-                let task = tokio::spawn(hear(handle.clone(), to.clone())).abort_handle();
-                ears.push((handle.clone(), task));
-            }
-        }
-        if pods.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// What the worker's list has more than the last time; to its end.
-async fn hear(handle: PodHandle, to: mpsc::Sender<Happening>) {
-    let mut status = handle.status.clone();
-    let mut told: Vec<Event> = Vec::new();
-    loop {
-        let now = status.borrow_and_update().events.clone();
-        for happening in news(&handle.pod, &told, &now) {
-            // A full queue is waited for: the list keeps what happens meanwhile.
-            if to.send(happening).await.is_err() {
-                return;
-            }
-        }
-        told = now.to_vec();
-        if status.changed().await.is_err() {
-            return;
-        }
-    }
+/// Posts events while anybody can tell of one; without a client they are only logged.
+pub(crate) async fn post(client: Option<Client>, node: String, queue: Queue) {
+    let Queue { recorder, receiver } = queue;
+    post::Poster::new(client, node, recorder.clock).run(receiver).await;
 }
 
 fn news(pod: &Pod, told: &[Event], now: &[Event]) -> Vec<Happening> {

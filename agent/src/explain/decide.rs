@@ -2,10 +2,10 @@
 
 use super::look::Facts;
 use super::{Finding, endings, pulls};
-use crate::beyond::outlived::REASON;
+use crate::agent::outlived::REASON;
 use crate::events::{Event, Kind};
-use crate::pod::spec::probe::{Handler, PortRef, Probe};
-use crate::pod::spec::{Container, Pod, Role};
+use crate::model::pod::probe::{Handler, PortRef, Probe};
+use crate::model::pod::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::runtime::Exit;
 use crate::timeline::Span;

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use crate::beyond::pulls::Pulls;
 use crate::logs::follow::LogReader;
-use crate::pod::spec::Pod;
-use crate::pod::spec::probe::{Handler, PortRef};
+use crate::model::pod::Pod;
+use crate::model::pod::probe::{Handler, PortRef};
 use crate::pod::status::PodStatus;
 
 /// For one connection: what listens on the same machine answers at once.
@@ -103,7 +103,7 @@ async fn last_lines(path: &str) -> Vec<String> {
 
 /// `host:port` of the registry that an image's name means.
 pub(super) fn registry_of(image: &str) -> Option<String> {
-    let full = crate::manifest::names::parse_image(image)?.full;
+    let full = crate::model::names::parse_image(image)?.full;
     // A first part that could not be a host name is the name of an image at Docker's.
     let named = full.split_once('/').map(|(first, _)| first);
     let host =
@@ -116,7 +116,7 @@ pub(super) fn registry_of(image: &str) -> Option<String> {
     Some(format!("{host}:{}", if local { 80 } else { 443 }))
 }
 
-fn port_of(handler: &Handler, container: &crate::pod::spec::Container) -> Option<u16> {
+fn port_of(handler: &Handler, container: &crate::model::pod::Container) -> Option<u16> {
     let by_ref = |port: &PortRef| match port {
         PortRef::Number(number) => Some(*number),
         PortRef::Name(name) => container.ports.iter().find(|p| p.name == *name).map(|p| p.port),

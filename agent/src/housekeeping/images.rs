@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::Keeper;
 use crate::clock::Clock;
-use crate::runtime::Failure;
+use crate::model::failure::Failure;
 pub use plan::Disk;
 use plan::{Kept, Plan, Record, Records};
 

@@ -43,9 +43,9 @@ pub struct Settings {
 #[expect(missing_docs, reason = "each variant is one step and its cause")]
 pub enum Error {
     #[error("list the containers: {0}")]
-    List(crate::runtime::Failure),
+    List(crate::model::failure::Failure),
     #[error("ask for the log of container {id}")]
-    Path { id: String, source: crate::runtime::Failure },
+    Path { id: String, source: crate::model::failure::Failure },
     #[error("{what} {}", path.display())]
     File {
         what: &'static str,
@@ -54,7 +54,7 @@ pub enum Error {
         source: io::Error,
     },
     #[error("the runtime does not open the log of container {id} anew")]
-    Reopen { id: String, source: crate::runtime::Failure },
+    Reopen { id: String, source: crate::model::failure::Failure },
     #[error("start a thread to work on a log")]
     Thread(#[source] io::Error),
     #[error("the work on a log died")]

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::glob::{self, Address};
 use crate::go_json;
+use crate::model::names::without_tag;
 use crate::runtime::RegistryAuth;
 
 /// Where images without a host come from, and where docker keeps credentials for it.
@@ -224,15 +225,6 @@ pub fn repository(image: &str) -> String {
         Some(_) => format!("{DEFAULT_HOST}/{name}"),
         None => format!("{DEFAULT_HOST}/library/{name}"),
     }
-}
-
-/// The image's name as written, but for tag and digest.
-#[must_use]
-pub fn without_tag(image: &str) -> &str {
-    let name = image.split('@').next().unwrap_or(image);
-    let leaf = name.rfind('/').map_or(0, |slash| slash + 1);
-    let end = name.get(leaf..).and_then(|rest| rest.find(':')).map_or(name.len(), |colon| leaf + colon);
-    name.get(..end).unwrap_or(name)
 }
 
 #[cfg(test)]

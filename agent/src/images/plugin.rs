@@ -15,11 +15,12 @@ use futures_util::future::{BoxFuture, Shared};
 
 use super::glob::{self, Address};
 use super::keyring::{Coordinates, DockerConfig, Login, Origin, sha256};
-use crate::api::{Api, TokenOf};
+use crate::api::Api;
 use crate::clock::Clock;
-use crate::config::duration::Span;
 use crate::metrics::Metrics;
-use crate::pod::spec::Pod;
+use crate::model::go_duration::Span;
+use crate::model::pod::Pod;
+use crate::model::token::TokenOf;
 use config::{Provider, TokenAttributes};
 use exec::{Plugin, Reach, Response};
 

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio::fs;
 
 use super::{Error, PodLogs, links};
-use crate::pod::spec::{Container, Pod};
+use crate::model::pod::{Container, Pod};
 
 /// restartCount is an int32.
 const MOST: u32 = i32::MAX.cast_unsigned();

@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::field::{FieldError, Source};
-use super::quantity;
 use crate::admission::{Allowed, Node, Rejection, Taint};
-use crate::agent::Wanted;
+use crate::model::pod::{Origin, Pod, PodUid};
+use crate::model::quantity;
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::predecessor::shell;
-use crate::pod::spec::{Origin, Pod, PodUid};
 use crate::pod::status::{ContainerState, Phase};
+use crate::pod::wanted::Wanted;
 use crate::runtime::{Exit, KnownPod};
 
 const ALL_RESTARTING: &str = "AllContainersRestarting";

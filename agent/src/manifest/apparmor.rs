@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{Result, Source, invalid, one_of, required_because};
-use crate::pod::spec::security::AppArmor;
+use crate::model::pod::security::AppArmor;
 
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 

@@ -11,9 +11,10 @@ use super::field::{
     refuse_set, required, required_because,
 };
 use super::security::Inherited;
-use super::{env, names, network, probe, resources, security, volume};
-use crate::pod::spec::volume::Volume;
-use crate::pod::spec::{
+use super::{env, network, probe, resources, security, volume};
+use crate::model::names;
+use crate::model::pod::volume::Volume;
+use crate::model::pod::{
     Container, Namespaces, PullPolicy, RestartAction, RestartPolicy, RestartRule, Role, TerminationMessage,
 };
 

@@ -8,9 +8,10 @@ use super::field::{
     CONFIG_KEY, DNS_SUBDOMAIN, FieldError, QUALIFIED_NAME, Result, check, descending_path, invalid,
     not_found, one_of, required,
 };
-use super::{names, quantity};
-use crate::pod::spec::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, FileKeyRef, KeyRef, ResourceRef};
-use crate::pod::spec::volume::{Volume, VolumeSource};
+use crate::model::field_path::subscript;
+use crate::model::pod::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, FileKeyRef, KeyRef, ResourceRef};
+use crate::model::pod::volume::{Volume, VolumeSource};
+use crate::model::{names, quantity};
 
 /// What `env` may show of a pod, sorted.
 const ENV_FIELDS: &[&str] = &[
@@ -192,12 +193,6 @@ pub(super) fn field_path(at: &str, selector: api::ObjectFieldSelector, place: Pl
     }
     let supported: Vec<String> = allowed.iter().map(|name| format!("{name:?}")).collect();
     Err(FieldError::Value { field, value: path, supported: supported.join(", ") })
-}
-
-/// `metadata.labels['x']` as (`metadata.labels`, `x`).
-pub(crate) fn subscript(path: &str) -> Option<(&str, &str)> {
-    let (of, key) = path.strip_suffix("']")?.split_once("['")?;
-    (!of.is_empty()).then_some((of, key))
 }
 
 /// A file must name its container; a variable means its own.

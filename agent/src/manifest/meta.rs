@@ -9,8 +9,8 @@ use super::field::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, Result, Source, check, invalid, refuse_set,
     required_because,
 };
-use super::names;
-use crate::pod::spec::PodUid;
+use crate::model::names;
+use crate::model::pod::PodUid;
 
 /// What is used of it.
 pub(super) struct Meta {

@@ -10,9 +10,9 @@ use super::field::{
     DNS_LABEL, DNS_SUBDOMAIN, Result, check, duplicate, invalid, invalid_plain, one_of, required,
     required_because,
 };
-use super::names;
 use super::probe::{port_name, port_number};
-use crate::pod::spec::{Container, Dns, DnsPolicy, Port};
+use crate::model::names;
+use crate::model::pod::{Container, Dns, DnsPolicy, Port};
 
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 

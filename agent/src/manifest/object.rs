@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1 as k8s;
 
 use super::field::{CONFIG_KEY, FieldError, Result, Source, check, invalid, required};
 use super::meta::{Meta, meta};
-use super::names;
 use crate::api::{ConfigMap, Secret};
+use crate::model::names;
 
 /// As core.MaxSecretSize.
 const MAX_BYTES: usize = 1 << 20;

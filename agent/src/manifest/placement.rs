@@ -4,16 +4,8 @@
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{Result, one_of};
-use crate::pod::spec::placement::{Match, Operator, Term, Toleration};
-
-const OPERATORS: [(&str, Operator); 6] = [
-    ("In", Operator::In),
-    ("NotIn", Operator::NotIn),
-    ("Exists", Operator::Exists),
-    ("DoesNotExist", Operator::DoesNotExist),
-    ("Gt", Operator::Gt),
-    ("Lt", Operator::Lt),
-];
+use crate::api::node_selector::terms;
+use crate::model::pod::placement::{Operator, Term, Toleration};
 
 /// Only what is required of the node itself counts here; the rest is the scheduler's.
 pub(super) fn affinity(affinity: Option<api::Affinity>) -> Result<Option<Vec<Term>>> {
@@ -29,29 +21,8 @@ pub(super) fn affinity(affinity: Option<api::Affinity>) -> Result<Option<Vec<Ter
     };
     let Some(api::NodeSelector { node_selector_terms }) = required else { return Ok(None) };
     let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    terms(at, node_selector_terms).map(Some)
-}
-
-/// A pod's, or a PersistentVolume's.
-pub(crate) fn terms(at: &str, list: Vec<api::NodeSelectorTerm>) -> Result<Vec<Term>> {
-    let one = |(index, term): (usize, api::NodeSelectorTerm)| {
-        let api::NodeSelectorTerm { match_expressions, match_fields } = term;
-        let at = format!("{at}[{index}]");
-        Ok(Term {
-            labels: matches(&format!("{at}.matchExpressions"), match_expressions.unwrap_or_default())?,
-            fields: matches(&format!("{at}.matchFields"), match_fields.unwrap_or_default())?,
-        })
-    };
-    list.into_iter().enumerate().map(one).collect()
-}
-
-fn matches(at: &str, list: Vec<api::NodeSelectorRequirement>) -> Result<Vec<Match>> {
-    let one = |(index, of): (usize, api::NodeSelectorRequirement)| {
-        let api::NodeSelectorRequirement { key, operator, values } = of;
-        let operator = one_of(format!("{at}[{index}].operator"), &operator, &OPERATORS)?;
-        Ok(Match { key, operator, values: values.unwrap_or_default() })
-    };
-    list.into_iter().enumerate().map(one).collect()
+    let operator = |field: String, name: &str| one_of(field, name, &Operator::ALL);
+    terms(at, node_selector_terms, &operator).map(Some)
 }
 
 /// For how long a taint is borne is the controller's to count.

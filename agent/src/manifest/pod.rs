@@ -14,9 +14,10 @@ use super::field::{
     refuse_set, required,
 };
 use super::meta::{Meta, meta};
-use super::{names, network, placement, resources, security, volume};
-use crate::pod::spec::placement::Placement;
-use crate::pod::spec::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
+use super::{network, placement, resources, security, volume};
+use crate::model::names;
+use crate::model::pod::placement::Placement;
+use crate::model::pod::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 
 /// Converts one pod, checking names and refusing what would not be honoured.
 pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {

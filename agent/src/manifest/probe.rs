@@ -10,8 +10,8 @@ use super::field::{
     FieldError, Result, Source, forbidden, invalid, invalid_plain, not_negative, one_of, required,
     required_because,
 };
-use super::names;
-use crate::pod::spec::probe::{Handler, HttpGet, Lifecycle, PortRef, Probe, Probes};
+use crate::model::names;
+use crate::model::pod::probe::{Handler, HttpGet, Lifecycle, PortRef, Probe, Probes};
 
 /// One of the fields of the three lists of actions that probes and hooks have.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::field::{FieldError, Result, Source, invalid, refuse_set};
-use super::quantity;
-use crate::pod::spec::{Requirements, Resources};
+use crate::model::pod::{Requirements, Resources};
+use crate::model::quantity;
 
 /// One list, cpu in thousandths, the others in bytes.
 #[derive(Default)]

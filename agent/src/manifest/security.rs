@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as api;
 
+use super::apparmor;
 use super::field::{
     Result, Source, check, check_file, descending_path, duplicate, id_of, invalid, one_of, refuse_set,
     required, required_because,
 };
-use super::{apparmor, names};
-use crate::pod::spec::security::{AppArmor, SeLinux};
-use crate::pod::spec::{Namespaces, PodSecurity, Seccomp, Security};
+use crate::admission::SAFE_SYSCTLS;
+use crate::model::names;
+use crate::model::pod::security::{AppArmor, SeLinux};
+use crate::model::pod::{Namespaces, PodSecurity, Seccomp, Security};
 
 /// What the pod's security context says for containers that say nothing.
 #[derive(Debug, Clone, Default)]
@@ -216,22 +218,6 @@ fn capabilities_of(field: &str, list: Option<Vec<String>>, source: Source) -> Re
     }
     Ok(list)
 }
-
-/// What the kubelet allows without --allowed-unsafe-sysctls.
-pub(crate) const SAFE_SYSCTLS: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
 
 /// One that would be the node's.
 fn not_on_the_host(field: &str, name: &str, dotted: &str, namespaces: Namespaces) -> Result<()> {

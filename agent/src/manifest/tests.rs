@@ -1,8 +1,8 @@
 //! From YAML text to pods, and to errors that name the field.
 
 use super::*;
-use crate::pod::spec::env::{EnvValue, EnvVar};
-use crate::pod::spec::{Container, PullPolicy, RestartPolicy};
+use crate::model::pod::env::{EnvValue, EnvVar};
+use crate::model::pod::{Container, PullPolicy, RestartPolicy};
 
 const GOOD: &str = r#"
 apiVersion: v1

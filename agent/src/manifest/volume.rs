@@ -12,11 +12,11 @@ use super::field::{
     CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
     invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
-use super::{names, quantity};
-use crate::pod::spec::volume::{
+use crate::model::pod::volume::{
     DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
     SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
+use crate::model::{names, quantity};
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
 const DEFAULT_MODE: u32 = 0o644;

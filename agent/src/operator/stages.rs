@@ -1,7 +1,7 @@
 //! The stages of a pod's start, with what keeps it from being ready now. Pure: a status in, spans out;
 //! never asks anybody. Called by the operator API for `gantry timeline`.
 
-use crate::pod::spec::{Pod, Role};
+use crate::model::pod::{Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::timeline::Span;
 
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
     use crate::events::{Event, Kind, Note};
-    use crate::pod::spec::probe::{Handler, Probe};
+    use crate::model::pod::probe::{Handler, Probe};
     use crate::pod::tests::pod;
     use crate::runtime::Exit;
     use crate::timeline::chart::Chart;

@@ -11,7 +11,7 @@ mod user;
 
 use super::history::Trouble;
 use super::run::Deps;
-use super::spec::{Container, Pod};
+use crate::model::pod::{Container, Pod};
 use crate::runtime::{Image, Setup};
 use crate::volumes::{MountsOf, PodFacts};
 use environment::{EnvOf, environment, expand_all, texts};

@@ -10,10 +10,10 @@ use super::history::{Output, Trouble};
 use super::plan::Action;
 use super::probing::ProbeKind;
 use super::run::Deps;
-use super::spec::{Origin, Pod, Role};
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
 use crate::metrics::Metrics;
+use crate::model::pod::{Origin, Pod, Role};
 use crate::probe::Verdict;
 use crate::timeline::Span;
 use crate::volumes::Count;
@@ -169,9 +169,9 @@ pub fn census(metrics: &Metrics, pods: &[PodHandle], mirrors: usize) {
         .map(|handle| (handle.pod.origin == Origin::Static, handle.is_leaving(), place(handle)))
         .collect();
     for is_static in [true, false] {
-        let active = pods.iter().filter(|handle| {
-            (handle.pod.origin == Origin::Static) == is_static && crate::agent::is_active(handle)
-        });
+        let active = pods
+            .iter()
+            .filter(|handle| (handle.pod.origin == Origin::Static) == is_static && handle.is_active());
         metrics.active_pods.set([yes(is_static)], active.count() as f64);
     }
     for lifecycle in ["sync", "terminating", "terminated"] {

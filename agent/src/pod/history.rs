@@ -16,9 +16,9 @@ use super::last::Last;
 use super::plan::{Action, Ended, Op, Plan, UNKNOWN_CODE, Wait, reset};
 use super::probing::{ProbeKind, Probing, Runner};
 use super::restart::{self, Backoff};
-use super::spec::{Pod, RestartPolicy, Role};
 use crate::admission::Rejection;
 use crate::checkpoint::Marks;
+use crate::model::pod::{Pod, RestartPolicy, Role};
 use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
 
 /// Why a container does not start, as `kubectl` would show it.

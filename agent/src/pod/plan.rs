@@ -23,8 +23,8 @@ use ended::decide;
 pub use ended::{Ended, UNKNOWN_CODE};
 
 use super::history::{Ground, History};
-use super::spec::{Container, Pod, Role};
 use super::{Life, Orders, teardown};
+use crate::model::pod::{Container, Pod, Role};
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
 
 /// What to do, and when to look again at the latest.

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Life;
-use super::spec::placement::Placement;
-use super::spec::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 use super::status::PodStatus;
 use super::worker::{PodHandle, Worker};
+use crate::model::pod::placement::Placement;
+use crate::model::pod::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 use crate::runtime::KnownPod;
 
 const RETRY: Duration = Duration::from_secs(1);

@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::spec::probe::Probe;
-use super::spec::{Container, Pod};
 use crate::checkpoint::{Mark, Marks};
+use crate::model::pod::probe::Probe;
+use crate::model::pod::{Container, Pod};
 
 /// Which of a container's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::spec::{Pod, Role};
 use super::status::{ConditionKind, ContainerState, PodStatus};
 use crate::events::{Event, Journal, Note};
+use crate::model::pod::{Pod, Role};
 use crate::timeline::{Span, Timeline};
 
 /// The telling half of a worker.

@@ -1,69 +1,21 @@
 //! A resize in place, which this kubelet does not do: what a pod was admitted with stays, whatever the
-//! API asks for later, and whichever agent looks after the pod then. Pure: owns the comparison and its
-//! words; never changes a cgroup. Called by [`crate::agent`] when a pod is described anew, or taken up
+//! API asks for later, and whichever agent looks after the pod then. Pure: owns its words, and the
+//! comparison with [`Admitted`]; never changes a cgroup. Called by [`crate::agent`] when a pod is described anew, or taken up
 //! again.
 //!
 //! Containers that start again, the status and the admission of other pods all read the description,
 //! so the admitted numbers are put back into it: nothing sees half of a resize.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::spec::{Container, Pod, Requirements, Resources};
+use crate::model::admitted::Admitted;
+use crate::model::pod::Pod;
 
 /// The condition's reason, upstream's own.
 pub(crate) const REASON: &str = "Infeasible";
 /// And its message.
 pub(crate) const MESSAGE: &str =
     "In-place resize is not supported by this kubelet; the pod keeps the resources it was admitted with";
-
-/// What a pod was admitted with.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Admitted {
-    /// Of the pod as a whole.
-    pod: Option<Requirements>,
-    /// By name.
-    containers: BTreeMap<String, Amounts>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Amounts {
-    resources: Resources,
-    written: Requirements,
-}
-
-impl Admitted {
-    /// As the pod is described.
-    #[must_use]
-    pub fn of(pod: &Pod) -> Self {
-        let one = |container: &Container| {
-            let (resources, written) = (container.resources, container.written.clone());
-            (container.name.clone(), Amounts { resources, written })
-        };
-        Self { pod: pod.resources.clone(), containers: pod.every_container().map(one).collect() }
-    }
-
-    /// `described`, with these resources. A container that is not known here was admitted as it is.
-    pub(crate) fn keep(&self, described: Arc<Pod>) -> Arc<Pod> {
-        let moved = |new: &Container| {
-            let old = self.containers.get(&new.name);
-            old.is_some_and(|old| old.resources != new.resources || old.written != new.written)
-        };
-        if described.resources == self.pod && !described.every_container().any(moved) {
-            return described;
-        }
-        let mut pod = Pod { resources: self.pod.clone(), resize_pending: true, ..(*described).clone() };
-        let lists = [&mut pod.init_containers, &mut pod.containers, &mut pod.ephemeral_containers];
-        for new in lists.into_iter().flatten() {
-            let Some(old) = self.containers.get(&new.name) else { continue };
-            new.resources = old.resources;
-            new.written.clone_from(&old.written);
-        }
-        Arc::new(pod)
-    }
-}
 
 /// `described`, with the resources of `admitted`.
 pub(crate) fn keep(admitted: &Pod, described: Arc<Pod>) -> Arc<Pod> {
@@ -73,6 +25,7 @@ pub(crate) fn keep(admitted: &Pod, described: Arc<Pod>) -> Arc<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::{Container, Requirements, Resources};
     use crate::pod::tests::{container, pod};
 
     fn sized(cpu: i64) -> Container {

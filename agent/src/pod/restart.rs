@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::spec::{Container, Pod, RestartPolicy};
+use crate::model::pod::{Container, Pod, RestartPolicy};
 
 /// Forgotten after so long without need, however long a wait may be.
 const FORGOTTEN: Duration = Duration::from_secs(600);
@@ -102,18 +102,6 @@ pub fn pull_key(pod: &Pod, container: &Container) -> String {
     format!("{}_{}", pod.uid, container.image)
 }
 
-/// `10s`, `1m20s`, `5m0s`: how the kubelet's messages print a delay.
-#[must_use]
-pub fn go_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{rest}s"),
-        (0, minutes) => format!("{minutes}m{rest}s"),
-        (hours, minutes) => format!("{hours}h{minutes}m{rest}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,11 +163,5 @@ mod tests {
         for (policy, code, want) in table {
             assert_eq!(restarts(policy, code), want, "{policy:?} {code}");
         }
-    }
-
-    #[test]
-    fn delays_print_as_in_go() {
-        let printed: Vec<String> = [10, 40, 80, 300, 3661].map(|n| go_duration(s(n))).into();
-        assert_eq!(printed, ["10s", "40s", "1m20s", "5m0s", "1h1m1s"]);
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::Life;
-use super::spec::Role;
-use super::spec::qos::Qos;
 use crate::events::Event;
+use crate::model::pod::Role;
+use crate::model::pod::qos::Qos;
 use crate::runtime::{Actual, Exit, User};
 use crate::timeline::Span;
 

@@ -8,13 +8,6 @@ use tokio::sync::watch;
 
 use super::Orders;
 use super::run::Deps;
-use super::spec::env::{EnvValue, EnvVar};
-use super::spec::placement::Placement;
-use super::spec::probe::{Lifecycle, Probes};
-use super::spec::{
-    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, Resources,
-    RestartPolicy, Role, Security, Shown, TerminationMessage,
-};
 use crate::api::fake::FakeApi;
 use crate::beyond::Beyond;
 use crate::cgroups::fake::FakeCgroups;
@@ -22,6 +15,13 @@ use crate::checkpoint::fake::Memory;
 use crate::clock::Clock;
 use crate::images::Images;
 use crate::logs::PodLogs;
+use crate::model::pod::env::{EnvValue, EnvVar};
+use crate::model::pod::placement::Placement;
+use crate::model::pod::probe::{Lifecycle, Probes};
+use crate::model::pod::{
+    Container, Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, PullPolicy, Requirements, Resources,
+    RestartPolicy, Role, Security, Shown, TerminationMessage,
+};
 use crate::node::NodeInfo;
 use crate::probe::fake::FakeProbe;
 use crate::runtime::fake::FakeRuntime;

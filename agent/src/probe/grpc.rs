@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status};
 use super::Verdict;
 use super::net::join;
 use super::resolve::Resolver;
-use crate::pod::restart::go_duration;
+use crate::model::go_duration::go_duration;
 
 /// One check.
 pub(super) async fn check(

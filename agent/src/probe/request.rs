@@ -3,8 +3,8 @@
 //! probe and hook effects.
 
 use super::{Answer, HttpError, HttpRequest, Verdict};
-use crate::pod::spec::Container;
-use crate::pod::spec::probe::{HttpGet, PortRef};
+use crate::model::pod::Container;
+use crate::model::pod::probe::{HttpGet, PortRef};
 
 /// The version of Kubernetes whose kubelet we are.
 const VERSION: &str = "1.36";
@@ -69,7 +69,7 @@ pub fn verdict(answer: Result<Answer, HttpError>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::Port;
+    use crate::model::pod::Port;
     use crate::pod::tests::container;
 
     fn web() -> Container {

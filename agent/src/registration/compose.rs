@@ -12,9 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::devices::{self, Devices};
 use super::machine::Machine;
-use super::{Settings, Threshold, amount};
-use crate::cgroups::Together;
-use crate::manifest::quantity::{self, QuantityError};
+use super::{Settings, amount};
+use crate::config::eviction::Threshold;
+use crate::model::cgroup::Together;
+use crate::model::quantity::{self, QuantityError};
 use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 
@@ -271,23 +272,6 @@ impl Settings {
         };
         of(&self.system_reserved).saturating_add(of(&self.kube_reserved))
     }
-}
-
-impl Threshold {
-    /// Of so much.
-    pub(super) fn of(self, all: i64) -> i64 {
-        match self {
-            Self::None => 0,
-            Self::Bytes(bytes) => bytes,
-            Self::Share(share) => share_of(all, share),
-        }
-    }
-}
-
-/// As upstream's percentages: a float, cut to whole bytes.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's own arithmetic")]
-fn share_of(all: i64, share: f32) -> i64 {
-    (all as f64 * f64::from(share)) as i64
 }
 
 fn images(all: &[StoredImage], most: i32) -> Vec<ContainerImage> {

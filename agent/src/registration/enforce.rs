@@ -69,11 +69,11 @@ mod tests {
 
     use super::super::tests::{machine, settings};
     use super::*;
-    use crate::cgroups::Together;
     use crate::cgroups::fake::FakeCgroups;
     use crate::clock::FakeClock;
     use crate::events::sink;
     use crate::fake_apiserver::FakeApiServer;
+    use crate::model::cgroup::Together;
 
     #[test]
     fn pods_are_held_to_what_is_not_reserved_or_to_all_there_is() {
@@ -98,7 +98,7 @@ mod tests {
         let server = FakeApiServer::default();
         let (recorder, queue) = sink::queue(Arc::new(FakeClock::new(1_700_000_000)));
         let (_pods, pods) = watch::channel(Arc::from([]));
-        drop(sink::run(Some(server.client()), "n1", queue, pods));
+        drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods));
         let cgroups = Arc::new(FakeCgroups::default());
         cgroups.fail(Some("write \"7\" to memory.limit_in_bytes: busy"));
         let metrics = Arc::new(Metrics::default());

@@ -38,9 +38,9 @@ pub fn check(settings: &Settings, machine: &Machine) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Threshold;
     use super::super::tests::{machine, settings};
     use super::*;
+    use crate::config::eviction::Threshold;
 
     #[test]
     fn more_than_there_is_cannot_be_reserved() {

@@ -79,7 +79,7 @@ fn go(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::FailureKind;
+    use crate::model::failure::FailureKind;
     use crate::runtime::fake::{Call, FakeRuntime};
 
     #[tokio::test(start_paused = true)]

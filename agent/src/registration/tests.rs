@@ -13,13 +13,15 @@ use tokio::sync::watch;
 use super::devices::Devices;
 use super::health;
 use super::machine::{Addresses, Machine};
-use super::{Registered, Settings, Threshold, World, start};
+use super::{Registered, Settings, World, start};
 use crate::clock::FakeClock;
+use crate::config::eviction::Threshold;
 use crate::events::sink;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use crate::metrics::Metrics;
+use crate::model::failure::{Failure, FailureKind};
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
-use crate::runtime::{Effect, Error, Failure, FailureKind};
+use crate::runtime::{Effect, Error};
 use crate::volumes::fake::FakeVolumes;
 
 const NODE: &str = "/api/v1/nodes/n1";
@@ -190,7 +192,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
     let clock = Arc::new(FakeClock::new(1_000_000));
     let (recorder, queue) = sink::queue(clock.clone());
     let (pods, pods_seen) = watch::channel(Arc::from([]));
-    drop(sink::run(Some(server.client()), "n1", queue, pods_seen));
+    drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
     let metrics = Arc::new(Metrics::default());
     let volumes = Arc::new(FakeVolumes::default());

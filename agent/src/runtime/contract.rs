@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
-use crate::pod::spec::{Container, Pod};
+use crate::model::pod::{Container, Pod};
 
 /// A program that takes longer than this to start or end is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -29,15 +29,16 @@ use tonic::{Code, Request, Status};
 
 use self::counted::Counted;
 use super::{
-    Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, KnownPod, NewContainer, NewSandbox,
-    Observed, PullImage, RegistryAuth, Runtime, Subject,
+    Changes, Effect, Error, ExecOutput, Image, KnownPod, NewContainer, NewSandbox, Observed, PullImage,
+    RegistryAuth, Runtime, Subject,
 };
 use crate::beyond::pulls::Pulls;
 use crate::beyond::pulls::progress::Progress;
-use crate::cgroups::limits::Rules;
 use crate::dns::{Resolver, source};
 use crate::metrics::Metrics;
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::cgroup::limits::Rules;
+use crate::model::failure::{Failure, FailureKind};
+use crate::model::pod::{Pod, PodUid};
 use crate::runtime::Users;
 use crate::timeline::{Span, parse_runtime_spans};
 

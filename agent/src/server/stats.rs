@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use super::Sources;
 use super::cri::Cri;
-use crate::cgroups::names::{self, Driver};
+use crate::model::cgroup::names::{self, Driver};
 use machine::Machine;
 use rates::Rates;
 use summary::{ContainerStats, NodeStats, PodStats, RuntimeStats, Summary, VolumeStats};

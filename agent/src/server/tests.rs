@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
 use super::*;
-use crate::cgroups::names::Driver;
+use crate::model::cgroup::names::Driver;
 use crate::server::client_ca::ClientCa;
 use crate::server::serve::{Door, serve};
 

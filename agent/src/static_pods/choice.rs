@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod as Described;
 
 use super::describe::describe;
 use super::rules;
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::{Pod, PodUid};
 use crate::ports;
 
 /// One file, read: the pod, and whether it gives its own UID.
@@ -162,7 +162,7 @@ fn clash(pod: &Pod, chosen: &[(&PathBuf, Pod)]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::{Container, Port};
+    use crate::model::pod::{Container, Port};
     use crate::pod::tests::{container, pod};
 
     fn good(path: &str, name: &str) -> Reading {
@@ -210,7 +210,7 @@ mod tests {
         choice.take(vec![good("a", "a")], at(2));
         assert_eq!(choice.found().pods, std::slice::from_ref(&old), "the same content is the same pod");
         let changed =
-            Pod { name: "a".into(), uid: crate::pod::spec::PodUid::parse("uid-2").unwrap(), ..pod() };
+            Pod { name: "a".into(), uid: crate::model::pod::PodUid::parse("uid-2").unwrap(), ..pod() };
         choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)), raw: None }], at(3));
         let new = choice.found().pods.remove(0);
         assert_eq!(new.name, old.name);

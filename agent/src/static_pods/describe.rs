@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Pod as Described, PodSpec, PodStatus, Toleration};
 
-use crate::pod::spec::Pod;
+use crate::model::pod::Pod;
 
 /// `raw` is what the file says, `pod` what was made of it.
 pub(super) fn describe(raw: &Described, pod: &Pod) -> Described {

@@ -4,10 +4,11 @@
 
 use std::path::Path;
 
-use crate::manifest::{fnv1a_128, hostname_of, names};
-use crate::pod::spec::env::{EnvFromSource, EnvValue};
-use crate::pod::spec::volume::{Projection, VolumeSource};
-use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::manifest::{fnv1a_128, hostname_of};
+use crate::model::names;
+use crate::model::pod::env::{EnvFromSource, EnvValue};
+use crate::model::pod::volume::{Projection, VolumeSource};
+use crate::model::pod::{Origin, Pod, PodUid};
 
 const HASH: &str = "kubernetes.io/config.hash";
 const SOURCE: &str = "kubernetes.io/config.source";
@@ -107,9 +108,9 @@ fn reference(pod: &Pod) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::env::{EnvVar, KeyRef};
-    use crate::pod::spec::volume::{KeysOf, Volume};
-    use crate::pod::spec::{Container, Shown};
+    use crate::model::pod::env::{EnvVar, KeyRef};
+    use crate::model::pod::volume::{KeysOf, Volume};
+    use crate::model::pod::{Container, Shown};
     use crate::pod::tests::{container, pod};
 
     fn run(pod: Pod) -> Result<Pod, String> {

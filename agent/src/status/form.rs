@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::model::pod::Pod;
 use crate::pod::Life;
-use crate::pod::spec::Pod;
 use crate::pod::status::{Phase, PodStatus};
 
 /// `base` is what the API has: conditions of others, resource claims and the start's time stay; all of

@@ -22,8 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Statics;
 use crate::backoff::Backoff;
-use crate::pod::spec;
-use crate::pod::spec::Origin;
+use crate::model::pod::{self, Origin, PodUid};
 use crate::pod::worker::PodHandle;
 use crate::random;
 use crate::source::{self, MIRROR, Seen};
@@ -70,7 +69,7 @@ impl Act {
 }
 
 /// Whether the mirror is that of this static pod, of this very content.
-pub(super) fn is_of(mirror: &Pod, pod: &spec::Pod) -> bool {
+pub(super) fn is_of(mirror: &Pod, pod: &pod::Pod) -> bool {
     name_of(mirror) == (pod.namespace.clone(), pod.name.clone())
         && annotation(mirror, MIRROR) == pod.annotations.get(HASH).map(String::as_str)
 }
@@ -219,12 +218,7 @@ fn alive(pods: &[PodHandle]) -> Alive {
 }
 
 /// What is to be done, given the files, the API's images, the pods that are not over, and the owner.
-fn plan(
-    statics: &BTreeMap<spec::PodUid, Arc<Pod>>,
-    seen: &Seen,
-    alive: &Alive,
-    node: Option<&Node>,
-) -> Vec<Act> {
+fn plan(statics: &BTreeMap<PodUid, Arc<Pod>>, seen: &Seen, alive: &Alive, node: Option<&Node>) -> Vec<Act> {
     let described: BTreeMap<Name, &Arc<Pod>> = statics.values().map(|pod| (name_of(pod), pod)).collect();
     let mut acts = Vec::new();
     for (uid, mirror) in &seen.mirrors {

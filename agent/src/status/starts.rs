@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
 use crate::pod::worker::PodHandle;
 use crate::source::Seen;
 use crate::timeline::Span;

@@ -19,7 +19,7 @@ use super::merge::{self, End, merge};
 use super::mirror;
 use super::{Sources, Told};
 use crate::backoff::Backoff;
-use crate::pod::spec::{self, Origin, PodUid};
+use crate::model::pod::{self, Origin, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, StopStep};
@@ -71,7 +71,7 @@ enum Step {
 /// All that a decision was made from.
 struct Looked {
     target: Arc<Pod>,
-    pod: Arc<spec::Pod>,
+    pod: Arc<pod::Pod>,
     word: Word,
     until: Option<Instant>,
 }

@@ -115,6 +115,23 @@ pub fn millis(nanos: i64) -> String {
     }
 }
 
+/// `12.3MB`, decimal as crictl and docker print sizes.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes}B");
+    }
+    let mut tenths = u128::from(bytes) * 10 / 1000;
+    for (index, unit) in UNITS.iter().enumerate() {
+        if tenths < 10_000 || index + 1 == UNITS.len() {
+            return format!("{}.{}{unit}", tenths / 10, tenths % 10);
+        }
+        tenths /= 1000;
+    }
+    format!("{bytes}B")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

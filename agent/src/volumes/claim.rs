@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use crate::api::{Api, PersistentSource};
-use crate::pod::spec::Pod;
-use crate::pod::spec::placement::Term;
-use crate::pod::spec::volume::HostPathType;
+use crate::model::pod::Pod;
+use crate::model::pod::placement::Term;
+use crate::model::pod::volume::HostPathType;
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 //! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
 //! the feature `testing`, by the kernel tier (real).
 
-use super::{Error, Mount, MountsOf, PodFacts, Volumes, WordsOf};
-use crate::pod::spec::Pod;
+use super::{Error, MountsOf, PodFacts, Volumes, WordsOf};
+use crate::model::mount::Mount;
+use crate::model::pod::Pod;
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +70,7 @@ fn that(what: &'static str, holds: bool, seen: &[Mount]) -> Result<(), Violation
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
+    use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
     use crate::pod::tests::{container, pod};
     use crate::volumes::fake::FakeVolumes;
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 
-use super::{Error, Mount, MountsOf, Volumes, WordsOf};
-use crate::pod::spec::volume::Propagation;
-use crate::pod::spec::{Pod, PodUid};
+use super::{Error, MountsOf, Volumes, WordsOf};
+use crate::model::mount::Mount;
+use crate::model::pod::volume::Propagation;
+use crate::model::pod::{Pod, PodUid};
 
 /// Starts empty.
 #[derive(Debug, Default)]

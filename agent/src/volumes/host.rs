@@ -29,15 +29,16 @@ use super::payload::payload;
 use super::sub_path;
 use super::tally::Tally;
 use super::{
-    Count, Error, Mount, MountedImage, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, labels,
-    left_file, mounts, ownership, remains, removal,
+    Count, Error, MountsOf, Volumes, WordsOf, atomic, host_path, hosts_file, labels, left_file, mounts,
+    ownership, remains, removal,
 };
 use crate::api::Api;
-use crate::cgroups::limits::{self, Rules};
 use crate::metrics::Metrics;
+use crate::model::cgroup::limits::{self, Rules};
+use crate::model::mount::{Mount, MountedImage};
+use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+use crate::model::pod::{Container, Pod, PodUid};
 use crate::node::NodeInfo;
-use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
-use crate::pod::spec::{Container, Pod, PodUid};
 use claims::{Failed, Writers};
 
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
@@ -375,9 +376,9 @@ fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, Strin
         .filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
-    let missing = crate::manifest::expand::unknown(expr, &full);
+    let missing = crate::model::expand::unknown(expr, &full);
     if missing.is_empty() {
-        return Ok(crate::manifest::expand::expand(expr, &full));
+        return Ok(crate::model::expand::expand(expr, &full));
     }
     Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::pod::spec::Pod;
+use crate::model::pod::Pod;
 
 const MANAGED: &str = "# Kubernetes-managed hosts file.\n";
 const MANAGED_HOST_NETWORK: &str = "# Kubernetes-managed hosts file (host network).\n";

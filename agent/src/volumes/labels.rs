@@ -2,7 +2,7 @@
 //! runtime's. Called by [`super::host`].
 
 use super::claim::Place;
-use crate::pod::spec::volume::VolumeSource;
+use crate::model::pod::volume::VolumeSource;
 
 /// `SELINUX_MAGIC` of linux/magic.h.
 const MAGIC: u64 = 0xf97c_ff8c;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use super::PodFacts;
 use super::atomic::{File, Payload};
 use crate::api::Api;
+use crate::model::pod::Pod;
+use crate::model::pod::volume::{DownwardFile, DownwardValue, KeysOf, Projection};
 use crate::node::NodeInfo;
-use crate::pod::downward;
-use crate::pod::spec::Pod;
-use crate::pod::spec::volume::{DownwardFile, DownwardValue, KeysOf, Projection};
+use crate::volumes::downward;
 
 /// The files of all sources; the later source wins.
 pub(super) async fn payload(
@@ -115,7 +115,7 @@ fn downward_file(pod: &Pod, node: &NodeInfo, file: &DownwardFile, default_mode: 
 mod tests {
     use super::*;
     use crate::api::fake::FakeApi;
-    use crate::pod::spec::volume::{KeyToPath, TokenFile};
+    use crate::model::pod::volume::{KeyToPath, TokenFile};
     use crate::pod::tests::{container, pod};
 
     fn keys(name: &str, items: &[(&str, &str)], optional: bool) -> KeysOf {

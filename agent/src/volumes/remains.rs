@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::removal::Mounts;
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
 /// something elsewhere to be told: a driver, a server, a device.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::Count;
 use super::claim::Place;
 use crate::metrics::Metrics;
-use crate::pod::spec::volume::{Volume, VolumeSource};
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::volume::{Volume, VolumeSource};
+use crate::model::pod::{Pod, PodUid};
 
 /// By pod and volume: its plugin, and whether it is there.
 type Known = BTreeMap<PodUid, BTreeMap<String, (String, bool)>>;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use gantry_agent::metrics::Metrics;
+use gantry_agent::model::pod::PodUid;
 use gantry_agent::pod::count;
-use gantry_agent::pod::spec::PodUid;
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::server::NodePods;
 use gantry_agent::source::Seen;

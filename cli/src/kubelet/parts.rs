@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gantry_agent::agent::Agent;
+use gantry_agent::agent::events;
 use gantry_agent::config::gates::Gates;
 use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
 use gantry_agent::events::sink::{self, Recorder};
 use gantry_agent::events::{Kind, NodeNote};
 use gantry_agent::healthz::Checks;
 use gantry_agent::housekeeping::images::Collector;
-use gantry_agent::housekeeping::logs;
+use gantry_agent::housekeeping::{links as dead_links, logs};
 use gantry_agent::identity::{Clients, Names, Notice, ca};
 use gantry_agent::logs::links;
 use gantry_agent::manifest::api;
@@ -95,7 +96,7 @@ impl Parts<'_> {
         let node = self.register(&mut agent, pulse, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
-        drop(sink::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
+        drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
         let shown = seen.clone().unwrap_or(nothing);
         let (told, _) = status::publish(status::Sources {
             client: client.clone(),
@@ -209,7 +210,7 @@ impl Parts<'_> {
         let rotation = wiring::logs(self.config)?;
         tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
         let folder = PathBuf::from(links::FOLDER);
-        tokio::spawn(links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
+        tokio::spawn(dead_links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
         let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
         let (recorder, metrics, pulls) =
             (recorder.clone(), self.deps.metrics.clone(), self.deps.images.clone());

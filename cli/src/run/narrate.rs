@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
-use gantry_agent::pod::spec::PodUid;
+use gantry_agent::model::pod::PodUid;
 use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::timeline::render::millis;

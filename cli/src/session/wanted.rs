@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gantry_agent::pod::spec::{Pod, PodUid};
+use gantry_agent::model::pod::{Pod, PodUid};
 use gantry_agent::ports;
 use gantry_agent::static_pods::choice::Found;
 

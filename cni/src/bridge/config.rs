@@ -110,7 +110,7 @@ impl Config {
         }
         let raw = Raw::deserialize(own).map_err(ConfigError::Shape)?;
         let bridge = raw.bridge.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_BRIDGE.into());
-        if !crate::chain::is_interface_name(&bridge) {
+        if !crate::request::is_interface_name(&bridge) {
             return Err(ConfigError::BridgeName { name: bridge });
         }
         let on = |switch: Option<bool>| switch.unwrap_or(false);

@@ -177,7 +177,7 @@ impl Conflist {
             return Err(wrong("it is not an object".into()));
         }
         let name = raw.get("name").and_then(Value::as_str).unwrap_or_default();
-        if !super::is_identifier(name) {
+        if !crate::request::is_identifier(name) {
             return Err(wrong(format!("name {name:?} is not one of letters, digits, '_', '.' and '-'")));
         }
         let cni_version = version(&raw).map_err(wrong)?;
@@ -275,7 +275,7 @@ fn list_of_one(conf: &Value) -> Value {
 /// of the list, so that what is stored for DEL is whole.
 fn append_separate_plugins(raw: &mut Value, conf_dir: &Path) -> Result<(), ConflistError> {
     let only_inlined = is_true(raw.get("loadOnlyInlinedPlugins"));
-    let name = raw.get("name").and_then(Value::as_str).filter(|name| super::is_identifier(name));
+    let name = raw.get("name").and_then(Value::as_str).filter(|name| crate::request::is_identifier(name));
     let Some(name) = name.filter(|_| !only_inlined) else { return Ok(()) };
     let separate: Vec<Value> =
         files(&conf_dir.join(name), &["conf"])?.iter().map(|path| read(path)).collect::<Result<_, _>>()?;

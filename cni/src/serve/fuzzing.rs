@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::{Call, version_of};
-use crate::chain::{VERSIONS, is_identifier};
+use crate::chain::VERSIONS;
 use crate::exec::Verb;
+use crate::request::is_identifier;
 
 /// Reads a call of each operation, runs none.
 pub(crate) fn called(conf: &Value) {

@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::process::ExitCode;
 
-use gantry_shim::SEED;
+use gantry_shim::init::pause::SEED;
 use gantry_shim::sys::signal;
 use rustix::process::WaitOptions;
 

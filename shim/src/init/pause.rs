@@ -17,6 +17,10 @@ use super::users::{self, Crossing};
 use super::{Progress, Step, StepError, cgroups, identity, lsm, mounts, refuse, reset, rootfs};
 use crate::{sys, user_mapping};
 
+/// What `gantry-pause` is told when it is to keep a scope open for as long as its maker has the other end of its
+/// standard input.
+pub const SEED: &str = "--seed";
+
 /// "nobody" of upstream's pause image.
 const USER: u32 = 65535;
 

@@ -10,9 +10,9 @@ use gantry_base::failpoint;
 use gantry_systemd::{Property, Systemd, Value};
 
 use super::place;
-use crate::SEED;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
+use crate::init::pause::SEED;
 use crate::node::Node;
 use crate::store::record::{SandboxRecord, Scope};
 

@@ -2,10 +2,11 @@
 
 use k8s_openapi::api::core::v1;
 
+use crate::api::node_selector;
 use crate::api::{
     Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServiceAccount, ServicePort,
 };
-use crate::manifest::placement;
+use crate::model::pod::placement::Operator;
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
     let binary = object.binary_data.unwrap_or_default();
@@ -65,9 +66,11 @@ pub(super) fn volume(object: v1::PersistentVolume) -> PersistentVolume {
     let one_pod = spec.access_modes.as_deref().is_some_and(|modes| modes == ["ReadWriteOncePod"]);
     let required = spec.node_affinity.and_then(|affinity| affinity.required);
     let affinity = required.map(|required| {
-        let terms = placement::terms("spec.nodeAffinity.required", required.node_selector_terms);
         // The API server lets none through that cannot be understood: such terms match no node.
-        terms.unwrap_or_default()
+        let operator = |_: String, name: &str| {
+            Operator::ALL.iter().find(|(known, _)| *known == name).map(|(_, operator)| *operator).ok_or(())
+        };
+        node_selector::terms("", required.node_selector_terms, &operator).unwrap_or_default()
     });
     PersistentVolume { source, claim_uid, one_pod, affinity }
 }

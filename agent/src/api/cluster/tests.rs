@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::Cluster;
-use crate::api::{Api, TokenOf};
+use crate::api::Api;
 use crate::clock::FakeClock;
 use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
-use crate::pod::spec::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
+use crate::model::pod::{Pod, PodUid};
+use crate::model::token::TokenOf;
 use crate::pod::tests::pod;
 
 const NOW: i64 = 1_800_000_000;

@@ -13,9 +13,10 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::{PATIENCE, RETRY};
-use crate::api::{Error, TokenOf};
+use crate::api::Error;
 use crate::clock::Clock;
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
+use crate::model::token::TokenOf;
 
 const SECOND: i64 = 1_000_000_000;
 const LONGEST: i64 = 24 * 3600 * SECOND;

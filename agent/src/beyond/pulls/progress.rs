@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::timeline::Span;
+use crate::timeline::render::size;
 
 /// A layer as it was seen last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,23 +135,6 @@ impl Progress {
         let (come, total) = self.bytes();
         format!("{here} of {} layers, {} of {}", self.layers.len(), size(come), size(total))
     }
-}
-
-/// `12.3MB`, decimal as crictl and docker print sizes.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
-    if bytes < 1000 {
-        return format!("{bytes}B");
-    }
-    let mut tenths = u128::from(bytes) * 10 / 1000;
-    for (index, unit) in UNITS.iter().enumerate() {
-        if tenths < 10_000 || index + 1 == UNITS.len() {
-            return format!("{}.{}{unit}", tenths / 10, tenths % 10);
-        }
-        tenths /= 1000;
-    }
-    format!("{bytes}B")
 }
 
 /// What took the time, once it is over. A download that nobody saw is a moment: its end is known.

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::Flag;
-use crate::config::duration::Span;
 use crate::config::taint;
+use crate::model::go_duration::Span;
 
 /// Whether one value is of the flag's type.
 pub(super) fn check(flag: &Flag, value: &str) -> Result<(), String> {

@@ -1,5 +1,5 @@
 //! Posts events, one after the other. Owns the requests and their retries; never decides which are
-//! told. Called by [`super::run`].
+//! told. Called by [`super::post`].
 
 use std::sync::Arc;
 use std::time::Duration;

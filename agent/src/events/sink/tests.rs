@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{PodRef, Recorder, queue, run};
+use super::{PodRef, Recorder, queue};
+use crate::agent::events::run;
 use crate::clock::FakeClock;
 use crate::events::{Journal, Kind, NodeNote, Note};
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
-use crate::pod::spec::{Pod, Role};
+use crate::model::pod::{Pod, Role};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;

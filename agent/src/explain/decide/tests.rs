@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::events::Note;
+use crate::model::pod::Pod;
+use crate::model::pod::probe::HttpGet;
 use crate::pod::Life;
-use crate::pod::spec::Pod;
-use crate::pod::spec::probe::HttpGet;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::tests::{container, pod};
 use crate::runtime::Exit;

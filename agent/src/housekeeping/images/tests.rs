@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
-use crate::runtime::FailureKind;
+use crate::model::failure::FailureKind;
 
 #[derive(Debug, Default)]
 struct Store {

@@ -8,7 +8,7 @@ use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
 use crate::logs::open::tests::fifo;
-use crate::runtime::{Failure, FailureKind};
+use crate::model::failure::{Failure, FailureKind};
 
 #[derive(Debug)]
 struct OneLog {

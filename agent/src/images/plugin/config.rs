@@ -9,9 +9,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::config::duration::Span;
 use crate::images::glob::Address;
-use crate::manifest::names;
+use crate::model::go_duration::Span;
+use crate::model::names;
 
 const GROUP: &str = "kubelet.config.k8s.io";
 const KIND: &str = "CredentialProviderConfig";

@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use super::config::Variable;
-use crate::config::duration::Span;
 use crate::metrics::Metrics;
+use crate::model::go_duration::Span;
 
 /// As upstream; nothing configures it.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::manifest::api::{pod, wanted};
-use crate::pod::spec::placement::Operator;
-use crate::pod::spec::security::AppArmor;
-use crate::pod::spec::{Origin, RestartAction, Role};
+use crate::model::pod::placement::Operator;
+use crate::model::pod::security::AppArmor;
+use crate::model::pod::{Origin, RestartAction, Role};
 use crate::pod::status::{ContainerState, Phase};
 
 #[expect(clippy::needless_pass_by_value, reason = "what json! makes is nobody else's")]

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::pod::spec::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef};
-use crate::pod::spec::volume::{
+use crate::model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
+use crate::model::pod::probe::{Handler, HttpGet, PortRef};
+use crate::model::pod::volume::{
     HostPathType, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeSource,
 };
-use crate::pod::spec::{DnsPolicy, Role, Seccomp};
+use crate::model::pod::{DnsPolicy, Role, Seccomp};
 
 /// Each text is refused with that part in the message.
 fn refused(list: &[(String, &str)]) {
@@ -393,7 +393,7 @@ fn unmasked_proc_wants_a_user_namespace() {
 
 #[test]
 fn a_file_may_ask_for_apparmor_and_selinux_by_fields_and_by_the_annotations_of_old() {
-    use crate::pod::spec::security::AppArmor;
+    use crate::model::pod::security::AppArmor;
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {\
         container.apparmor.security.beta.kubernetes.io/old: localhost/k8s-x, \
         container.apparmor.security.beta.kubernetes.io/own: runtime/default}}, \

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::{env_file, services};
 use crate::api::{Api, ConfigMap, Secret};
-use crate::manifest::expand::expand_bytes;
+use crate::model::expand::expand_bytes;
+use crate::model::pod::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
+use crate::model::pod::{Container, Origin, Pod};
 use crate::node::NodeInfo;
-use crate::pod::downward;
-use crate::pod::spec::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
-use crate::pod::spec::{Container, Origin, Pod};
+use crate::volumes::downward;
 use crate::volumes::{PodFacts, Volumes};
 
 /// Told of to every container, whatever it wants.

@@ -1,7 +1,7 @@
 //! runAsNonRoot. Pure: owns the kubelet's rule and its words; never resolves a user name. Called by
 //! [`super::configure`].
 
-use crate::pod::spec::{Container, Pod};
+use crate::model::pod::{Container, Pod};
 
 /// Refuses what would run as root, or may.
 pub(in crate::pod) fn check(
@@ -32,7 +32,7 @@ pub(in crate::pod) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::Security;
+    use crate::model::pod::Security;
     use crate::pod::tests::{container, pod};
 
     #[test]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Ground, History, Retry, Sighting, Trouble};
+use crate::model::pod::Pod;
 use crate::pod::plan::Action;
 use crate::pod::restart;
-use crate::pod::spec::Pod;
 use crate::probe::Verdict;
 use crate::runtime::Image;
 

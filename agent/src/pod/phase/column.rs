@@ -1,7 +1,7 @@
 //! What `kubectl get pods` shows in its STATUS column. Pure: upstream's printer, over our status.
 //! Called by [`super::status`].
 
-use crate::pod::spec::Role;
+use crate::model::pod::Role;
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
 
 /// Everything the column depends on.

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use super::{starts_again, unknown};
+use crate::model::go_duration::go_duration;
+use crate::model::pod::{Container, Pod, Role};
 use crate::pod::history::{History, Trouble};
 use crate::pod::plan::Op;
 use crate::pod::plan::reset::{REMOVED, RESTARTING_ALL};
-use crate::pod::restart::{crash_key, go_duration, pull_key};
-use crate::pod::spec::{Container, Pod, Role};
+use crate::pod::restart::{crash_key, pull_key};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::runtime::{Exit, Instance, InstanceState, Observed, Sandbox};
 

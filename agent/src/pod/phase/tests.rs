@@ -1,7 +1,7 @@
 //! getPhase, table by table.
 
 use super::*;
-use crate::pod::spec::RestartPolicy;
+use crate::model::pod::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
 
 fn exit(code: i32) -> Exit {

@@ -2,9 +2,9 @@
 //! and [`super::init`] when it is the container's turn.
 
 use super::{Action, Draft, Facts, Op, Place, Wait, ended};
+use crate::model::pod::{Container, Role};
 use crate::pod::plan::UNKNOWN_CODE;
 use crate::pod::restart::{crash_key, pull_key, starts_again};
-use crate::pod::spec::{Container, Role};
 use crate::runtime::{Instance, InstanceState};
 
 /// What its last record asks for.

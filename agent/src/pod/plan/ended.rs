@@ -2,9 +2,9 @@
 //! pod, and of activeDeadlineSeconds. Called by [`super::plan`]; what it decides is sticky.
 
 use super::{Draft, Facts};
+use crate::model::pod::{Container, RestartPolicy, Role};
 use crate::pod::plan::Op;
 use crate::pod::restart::starts_again;
-use crate::pod::spec::{Container, RestartPolicy, Role};
 use crate::pod::status::ContainerState;
 use crate::runtime::{Instance, InstanceState};
 

@@ -6,7 +6,7 @@
 //! last one that left any tells how far the pod is.
 
 use super::{Draft, Facts, Op, Place, containers, ended, sidecars, stop};
-use crate::pod::spec::{Container, Role};
+use crate::model::pod::{Container, Role};
 use crate::runtime::InstanceState;
 
 /// Brings the next one up and keeps the sidecars running; whether the others may follow.

@@ -10,7 +10,7 @@
 //! what was going on.
 
 use super::{Action, Draft, Facts, Op, stop, words};
-use crate::pod::spec::{Pod, RestartAction};
+use crate::model::pod::{Pod, RestartAction};
 use crate::runtime::{Instance, InstanceState};
 
 /// Reason of containers that wait for it, and of the end of those that it has ended.
@@ -21,7 +21,7 @@ pub(in crate::pod) const REMOVED: &str = "The container is removed because Resta
 /// Whether it can ever happen to this pod.
 #[must_use]
 pub(in crate::pod) fn may(pod: &Pod) -> bool {
-    let all = |c: &crate::pod::spec::Container| {
+    let all = |c: &crate::model::pod::Container| {
         c.restart_rules.iter().any(|rule| rule.action == RestartAction::RestartAllContainers)
     };
     pod.all_containers().any(all)

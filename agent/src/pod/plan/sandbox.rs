@@ -2,7 +2,7 @@
 //! Called by [`super::plan`].
 
 use super::{Action, Draft, Facts, stop};
-use crate::pod::spec::Role;
+use crate::model::pod::Role;
 use crate::runtime::{Instance, InstanceState, Sandbox};
 
 /// The newest one that serves.

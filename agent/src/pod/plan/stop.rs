@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use super::{Action, Draft, Facts, Op, address, sidecars};
+use crate::model::pod::{Container, RestartPolicy, Role};
 use crate::pod::probing::ProbeKind;
 use crate::pod::restart::starts_again;
-use crate::pod::spec::{Container, RestartPolicy, Role};
 use crate::runtime::{Instance, InstanceState};
 
 /// How to end it.

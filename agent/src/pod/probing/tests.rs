@@ -1,7 +1,7 @@
 //! The counting, step by step.
 
 use super::*;
-use crate::pod::spec::probe::{Handler, PortRef};
+use crate::model::pod::probe::{Handler, PortRef};
 use crate::pod::tests::{container, pod};
 
 const fn s(seconds: u64) -> Duration {

@@ -8,9 +8,9 @@ use gantry_base::error::chain;
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::events::Kind::{Normal, Warning};
 use crate::events::Note;
+use crate::model::pod::Container;
 use crate::pod::configure::{Wanted, configure};
 use crate::pod::plan::Place;
-use crate::pod::spec::Container;
 use crate::runtime::{Image, NewContainer};
 use crate::volumes::{PodFacts, WordsOf};
 

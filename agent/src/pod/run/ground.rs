@@ -7,8 +7,8 @@ use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
 use crate::events::NodeNote;
-use crate::pod::resize::Admitted;
-use crate::pod::spec::{Origin, Pod};
+use crate::model::admitted::Admitted;
+use crate::model::pod::{Origin, Pod};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::container::SHORTEST_GRACE;
 use super::{Output, Task, Trouble, probe, trouble};
 use crate::events::Kind::Warning;
-use crate::pod::spec::Container;
-use crate::pod::spec::probe::{Handler, HttpGet};
+use crate::model::failure::FailureKind;
+use crate::model::pod::Container;
+use crate::model::pod::probe::{Handler, HttpGet};
 use crate::probe::{HttpError, request};
-use crate::runtime::FailureKind;
 
 /// A hook has no limit of its own; what it runs must end some time.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);

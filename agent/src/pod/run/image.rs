@@ -7,9 +7,10 @@ use super::{Output, Task, Trouble, trouble};
 use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
 use crate::images::{Ask, Offers};
-use crate::manifest::names::parse_image;
-use crate::pod::spec::volume::{Volume, VolumeSource};
-use crate::pod::spec::{Container, Pod, PullPolicy};
+use crate::model::go_duration::go_millis;
+use crate::model::names::parse_image;
+use crate::model::pod::volume::{Volume, VolumeSource};
+use crate::model::pod::{Container, Pod, PullPolicy};
 use crate::runtime::Image;
 
 /// A pull that is over before is told of by its end alone.
@@ -154,8 +155,8 @@ impl Wanted<'_> {
         task.deps.images.count_pull(image.size, all);
         let message = format!(
             "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {} bytes.",
-            took(pulled.took),
-            took(all),
+            go_millis(pulled.took),
+            go_millis(all),
             image.size
         );
         self.tell(Normal, "Pulled", &message).await;
@@ -242,27 +243,6 @@ fn pause(told: u32) -> Duration {
     FIRST.saturating_mul(2_u32.saturating_pow(told)).min(LONGEST)
 }
 
-/// `1.234s`, `56ms`, `1m2.5s`: as Go prints a duration of whole milliseconds.
-fn took(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis == 0 {
-        return "0s".to_owned();
-    }
-    if millis < 1000 {
-        return format!("{millis}ms");
-    }
-    let (minutes, rest) = (millis / 60_000, millis % 60_000);
-    let decimals = format!("{:03}", rest % 1000);
-    let decimals = decimals.trim_end_matches('0');
-    let dot = if decimals.is_empty() { "" } else { "." };
-    let seconds = format!("{}{dot}{decimals}s", rest / 1000);
-    match (minutes / 60, minutes % 60) {
-        (0, 0) => seconds,
-        (0, minutes) => format!("{minutes}m{seconds}"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,11 +276,5 @@ mod tests {
         );
         let other = "pull: RegistryUnavailable";
         assert_eq!(told(other), pair("ErrImagePull", other));
-    }
-
-    #[test]
-    fn durations_print_as_in_go() {
-        let printed = [0, 7, 1000, 1230, 62_500, 3_600_000].map(|n| took(Duration::from_millis(n)));
-        assert_eq!(printed, ["0s", "7ms", "1s", "1.23s", "1m2.5s", "1h0m0s"]);
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::{Output, Task, Trouble};
 use crate::events::Kind::Warning;
-use crate::manifest::expand::expand;
+use crate::model::expand::expand;
+use crate::model::failure::FailureKind;
+use crate::model::pod::Container;
+use crate::model::pod::env::EnvValue;
+use crate::model::pod::probe::{Handler, Probe};
 use crate::pod::probing::ProbeKind;
-use crate::pod::spec::Container;
-use crate::pod::spec::env::EnvValue;
-use crate::pod::spec::probe::{Handler, Probe};
 use crate::probe::{Verdict, request};
-use crate::runtime::FailureKind;
 
 /// A try that fails by itself, such as a name that cannot be looked up, is repeated at once.
 const TRIES: usize = 3;

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use crate::admission::Rejection;
 use crate::clock::Clock;
 use crate::events::{Event, Note};
+use crate::model::pod::Pod;
 use crate::pod::run::Teller;
-use crate::pod::spec::Pod;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::{Life, Orders, Verdict};
 
@@ -87,6 +87,13 @@ impl PodHandle {
         let status = self.status.borrow();
         let over = status.is_over() || matches!(status.phase, Phase::Succeeded | Phase::Failed);
         !over && status.life != Life::Waiting && !self.is_ending()
+    }
+
+    /// It uses what it was admitted for, or will.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        let status = self.status.borrow();
+        !status.is_over() && !matches!(status.phase, Phase::Succeeded | Phase::Failed)
     }
 
     /// Ends the pod as Failed for this, within `grace` or its own grace period. The first verdict

@@ -12,15 +12,16 @@ use crate::checkpoint::fake::Memory;
 use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
 use crate::metrics::{Metrics, ProbeMetrics};
+use crate::model::failure::FailureKind;
+use crate::model::pod::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
-use crate::pod::spec::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use crate::pod::status::PodStatus;
 use crate::pod::status::{ContainerState, Phase};
 use crate::pod::tests::{container, deps, node_info, pod, restarted};
 use crate::probe::fake::FakeProbe;
+use crate::runtime::Runtime;
 use crate::runtime::fake::{Call, FakeRuntime, Script};
-use crate::runtime::{FailureKind, Runtime};
 use crate::timeline::chart::Chart;
 use crate::volumes::fake::FakeVolumes;
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::observe;
 use crate::go_json;
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef};
-use crate::pod::spec::{Container, Pod, Port};
+use crate::model::pod::probe::{Handler, HttpGet, PortRef};
+use crate::model::pod::{Container, Pod, Port};
 
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const PORTS: &str = "io.kubernetes.container.ports";
@@ -145,7 +145,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::pod::spec::probe::Lifecycle;
+    use crate::model::pod::probe::Lifecycle;
     use crate::pod::tests::{container, pod};
 
     fn http(tls: bool, headers: Vec<(String, String)>) -> Handler {

@@ -11,11 +11,11 @@ use super::sandbox_config::{
     id_mappings, namespaces, pod_labels, profile, se_linux, seccomp, signal, supplemental_groups,
 };
 use super::{NodeConfig, annotations, resources};
-use crate::pod::spec::security::AppArmor;
-use crate::pod::spec::volume::Propagation;
-use crate::pod::spec::{Pod, Security};
+use crate::model::mount::Mount;
+use crate::model::pod::security::AppArmor;
+use crate::model::pod::volume::Propagation;
+use crate::model::pod::{Pod, Security};
 use crate::runtime::{NewContainer, Users};
-use crate::volumes::Mount;
 
 /// What a container must not see of /proc and /sys, as the kubelet asks.
 const MASKED: &[&str] = &[

@@ -4,7 +4,7 @@ use gantry_proto::cri::{self as wire};
 
 use super::{CriRuntime, failure, timed};
 use crate::housekeeping::{Answer, ImageUse, Keeper, StoredImage};
-use crate::runtime::{Failure, FailureKind};
+use crate::model::failure::{Failure, FailureKind};
 
 impl CriRuntime {
     async fn containers(&self) -> Result<Vec<wire::Container>, Failure> {

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::counted::Counted;
 use super::{NodeConfig, timed};
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
 use crate::runtime::{
     Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User, Users,
 };

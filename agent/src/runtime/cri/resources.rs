@@ -7,10 +7,11 @@ use gantry_proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::NodeConfig;
 use crate::admission;
-use crate::cgroups::limits::{self, Rules, shares};
-use crate::manifest::quantity::{parse_milli, parse_units};
-use crate::pod::spec::qos::{Qos, peak, qos};
-use crate::pod::spec::{Container, Origin, Pod, Resources, Role};
+use crate::model::cgroup::limits::{self, Rules, shares};
+use crate::model::pod::qos::{Qos, peak, qos};
+use crate::model::pod::{Container, Origin, Pod, Resources, Role};
+use crate::model::quantity::{parse_milli, parse_units};
+use crate::model::requests::requests;
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
@@ -63,7 +64,7 @@ pub(super) fn of_sandbox(pod: &Pod, rules: &Rules) -> Option<LinuxContainerResou
         return None;
     }
     let without = Pod { overhead: BTreeMap::new(), ..pod.clone() };
-    let requests = admission::requests(&without);
+    let requests = requests(&without);
     let limited = limits::of_pod(&without, rules);
     let (cpu_period, cpu_quota) =
         if rules.quota { (rules.period, limited.cpu_quota.unwrap_or(0)) } else { (0, 0) };
@@ -146,7 +147,7 @@ fn unasked(pod: &Pod) -> i64 {
 mod tests {
     use super::super::tests::node;
     use super::*;
-    use crate::pod::spec::{Requirements, Shown};
+    use crate::model::pod::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {

@@ -10,8 +10,8 @@ use super::NodeConfig;
 use super::observe::{CONFIG_SOURCE, POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
 use super::resources;
 use crate::dns::DnsConfig;
-use crate::pod::spec::security::SeLinux;
-use crate::pod::spec::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
+use crate::model::pod::security::SeLinux;
+use crate::model::pod::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
 use crate::runtime::Users;
 
 /// The same pod and attempt always give the same config but for the resolver, which is as it is now:

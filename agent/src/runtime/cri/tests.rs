@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cgroups::limits::Rules;
 use crate::dns::DnsConfig;
-use crate::pod::spec::probe::Lifecycle;
-use crate::pod::spec::{
+use crate::model::cgroup::limits::Rules;
+use crate::model::pod::probe::Lifecycle;
+use crate::model::pod::{
     Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
 };
 use crate::pod::tests::{container, pod};
@@ -365,13 +365,13 @@ fn an_ephemeral_container_sees_the_processes_of_its_target() {
 #[test]
 fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     let users = Some(crate::runtime::Users { first: 65_536, length: 65_536 });
-    let mount = crate::volumes::Mount {
+    let mount = crate::model::mount::Mount {
         host_path: "/a".into(),
         image: None,
         container_path: "/b".into(),
         read_only: false,
         recursive_read_only: false,
-        propagation: crate::pod::spec::volume::Propagation::None,
+        propagation: crate::model::pod::volume::Propagation::None,
         relabel: true,
     };
     let pod = pod();
@@ -403,8 +403,8 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
 
 #[test]
 fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
-    use crate::pod::spec::security::{AppArmor, SeLinux};
-    use crate::pod::spec::{Origin, Requirements};
+    use crate::model::pod::security::{AppArmor, SeLinux};
+    use crate::model::pod::{Origin, Requirements};
     let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     };

@@ -9,10 +9,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
 use crate::beyond::pulls::progress::Progress;
-use crate::pod::spec::PodUid;
+use crate::model::failure::{Failure, FailureKind};
+use crate::model::pod::PodUid;
 use crate::runtime::{
-    Changes, Effect, Error, ExecOutput, Failure, FailureKind, Image, Instance, InstanceState, KnownPod,
-    NewContainer, NewSandbox, Observed, PullImage, Runtime, Sandbox, Subject,
+    Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer, NewSandbox,
+    Observed, PullImage, Runtime, Sandbox, Subject,
 };
 use crate::timeline::Span;
 

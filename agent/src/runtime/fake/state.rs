@@ -9,8 +9,9 @@ use tokio::time::Instant;
 
 use super::{Call, Exec, Script};
 use crate::beyond::pulls::progress::Progress;
-use crate::pod::spec::PodUid;
-use crate::runtime::{Exit, Failure, FailureKind, Instance, InstanceState, Sandbox};
+use crate::model::failure::{Failure, FailureKind};
+use crate::model::pod::PodUid;
+use crate::runtime::{Exit, Instance, InstanceState, Sandbox};
 
 /// When fakes begin: the clock of the workers' tests starts at the same second.
 const ORIGIN: i64 = 1_800_000_000_000_000_000;

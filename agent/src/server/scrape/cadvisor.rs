@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
 use crate::beyond::Beyond;
-use crate::cgroups::names;
+use crate::model::cgroup::names;
 use crate::registration::machine::of_system;
 use crate::server::stats::blkio::Entry;
 use crate::server::stats::filesystems;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::admission;
-use crate::cgroups::limits::{Rules, of_pod as cgroup_of};
-use crate::manifest::quantity::{parse_milli, parse_units};
-use crate::pod::spec::{Container, Pod, Role};
+use crate::model::cgroup::limits::{Rules, of_pod as cgroup_of};
+use crate::model::pod::{Container, Pod, Role};
+use crate::model::quantity::{parse_milli, parse_units};
+use crate::model::requests;
 
 pub(super) fn as_written(list: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
     list.iter().map(|(name, text)| (name.clone(), Quantity(text.clone()))).collect()
@@ -68,7 +68,7 @@ pub(super) fn requests(pod: &Pod) -> BTreeMap<String, Quantity> {
         let more = pod.overhead.get(name);
         of.chain(own).chain(more).any(|text| text.ends_with('i'))
     };
-    let all = admission::requests(pod).into_iter();
+    let all = requests::requests(pod).into_iter();
     all.map(|(name, amount)| {
         let amount = printed(&name, amount, texts(&name));
         (name, amount)
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_runs_shows_what_its_cgroup_holds_it_to() {
-        use crate::pod::spec::{Requirements, Resources};
+        use crate::model::pod::{Requirements, Resources};
         use crate::pod::tests::{container, pod};
         let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()

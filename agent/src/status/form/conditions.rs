@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1 as api;
 
 use super::{text, time};
-use crate::pod::spec::Pod;
+use crate::model::pod::Pod;
 use crate::pod::status::{Condition, ConditionKind, PodStatus};
 
 const DISRUPTION: &str = "DisruptionTarget";

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{amounts, seconds, text, time};
-use crate::pod::spec::volume::RecursiveReadOnly;
-use crate::pod::spec::{Container, Pod, Role};
+use crate::model::pod::volume::RecursiveReadOnly;
+use crate::model::pod::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::runtime::{Exit, User};
 
@@ -99,7 +99,7 @@ impl Of<'_> {
 
     fn mounts(self, spec: &Container) -> Vec<api::VolumeMountStatus> {
         let able = self.status.recursive_read_only;
-        let one = |mount: &crate::pod::spec::volume::VolumeMount| {
+        let one = |mount: &crate::model::pod::volume::VolumeMount| {
             let wants = match mount.recursive_read_only {
                 RecursiveReadOnly::Disabled => false,
                 RecursiveReadOnly::IfPossible | RecursiveReadOnly::Enabled => able,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pod::spec::Requirements;
-use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
-use crate::pod::spec::{Container, Origin, Role};
+use crate::model::pod::Requirements;
+use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
+use crate::model::pod::{Container, Origin, Role};
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus};
 use crate::pod::tests::{container, in_role, pod};
 use crate::runtime::{Actual, Exit, User};

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{Mirrors, keep};
 use crate::clock::FakeClock;
 use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
-use crate::pod::spec::{Origin, Pod, PodUid};
+use crate::model::pod::{Origin, Pod, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::pod;
 use crate::pod::worker::PodHandle;

@@ -13,8 +13,8 @@ use super::super::claim::{self, Found, Place};
 use super::super::removal::Mounts;
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
-use crate::pod::spec::volume::Volume;
-use crate::pod::spec::{Pod, PodUid};
+use crate::model::pod::volume::Volume;
+use crate::model::pod::{Pod, PodUid};
 
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::pod::spec::volume::{HostPathType, KeysOf, Projection};
-use crate::pod::spec::{PullPolicy, Requirements, Resources};
+use crate::model::pod::volume::{HostPathType, KeysOf, Projection};
+use crate::model::pod::{PullPolicy, Requirements, Resources};
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
 
@@ -408,7 +408,7 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
 #[tokio::test]
 async fn a_persistent_volume_of_another_node_is_not_mounted() {
     use crate::api::{Claim, PersistentSource, PersistentVolume};
-    use crate::pod::spec::placement::{Match, Operator, Term};
+    use crate::model::pod::placement::{Match, Operator, Term};
     let place = Place::new();
     let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };

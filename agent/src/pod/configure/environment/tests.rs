@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::pod::spec::env::{EnvFrom, EnvVar, ResourceRef};
+use crate::model::pod::env::{EnvFrom, EnvVar, ResourceRef};
 use crate::pod::tests::{container, pod};
 
 fn node() -> NodeInfo {

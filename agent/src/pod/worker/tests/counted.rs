@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::admission::Rejection;
-use crate::agent::Wanted;
+use crate::model::pod::Origin;
+use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::count::census;
-use crate::pod::spec::Origin;
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::tests::in_role;
+use crate::pod::wanted::Wanted;
 
 #[tokio::test(start_paused = true)]
 async fn a_life_is_counted_from_its_first_sight_to_its_end() {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::admission::Rejection;
+use crate::model::pod::probe::{Handler, Probe};
+use crate::model::pod::{Origin, RestartAction, RestartRule, Role};
 use crate::pod::StopStep;
 use crate::pod::last::{Last, LastContainer, LastEnd};
-use crate::pod::spec::probe::{Handler, Probe};
-use crate::pod::spec::{Origin, RestartAction, RestartRule, Role};
 use crate::pod::status::{ConditionKind, ContainerStatus};
 use crate::pod::tests::in_role;
 use crate::runtime::Exit;
@@ -121,7 +121,7 @@ async fn trap_03_what_still_runs_of_a_terminal_pod_is_ended() {
 #[tokio::test(start_paused = true)]
 async fn trap_06_readiness_comes_from_the_apis_last_status_until_a_probe_says_otherwise() {
     let probe = Probe {
-        handler: Handler::Tcp { host: String::new(), port: crate::pod::spec::probe::PortRef::Number(80) },
+        handler: Handler::Tcp { host: String::new(), port: crate::model::pod::probe::PortRef::Number(80) },
         initial_delay: secs(0),
         timeout: secs(1),
         period: secs(10),

@@ -1,8 +1,8 @@
 //! Hooks and last words, over a pod's whole life.
 
 use super::*;
-use crate::pod::spec::TerminationMessage;
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef};
+use crate::model::pod::TerminationMessage;
+use crate::model::pod::probe::{Handler, HttpGet, PortRef};
 use crate::probe::HttpError;
 use crate::runtime::ExecOutput;
 use crate::runtime::fake::Exec;

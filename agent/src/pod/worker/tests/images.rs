@@ -1,7 +1,7 @@
 //! Images of volumes, and what is told of those that are not there.
 
 use super::*;
-use crate::pod::spec::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
 
 const DATA: &str = "reg/data:v1";
 

@@ -1,8 +1,8 @@
 //! Init containers and sidecars, over a pod's whole life.
 
 use super::*;
-use crate::pod::spec::Role;
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef, Probe};
+use crate::model::pod::Role;
+use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::status::ConditionKind;
 use crate::pod::tests::in_role;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cgroups::Cgroups;
 use crate::events::Kind;
-use crate::pod::spec::{Origin, Role};
+use crate::model::pod::{Origin, Role};
 use crate::pod::status::ConditionKind;
 use crate::pod::tests::in_role;
 
@@ -346,7 +346,7 @@ async fn a_cluster_without_a_resolver_is_told_of_the_node_too() {
     let mut world = World::new();
     let (recorder, queue) = crate::events::sink::queue(world.clock.clone());
     let (_pods, pods) = watch::channel(Arc::from([]));
-    drop(crate::events::sink::run(Some(server.client()), "n1", queue, pods));
+    drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods));
     let deps = Deps { recorder: Some(recorder), ..world.deps() };
     let (worker, handle) = Worker::new(Pod { origin: Origin::Static, ..pod() }, deps);
     world.workers.spawn(worker.run());

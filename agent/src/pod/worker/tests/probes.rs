@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::events::Kind;
-use crate::pod::spec::probe::{Handler, HttpGet, PortRef, Probe};
+use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::status::ConditionKind;
 use crate::probe::Verdict;
 use crate::runtime::ExecOutput;

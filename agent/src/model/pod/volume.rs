@@ -3,7 +3,7 @@
 
 use super::env::ResourceRef;
 use super::{Pod, PullPolicy};
-use crate::api::TokenOf;
+use crate::model::token::TokenOf;
 
 /// One volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,7 +29,7 @@ impl PodUid {
     /// `None` when the text is not a UID.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        crate::manifest::names::is_uid(text).then(|| Self(text.to_owned()))
+        crate::model::names::is_uid(text).then(|| Self(text.to_owned()))
     }
 
     /// As text.

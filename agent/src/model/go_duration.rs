@@ -143,6 +143,40 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// `10s`, `1m20s`, `5m0s`: how the kubelet's messages print a delay.
+#[must_use]
+pub fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, minutes) => format!("{minutes}m{rest}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+/// `1.234s`, `56ms`, `1m2.5s`: as Go prints a duration of whole milliseconds.
+#[must_use]
+pub fn go_millis(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis == 0 {
+        return "0s".to_owned();
+    }
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let decimals = format!("{:03}", rest % 1000);
+    let decimals = decimals.trim_end_matches('0');
+    let dot = if decimals.is_empty() { "" } else { "." };
+    let seconds = format!("{}{dot}{decimals}s", rest / 1000);
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => seconds,
+        (0, minutes) => format!("{minutes}m{seconds}"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +209,18 @@ mod tests {
         assert_eq!(Span::parse("1d").unwrap_err(), "time: unknown unit \"d\" in duration \"1d\"");
         assert_eq!(Span::parse("9999999h").unwrap_err(), "time: invalid duration \"9999999h\"");
         assert_eq!(Span::parse("1.2.3s").unwrap_err(), "time: invalid duration \"1.2.3s\"");
+    }
+
+    #[test]
+    fn whole_milliseconds_print_as_in_go() {
+        let printed = [0, 7, 1000, 1230, 62_500, 3_600_000].map(|n| go_millis(Duration::from_millis(n)));
+        assert_eq!(printed, ["0s", "7ms", "1s", "1.23s", "1m2.5s", "1h0m0s"]);
+    }
+
+    #[test]
+    fn delays_print_as_in_go() {
+        let printed: Vec<String> =
+            [10, 40, 80, 300, 3661].map(|n| go_duration(Duration::from_secs(n))).into();
+        assert_eq!(printed, ["10s", "40s", "1m20s", "5m0s", "1h1m1s"]);
     }
 }

@@ -50,6 +50,18 @@ pub enum Operator {
     Lt,
 }
 
+impl Operator {
+    /// By the API's names.
+    pub(crate) const ALL: [(&'static str, Self); 6] = [
+        ("In", Self::In),
+        ("NotIn", Self::NotIn),
+        ("Exists", Self::Exists),
+        ("DoesNotExist", Self::DoesNotExist),
+        ("Gt", Self::Gt),
+        ("Lt", Self::Lt),
+    ];
+}
+
 /// As in Toleration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Toleration {

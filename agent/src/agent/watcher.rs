@@ -9,8 +9,9 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
+use crate::model::failure::FailureKind;
 use crate::pod::worker::PodHandle;
-use crate::runtime::{Changes, FailureKind, Runtime};
+use crate::runtime::{Changes, Runtime};
 
 /// After the stream broke.
 const RETRY: Duration = Duration::from_secs(1);

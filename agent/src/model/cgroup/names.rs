@@ -1,5 +1,5 @@
 //! Where cgroups of pods are, by driver: plain folders, or slices as the kubelet names them for systemd. PURE.
-//! Owns the names; never looks for one. Called by [`super::tree`] and by the statistics.
+//! Owns the names; never looks for one. Called by [`crate::cgroups::tree`] and by the statistics.
 
 use std::path::Path;
 

@@ -183,6 +183,15 @@ fn is_path_component(part: &str) -> bool {
             .all(|gap| matches!(gap, b"" | b"." | b"_" | b"__") || gap.iter().all(|b| *b == b'-'))
 }
 
+/// The image's name as written, but for tag and digest.
+#[must_use]
+pub fn without_tag(image: &str) -> &str {
+    let name = image.split('@').next().unwrap_or(image);
+    let leaf = name.rfind('/').map_or(0, |slash| slash + 1);
+    let end = name.get(leaf..).and_then(|rest| rest.find(':')).map_or(name.len(), |colon| leaf + colon);
+    name.get(..end).unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

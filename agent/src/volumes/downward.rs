@@ -1,13 +1,13 @@
 //! The downward API: what a container may learn of its pod and its resources. Pure: owns the values
 //! and the kubelet's words for what cannot be shown; never looks anything up. Called by
-//! [`super::configure`] and [`crate::volumes`].
+//! [`crate::pod::configure`] and [`crate::volumes`].
 
 use std::collections::BTreeMap;
 
-use super::spec::env::ResourceRef;
-use super::spec::{Container, Pod, Resources};
-use crate::manifest::quantity::{parse_milli, parse_units};
-use crate::manifest::subscript;
+use crate::model::field_path::subscript;
+use crate::model::pod::env::ResourceRef;
+use crate::model::pod::{Container, Pod, Resources};
+use crate::model::quantity::{parse_milli, parse_units};
 use crate::node::NodeInfo;
 use crate::volumes::PodFacts;
 
@@ -126,7 +126,7 @@ pub fn resource(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::{Requirements, Shown};
+    use crate::model::pod::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn node() -> NodeInfo {

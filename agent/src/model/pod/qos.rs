@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Container, Pod, Requirements, Resources, Role};
-use crate::manifest::quantity::{parse_milli, parse_units};
+use crate::model::quantity::{parse_milli, parse_units};
 
 /// Who is killed first when memory runs out: the lower ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
 //! Which images are looked after: of the others every pod may use what is on the node. Pure: owns
-//! upstream's four policies and the patterns of images. Called by [`super::access`].
+//! upstream's four policies and the patterns of images. Called by [`crate::images::access`].
 
-use super::keyring::without_tag;
-use crate::manifest::names::parse_image;
+use crate::model::names::parse_image;
+use crate::model::names::without_tag;
 
 /// imagePullCredentialsVerificationPolicy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Policy {
     }
 
     /// Whether a pod has to show that it may use the image.
-    pub(super) fn verifies(&self, image: &str, pulled_here: bool) -> bool {
+    pub(crate) fn verifies(&self, image: &str, pulled_here: bool) -> bool {
         match self {
             Self::NeverVerify => false,
             Self::NeverVerifyPreloadedImages => pulled_here,

@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::ooms::Ooms;
+use crate::agent::watcher::Pods;
+use crate::beyond::ooms::Ooms;
 use crate::events::{Kind, Note};
 use crate::pod::worker::PodHandle;
 use crate::runtime::{InstanceState, Runtime};
-use crate::watcher::Pods;
 
 /// None of upstream's: SystemOOM is the node's, OOMKilled and OOMKilling are of what ended.
-pub const REASON: &str = "OutlivedOOM";
+pub(crate) const REASON: &str = "OutlivedOOM";
 /// A container whose first process was killed has ended by then.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between two looks at one container: it may run out of memory many times a second.

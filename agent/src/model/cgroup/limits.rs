@@ -1,13 +1,13 @@
 //! What is written into the cgroups of pods and classes, by the kubelet's arithmetic. Pure: owns the
-//! numbers for v1 and v2; never writes one. Called by [`super::tree`] and the CRI mapping.
+//! numbers for v1 and v2; never writes one. Called by [`crate::cgroups::tree`] and the CRI mapping.
 
 use std::collections::BTreeMap;
 
 use super::Together;
-use crate::admission::requests;
-use crate::manifest::quantity::{parse_milli, parse_units};
-use crate::pod::spec::qos::{Qos, peak, qos};
-use crate::pod::spec::{Pod, Resources};
+use crate::model::pod::qos::{Qos, peak, qos};
+use crate::model::pod::{Pod, Resources};
+use crate::model::quantity::{parse_milli, parse_units};
+use crate::model::requests::requests;
 
 /// Microseconds in which a quota is used up, unless a node has other rules.
 const PERIOD: i64 = 100_000;
@@ -83,7 +83,7 @@ pub(crate) fn of_pod(pod: &Pod, rules: &Rules) -> Limits {
 }
 
 /// Of the best-effort class: what the others leave.
-pub(super) const BEST_EFFORT: Limits =
+pub(crate) const BEST_EFFORT: Limits =
     Limits { cpu_shares: MIN_SHARES, cpu_quota: None, cpu_period: PERIOD, memory: None, pids: None };
 
 /// Thousandths of a core as shares.
@@ -99,18 +99,18 @@ fn quota(milli: i64, period: i64) -> i64 {
 
 /// v1 shares as v2 weight 1…10000, as the kubelet has it for what it makes itself: linear (KEP-2254). The runtime has
 /// runc's curve for containers.
-pub(super) fn weight(shares: i64) -> i64 {
+pub(crate) fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
 }
 
 /// Back from it: the fewest that have this weight, so that a class of one pod weighs what the pod does.
-pub(super) fn shares_of(weight: i64) -> i64 {
+pub(crate) fn shares_of(weight: i64) -> i64 {
     let parts = (weight.clamp(1, 10_000) - 1) * (MAX_SHARES - MIN_SHARES);
     (parts + 9998) / 9999 + MIN_SHARES
 }
 
 /// Controller, file, value.
-pub(super) type Setting = (&'static str, &'static str, String);
+pub(crate) type Setting = (&'static str, &'static str, String);
 
 /// What systemd counts quotas in: a whole percent of a core.
 const PERCENT: i64 = 10_000;
@@ -119,7 +119,7 @@ const SECOND: i64 = 1_000_000;
 impl Limits {
     /// With the quota that systemd can be told, rounded up: what is written by hand and by systemd is the same then,
     /// whoever writes last.
-    pub(super) fn in_percents(self) -> Self {
+    pub(crate) fn in_percents(self) -> Self {
         let rounded = |quota: i64| {
             let percents = quota.saturating_mul(SECOND / PERCENT).checked_div(self.cpu_period).unwrap_or(0);
             let is_whole = percents.saturating_mul(self.cpu_period) == quota.saturating_mul(SECOND / PERCENT);
@@ -132,7 +132,7 @@ impl Limits {
         Self { cpu_quota: self.cpu_quota.map(rounded), ..self }
     }
 
-    pub(super) fn v1(&self) -> Vec<Setting> {
+    pub(crate) fn v1(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.shares", self.cpu_shares.to_string())];
         if let Some(quota) = self.cpu_quota {
             files.push(("cpu", "cpu.cfs_period_us", self.cpu_period.to_string()));
@@ -145,7 +145,7 @@ impl Limits {
         files
     }
 
-    pub(super) fn v2(&self) -> Vec<Setting> {
+    pub(crate) fn v2(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.weight", weight(self.cpu_shares).to_string())];
         if let Some(quota) = self.cpu_quota {
             let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
@@ -183,7 +183,7 @@ pub(crate) fn huge_page_resource(size: i64) -> String {
 
 /// A pod gets the huge pages that it asks for, of each size that the machine has. Pages that are only
 /// reserved count as used where the kernel can tell them.
-pub(super) fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
+pub(crate) fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
     let asked = requests(pod);
     let files: [&str; 2] =
         if unified { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
@@ -208,12 +208,12 @@ impl Together {
         [required(cpu)].into_iter().chain(memory).chain(pids).chain(huge).collect()
     }
 
-    pub(super) fn v1(&self) -> Vec<Held> {
+    pub(crate) fn v1(&self) -> Vec<Held> {
         let cpu = ("cpu", "cpu.shares", shares(self.cpu).to_string());
         self.common(cpu, "memory.limit_in_bytes", "limit_in_bytes")
     }
 
-    pub(super) fn v2(&self) -> Vec<Held> {
+    pub(crate) fn v2(&self) -> Vec<Held> {
         let cpu = ("cpu", "cpu.weight", weight(shares(self.cpu)).to_string());
         self.common(cpu, "memory.max", "max")
     }
@@ -221,15 +221,15 @@ impl Together {
 
 /// One file of the cgroup that holds all pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
-    pub(super) controller: &'static str,
-    pub(super) file: String,
-    pub(super) value: String,
+pub(crate) struct Held {
+    pub(crate) controller: &'static str,
+    pub(crate) file: String,
+    pub(crate) value: String,
 }
 
 impl Held {
     /// As upstream: a kernel without these holds nobody to them.
-    pub(super) fn is_optional(&self) -> bool {
+    pub(crate) fn is_optional(&self) -> bool {
         matches!(self.controller, "pids" | "hugetlb")
     }
 }
@@ -237,7 +237,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::spec::Container;
+    use crate::model::pod::Container;
     use crate::pod::tests::{container, pod};
 
     fn with(list: &[Resources]) -> Pod {
@@ -276,7 +276,7 @@ mod tests {
         let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };
-        let own = crate::pod::spec::Requirements {
+        let own = crate::model::pod::Requirements {
             requests: text(&[("cpu", "500m")]),
             limits: text(&[("cpu", "1"), ("memory", "1Mi")]),
         };

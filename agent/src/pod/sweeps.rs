@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::pod::spec::PodUid;
+use crate::model::pod::PodUid;
 
 /// Each that hangs has a thread of its own.
 const MOST: usize = 64;
@@ -27,7 +27,7 @@ struct Sets {
 
 /// Why a sweep is not begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// The pod is here again: it is no orphan.
     Here,
     /// An earlier sweep has not come to its end.
@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 
 /// A sweep under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     uid: PodUid,
     sweeps: Arc<Sweeps>,
 }
@@ -75,7 +75,7 @@ impl Sweeps {
         let _ = self.sets.subscribe().wait_for(|sets| !sets.swept.contains(uid)).await;
     }
 
-    pub(super) fn begin(self: &Arc<Self>, uid: &PodUid) -> Result<Sweep, Refusal> {
+    pub(crate) fn begin(self: &Arc<Self>, uid: &PodUid) -> Result<Sweep, Refusal> {
         let mut begun = Ok(());
         self.sets.send_if_modified(|sets| {
             begun = if sets.here.contains(uid) {

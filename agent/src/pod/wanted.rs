@@ -1,0 +1,43 @@
+//! A pod that should be there, as its source tells of it. Owns the type; never decides whether it is taken in. Made by
+//! the sources, taken by [`crate::agent`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::admission::Rejection;
+use crate::model::pod::Pod;
+use crate::pod::last::Last;
+
+/// A pod that should be there, and what is known of it besides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What should run.
+    pub pod: Arc<Pod>,
+    /// What the API's last status said.
+    pub last: Last,
+    /// It was deleted: the grace that its end has.
+    pub ending: Option<Duration>,
+    /// It asks for what this node does not do.
+    pub refused: Option<Rejection>,
+}
+
+impl From<Pod> for Wanted {
+    fn from(pod: Pod) -> Self {
+        Arc::new(pod).into()
+    }
+}
+
+impl From<Arc<Pod>> for Wanted {
+    fn from(pod: Arc<Pod>) -> Self {
+        Self { pod, last: Last::default(), ending: None, refused: None }
+    }
+}
+
+impl Wanted {
+    /// It runs since before this agent, and asks for what this agent does not do: nothing of it is
+    /// touched until it is to end.
+    pub(crate) fn is_foreign(&self) -> bool {
+        let runs = self.last.started_at != 0 && self.last.end.is_none();
+        self.refused.is_some() && runs && self.ending.is_none()
+    }
+}
