@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::imports::{Import, Imports, imports};
 
 /// Whose floors ARCHITECTURE.md lists.
-pub const CRATES: [&str; 5] = ["agent/src", "cni/src", "inflate/src", "shim/src", "systemd/src"];
+pub(crate) const CRATES: [&str; 5] = ["agent/src", "cni/src", "inflate/src", "shim/src", "systemd/src"];
 
 /// Arrows up or sideways that remain: crate, from, to, and how many paths. Strike out what is gone; add nothing.
-pub const REMAINING: &[(&str, &str, &str, usize)] = &[
+pub(crate) const REMAINING: &[(&str, &str, &str, usize)] = &[
     ("shim/src", "apparmor", "error", 1),
     ("shim/src", "cgroup", "error", 1),
     ("shim/src", "checkpoint", "cri", 1),
@@ -41,10 +41,10 @@ pub const REMAINING: &[(&str, &str, &str, usize)] = &[
 ];
 
 /// Crate by crate: its floors from the top down, each with its modules.
-pub type Floors = BTreeMap<String, Vec<Vec<String>>>;
+pub(crate) type Floors = BTreeMap<String, Vec<Vec<String>>>;
 
 /// Reads the blocks that open with "```floors CRATE".
-pub fn listed(architecture: &str) -> Floors {
+pub(crate) fn listed(architecture: &str) -> Floors {
     let mut floors = Floors::new();
     let mut open: Option<&str> = None;
     for line in architecture.lines() {
@@ -61,7 +61,7 @@ pub fn listed(architecture: &str) -> Floors {
 }
 
 /// What is wrong with one crate, a line for each fault.
-pub fn faults(
+pub(crate) fn faults(
     name: &str,
     floors: &[Vec<String>],
     read: &Imports,
@@ -148,7 +148,7 @@ fn heights(floors: &[Vec<String>]) -> BTreeMap<&str, usize> {
 }
 
 /// How many modules import each other in a loop.
-pub fn in_loops(read: &Imports) -> usize {
+pub(crate) fn in_loops(read: &Imports) -> usize {
     let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for import in &read.all {
         arrows.entry(&import.from).or_default().insert(&import.to);

@@ -7,7 +7,7 @@ use super::tokens::{Token, tokens};
 
 /// One path in one file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Import {
+pub(crate) struct Import {
     pub from: String,
     pub to: String,
     pub file: String,
@@ -18,14 +18,14 @@ pub struct Import {
 
 /// What the sources of a crate say.
 #[derive(Debug, Default)]
-pub struct Imports {
+pub(crate) struct Imports {
     /// The top modules, without those of tests.
     pub modules: BTreeSet<String>,
     pub all: Vec<Import>,
 }
 
 /// Reads the crate whose sources stand in `folder` ("agent/src"), from files by their path.
-pub fn imports(folder: &str, sources: &BTreeMap<String, String>) -> Imports {
+pub(crate) fn imports(folder: &str, sources: &BTreeMap<String, String>) -> Imports {
     let Some((root, _)) =
         ["lib.rs", "main.rs"].iter().find_map(|name| sources.get_key_value(&format!("{folder}/{name}")))
     else {

@@ -2,7 +2,7 @@
 //! as `imports` needs: it never fails, since what it reads has been through the compiler.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// An identifier or a keyword.
     Word(&'a str),
     Mark(char),
@@ -11,7 +11,7 @@ pub enum Token<'a> {
 }
 
 /// All tokens of `text`, with lines that count from 1.
-pub fn tokens(text: &str) -> Vec<(Token<'_>, usize)> {
+pub(crate) fn tokens(text: &str) -> Vec<(Token<'_>, usize)> {
     let mut found = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
