@@ -150,7 +150,7 @@ impl<'a> Scan<'a> {
                 self.exports.extend(names);
             }
             Some(Token::Word("crate" | "super" | "self")) if self.is(1, ':') && self.is(2, ':') => {
-                self.path()
+                self.path();
             }
             _ => self.at += 1,
         }
