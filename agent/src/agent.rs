@@ -3,7 +3,7 @@
 
 pub mod events;
 mod fit;
-pub(crate) mod outlived;
+pub mod outlived;
 pub(crate) mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
