@@ -16,7 +16,7 @@ use crate::pod::worker::PodHandle;
 use crate::runtime::{InstanceState, Runtime};
 
 /// None of upstream's: SystemOOM is the node's, OOMKilled and OOMKilling are of what ended.
-pub(crate) const REASON: &str = "OutlivedOOM";
+pub const REASON: &str = "OutlivedOOM";
 /// A container whose first process was killed has ended by then.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between two looks at one container: it may run out of memory many times a second.

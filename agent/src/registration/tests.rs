@@ -446,7 +446,7 @@ async fn a_node_that_is_not_to_be_registered_is_not_made() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_is_told_within_the_update_period() {
-    for period in [10, 100] {
+    for period in [10, 40] {
         let server = FakeApiServer::default();
         let status_every = Duration::from_secs(period);
         let bed = begin(&server, Settings { status_every, ..settings() }, machine(), Some(well()));

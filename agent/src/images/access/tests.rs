@@ -20,7 +20,11 @@ impl Node {
 
     /// A kubelet's start.
     fn access(&self, policy: &str) -> Access {
-        let policy = Policy::new(policy, &[]).unwrap();
+        self.access_but(policy, &[])
+    }
+
+    fn access_but(&self, policy: &str, allowed: &[String]) -> Access {
+        let policy = Policy::new(policy, allowed).unwrap();
         Access::open(self.root.path(), policy, self.clock.clone(), self.metrics.clone()).unwrap()
     }
 
@@ -76,6 +80,16 @@ async fn a_pod_without_the_credentials_is_not_given_the_image() {
     assert!(!must(&access, "reg.io/web:v1", vec![]).await, "got without credentials: for everybody");
     assert_eq!((node.checks("credentialPolicyAllowed"), node.checks("error")), (1.0, 0.0));
     assert_eq!(node.checks("mustAuthenticate"), 5.0);
+}
+
+#[tokio::test]
+async fn preloaded_images_are_given_without_credentials_where_the_list_has_them() {
+    let node = Node::new();
+    let access = node.access_but("NeverVerifyAllowlistedImages", &["reg.io/base".to_owned()]);
+    assert!(!must(&access, "reg.io/base:v1", vec![]).await);
+    assert!(must(&access, "reg.io/other:v1", vec![]).await);
+    let always = node.access("AlwaysVerify");
+    assert!(must(&always, "reg.io/base:v1", vec![]).await);
 }
 
 #[tokio::test]
