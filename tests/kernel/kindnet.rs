@@ -21,7 +21,7 @@ use crate::images::{PAGE, ready};
 
 /// As kindnetd has it: gone with a reboot of the node.
 const LEASES: &str = "/run/cni-ipam-state";
-const HOST_PORT: i32 = 18081;
+const HOST_PORT: i32 = 18190;
 /// The nodes' addresses on docker's network, and what kindnetd has of the second one's pods.
 const NODES: [&str; 2] = ["172.18.0.2", "172.18.0.3"];
 const POD_ELSEWHERE: &str = "10.244.2.5:8080";
