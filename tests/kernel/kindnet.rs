@@ -2,7 +2,7 @@
 //! second node that it leads to by routes.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -83,6 +83,9 @@ fn serve(node: &Netns) -> Result<std::thread::JoinHandle<Result<SocketAddr>>> {
     let listener = node.inside(move || TcpListener::bind(at))?.with_context(|| at.to_string())?;
     Ok(std::thread::spawn(move || {
         let (mut stream, from) = listener.accept()?;
+        // What is not read when the stream is closed resets it.
+        let mut request = BufReader::new(stream.try_clone()?).lines();
+        while request.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
         write!(
             stream,
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{PAGE}",
