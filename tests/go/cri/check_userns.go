@@ -203,7 +203,8 @@ func init() {
 			config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
 		})
 		pod.Sleep("other")
-		text := pod.Output("grep -c . /proc/1/comm; cat /proc/[0-9]*/comm | sort | uniq -c | grep -c sleep; [ $$ != 1 ] && echo shared; stat -c %u /proc/1")
+		// A container has started when its shell runs; the shell becomes sleep later.
+		text := pod.Output("i=0; until grep -qx sleep /proc/[0-9]*/comm 2>/dev/null || [ $i = 2000 ]; do i=$((i+1)); done; grep -c . /proc/1/comm; cat /proc/[0-9]*/comm | sort | uniq -c | grep -c sleep; [ $$ != 1 ] && echo shared; stat -c %u /proc/1")
 		t.Contains("processes", text, "1\n1\nshared\n")
 	})
 	register("userns/target-pid-namespace", func(t *T) {
