@@ -52,15 +52,15 @@ pub(super) fn registry(host: &str, answer: Result<String, String>) -> Check {
     }
 }
 
-fn ok(name: &'static str, seen: String) -> Check {
+pub(super) fn ok(name: &'static str, seen: String) -> Check {
     Check { name, verdict: Verdict::Ok, seen, remedy: String::new() }
 }
 
-fn warn(name: &'static str, seen: String, remedy: String) -> Check {
+pub(super) fn warn(name: &'static str, seen: String, remedy: String) -> Check {
     Check { name, verdict: Verdict::Warn, seen, remedy }
 }
 
-fn fail(name: &'static str, seen: String, remedy: String) -> Check {
+pub(super) fn fail(name: &'static str, seen: String, remedy: String) -> Check {
     Check { name, verdict: Verdict::Fail, seen, remedy }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gantry_base::mountinfo::{self, MountInfo};
 use gantry_cni::chain::Conflist;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -81,7 +82,7 @@ const BUILT_IN: [&str; 5] = ["bridge", "ptp", "loopback", "host-local", "portmap
 
 pub(super) fn machine(flags: &DoctorFlags) -> Facts {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let mounts = read("/proc/self/mountinfo");
+    let mounts = mountinfo::own().unwrap_or_default();
     let status = read("/proc/self/status");
     Facts {
         root: status
@@ -129,26 +130,16 @@ fn names(folder: &str) -> BTreeSet<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// proc_pid_mountinfo(5): … mount point options - type source super-options.
-fn v1_controllers(mounts: &str) -> BTreeSet<String> {
+fn v1_controllers(mounts: &[MountInfo]) -> BTreeSet<String> {
     let known = ["cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio", "hugetlb"];
-    let lines = mounts.lines().filter_map(|line| line.split_once(" - ")).map(|(_, rest)| rest);
-    lines
-        .filter_map(|rest| rest.strip_prefix("cgroup "))
-        .filter_map(|rest| rest.split_whitespace().nth(1))
-        .flat_map(|options| options.split(','))
-        .filter(|option| known.contains(option))
-        .map(str::to_owned)
-        .collect()
+    let of_v1 = mounts.iter().filter(|mount| mount.kind == "cgroup");
+    let has = |mount: &MountInfo| known.into_iter().filter(|name| mount.has_option(name)).collect::<Vec<_>>();
+    of_v1.flat_map(has).map(str::to_owned).collect()
 }
 
-fn v2_controllers(mounts: &str) -> BTreeSet<String> {
-    let point = mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        after.starts_with("cgroup2 ").then(|| before.split_whitespace().nth(4))?
-    });
-    let Some(point) = point else { return BTreeSet::new() };
-    let text = std::fs::read_to_string(Path::new(point).join("cgroup.controllers")).unwrap_or_default();
+fn v2_controllers(mounts: &[MountInfo]) -> BTreeSet<String> {
+    let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2") else { return BTreeSet::new() };
+    let text = std::fs::read_to_string(mount.point.join("cgroup.controllers")).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -225,15 +216,17 @@ mod tests {
 
     #[test]
     fn controllers_are_found_by_mount_not_by_folder() {
-        let mounts = "\
+        let mounts = mountinfo::parse(
+            b"\
 30 24 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 31 24 0:28 / /sys/fs/cgroup/whatever rw - cgroup cgroup rw,cpu,cpuacct
 32 24 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 33 24 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
-";
-        let found: Vec<String> = v1_controllers(mounts).into_iter().collect();
+",
+        );
+        let found: Vec<String> = v1_controllers(&mounts).into_iter().collect();
         assert_eq!(found, ["cpu", "cpuacct", "memory"]);
-        assert!(v2_controllers("31 24 0:28 / /x rw - cgroup cgroup rw,cpu\n").is_empty());
+        assert!(v2_controllers(&mountinfo::parse(b"31 24 0:28 / /x rw - cgroup cgroup rw,cpu\n")).is_empty());
     }
 
     #[tokio::test]

@@ -80,10 +80,16 @@ impl<'a> Doer<'a> {
         if let Some(token) = &self.token {
             document["discovery"]["bootstrapToken"]["token"] = json!(token.to_string());
         }
-        self.note(Made::Join { cri_socket: self.cri_socket.clone() })?;
-        write(config, &document.to_string(), 0o600)?;
-        let joined = kubeadm::join(&self.kubeadm, config).await;
-        let removed = fs::remove_file(config).with_context(|| format!("remove {}", config.display()));
+        let noted = self.note(Made::Join { cri_socket: self.cri_socket.clone() });
+        // Whatever fails from here on, the token is deleted.
+        let joined = match noted.and_then(|()| write(config, &document.to_string(), 0o600)) {
+            Ok(()) => kubeadm::join(&self.kubeadm, config).await,
+            failed => failed,
+        };
+        let removed = match fs::remove_file(config) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.with_context(|| format!("remove {}", config.display())),
+        };
         let forgotten = match (&self.token, self.admin) {
             (Some(token), Some(admin)) => admin::delete_token(admin, token).await,
             _ => Ok(()),

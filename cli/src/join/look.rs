@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use gantry_cgroup::Layout;
 use gantry_proto::cri::{self, RuntimeConfigRequest};
 
 use super::discovery::Endpoint;
@@ -57,7 +58,7 @@ pub(super) async fn machine(cluster: &Cluster, wanted: &Wanted) -> Machine {
         overlay: read("/proc/filesystems").lines().any(|line| line.ends_with("\toverlay")),
         br_netfilter: Path::new("/proc/sys/net/bridge").exists(),
         sysctls: values(&plan::SETTINGS),
-        unified: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        unified: Layout::detect().is_ok_and(|layout| layout.is_unified()),
         swap: read("/proc/swaps").lines().skip(1).any(|line| !line.trim().is_empty()),
         folders: plan::FOLDERS.iter().map(PathBuf::from).filter(|path| path.is_dir()).collect(),
         files: plan::FILES

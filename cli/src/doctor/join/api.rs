@@ -8,6 +8,7 @@ use std::time::Duration;
 use gantry_agent::identity::client::shown::Chain;
 use gantry_agent::identity::kubeconfig::{Trust, User};
 use gantry_agent::identity::pair::{self, Leaf};
+use gantry_base::error::chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::client::Body;
@@ -257,12 +258,6 @@ async fn server(endpoint: &Endpoint) -> Result<(Server, Chain), Trouble> {
     };
     let leaf = shown.leaf().map_err(|error| trouble(&error))?;
     Ok((Server { address, bears: shown.bears(&endpoint.host), leaf }, shown))
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The Date of an answer, whatever else it says, and the server's version if it may be known.

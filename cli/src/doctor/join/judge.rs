@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use super::api::Api;
 use super::node::Node;
 use super::way::Way;
-use crate::doctor::{Check, Verdict};
+use crate::doctor::Check;
+use crate::doctor::judge::warn;
 
 /// All rows, in the order of a join: the way there, the trust, the machine, the kubelet. `way` leads to the API server.
 pub(super) fn checks(node: &Node, api: &Api, way: Option<&Way>, now: Timestamp) -> Vec<Check> {
@@ -21,18 +22,6 @@ pub(super) fn checks(node: &Node, api: &Api, way: Option<&Way>, now: Timestamp) 
 /// What `gantry join` sets right.
 fn mended(name: &'static str, seen: String, by_hand: &str) -> Check {
     warn(name, seen, format!("`gantry join` sees to it; by hand: {by_hand}"))
-}
-
-fn ok(name: &'static str, seen: String) -> Check {
-    Check { name, verdict: Verdict::Ok, seen, remedy: String::new() }
-}
-
-fn warn(name: &'static str, seen: String, remedy: String) -> Check {
-    Check { name, verdict: Verdict::Warn, seen, remedy }
-}
-
-fn fail(name: &'static str, seen: String, remedy: String) -> Check {
-    Check { name, verdict: Verdict::Fail, seen, remedy }
 }
 
 /// Whether it was made by kind: only its kubelets stand below this cgroup, and only its nodes have such names.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use gantry_agent::runtime::cri::driver::{self, Driver};
 use gantry_agent::{node, ports};
+use gantry_base::mountinfo;
+use gantry_cgroup::Layout;
 
 use super::proxy::Proxies;
 use super::way::{self, Way};
@@ -134,6 +136,12 @@ const PROGRAMS: [&str; 3] = ["losetup", "mount", "cp"];
 const JOINED: [&str; 3] =
     ["etc/kubernetes/kubelet.conf", "etc/kubernetes/bootstrap-kubelet.conf", "etc/kubernetes/pki/ca.crt"];
 
+/// A table that cannot be read shows none.
+fn is_unified(table: &Path) -> bool {
+    let mounts = mountinfo::parse(&std::fs::read(table).unwrap_or_default());
+    Layout::of(&mounts).is_some_and(|layout| layout.is_unified())
+}
+
 /// `root` is `cgroupRoot`, as the cluster's kubelets have it.
 pub(crate) async fn look(place: &Place, root: &str) -> Node {
     let is_on = |path: &str| place.read(path).map(|text| text.trim() != "0");
@@ -144,7 +152,7 @@ pub(crate) async fn look(place: &Place, root: &str) -> Node {
             .map(|(number, purpose, vital)| port(&place.root, *number, purpose, *vital))
             .collect(),
         swaps: look::swaps(&place.root.join("proc/swaps")),
-        unified: place.root.join("sys/fs/cgroup/cgroup.controllers").exists(),
+        unified: is_unified(&place.root.join("proc/self/mountinfo")),
         root_of_cgroups: has_cgroup(&place.root.join("sys/fs/cgroup"), root),
         systemd: place.root.join("run/systemd/system").exists(),
         endpoint: place.runtime.clone(),

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use gantry_agent::identity::pair::Leaf;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{fail, is_kind, mended, ok, warn};
+use super::{is_kind, mended};
 use crate::doctor::Check;
 use crate::doctor::join::api::{Api, Clock, Info, Member, Named, Refusal, Server, Signature, Trouble};
 use crate::doctor::join::way::{Step, Way};
+use crate::doctor::judge::{fail, ok, warn};
 use crate::join::discovery::Endpoint;
 
 /// A certificate that ends sooner is told.

@@ -4,10 +4,11 @@ use gantry_agent::runtime::cri::driver::Driver;
 use gantry_agent::version;
 
 use super::cluster::endpoints;
-use super::{fail, mended, ok, warn};
+use super::mended;
 use crate::doctor::join::api::{Api, KubeletFile, Refusal};
 use crate::doctor::join::node::{Holder, Kubeadm, Node, Port};
 use crate::doctor::join::way::Way;
+use crate::doctor::judge::{fail, ok, warn};
 use crate::doctor::look::Network;
 use crate::doctor::{Check, judge};
 use crate::join::facts::release;

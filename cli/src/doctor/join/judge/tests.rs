@@ -9,6 +9,7 @@ use gantry_agent::runtime::cri::driver::Driver;
 use jiff::SignedDuration;
 
 use super::*;
+use crate::doctor::Verdict;
 use crate::doctor::join::api::{
     ClusterFile, Info, KubeletFile, Member, Named, Networking, Refusal, Server, Signature,
 };

@@ -29,7 +29,9 @@ async fn what_is_there_is_seen() {
     write(root, "etc/kubernetes/kubelet.conf", "");
     write(root, "etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--v=2 --node-ip=172.18.0.9\"\n");
     write(root, "etc/cni/net.d/10-old.conflist", "no JSON");
-    write(root, "sys/fs/cgroup/cgroup.controllers", "");
+    let table = "30 24 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+                 31 24 0:28 / /sys/fs/cgroup/net_cls rw - cgroup cgroup rw,net_cls\n";
+    write(root, "proc/self/mountinfo", table);
     std::fs::create_dir_all(root.join("sys/fs/cgroup/kubelet.slice")).unwrap();
     std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
     program(root, "kubeadm", "/bin/echo");
