@@ -65,7 +65,6 @@ facts)
         shift 2
     done
     if [ "$cluster" != - ]; then
-        echo "KIND=$cluster"
         address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
             "$cluster-control-plane")
         echo "API_ADDRESS=$address"

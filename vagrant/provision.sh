@@ -2,12 +2,12 @@
 # Inside a machine, as root: makes it a node of a cluster. Run by Vagrant.
 # $1: Gantry's package. $2: what cluster.sh says of the cluster, KEY=VALUE lines:
 #   API=HOST:PORT  API_ADDRESS=IP of that host, where no DNS knows it  TOKEN=  CA_HASH=sha256:...
-#   NODE_IP=this machine's address on the cluster's network  KIND=the kind cluster's name, if it is one
+#   NODE_IP=this machine's address on the cluster's network
 #   MIRROR=URL to ask for images before the registries that they name
 set -eu
 
 deb=$1
-API='' API_ADDRESS='' TOKEN='' CA_HASH='' NODE_IP='' KIND='' MIRROR=''
+API='' API_ADDRESS='' TOKEN='' CA_HASH='' NODE_IP='' MIRROR=''
 while IFS='=' read -r key value; do
     case $key in
     API) API=$value ;;
@@ -15,7 +15,6 @@ while IFS='=' read -r key value; do
     TOKEN) TOKEN=$value ;;
     CA_HASH) CA_HASH=$value ;;
     NODE_IP) NODE_IP=$value ;;
-    KIND) KIND=$value ;;
     MIRROR) MIRROR=$value ;;
     *) echo "provision.sh: $2 has $key, which nobody knows" >&2 && exit 1 ;;
     esac
@@ -42,21 +41,6 @@ if [ -n "$MIRROR" ]; then
     printf '[host."%s"]\n  capabilities = ["pull", "resolve"]\n' "$MIRROR" >/etc/containerd/certs.d/_default/hosts.toml
 fi
 
-# JOIN: by hand, until `gantry join` does all of this.
-swapoff --all
-modprobe -a overlay br_netfilter
-printf 'overlay\nbr_netfilter\n' >/etc/modules-load.d/kubernetes.conf
-printf 'net.ipv4.ip_forward = 1\nnet.bridge.bridge-nf-call-iptables = 1\n' >/etc/sysctl.d/90-kubernetes.conf
-sysctl --quiet --load /etc/sysctl.d/90-kubernetes.conf
-if [ -n "$API_ADDRESS" ]; then
-    printf '%s %s\n' "$API_ADDRESS" "${API%:*}" >>/etc/hosts
-fi
-patches=$(mktemp -d)
-if [ -n "$KIND" ]; then
-    # kind's nodes have a cgroup of this name, other machines have none.
-    printf 'cgroupRoot: /\n' >"$patches/kubeletconfiguration0+merge.yaml"
-fi
-echo "KUBELET_EXTRA_ARGS=--node-ip=$NODE_IP" >/etc/default/kubelet
-kubeadm join "$API" --token "$TOKEN" --discovery-token-ca-cert-hash "$CA_HASH" \
-    --cri-socket unix:///run/gantry/gantry.sock --patches "$patches"
-rm -r "$patches"
+# All that a join changes, `gantry leave` takes back. The host's name goes into /etc/hosts where no DNS knows it.
+gantry join --token "$TOKEN" --discovery-token-ca-cert-hash "$CA_HASH" --node-ip "$NODE_IP" \
+    "${API_ADDRESS:-${API%:*}}:${API##*:}"
