@@ -215,7 +215,10 @@ fn the_command_line_is_upstreams() -> Result<()> {
         assert!(told_text.contains("\"command failed\" err=\"") && told_text.contains(told), "{told_text}");
     }
     if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        let answer = output(&roots, &["--config=/dev/null"])?;
+        // A file that does not say otherwise.
+        let bare = roots.path("bare.yaml");
+        std::fs::write(&bare, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n")?;
+        let answer = output(&roots, &[&format!("--config={}", bare.display())])?;
         let told = text(&answer.stderr);
         assert!(told.contains("kubelet is configured to not run on a host using cgroup v1"), "{told}");
     }
