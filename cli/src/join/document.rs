@@ -14,8 +14,14 @@ const V1BETA4: Release = (1, 31);
 /// Where kubeadm puts the cluster's authority, and kubelet-config usually looks for it.
 const CA: &str = "/etc/kubernetes/pki/ca.crt";
 
+/// The check of kubeadm that refuses cgroup v1, whatever the kubelet's configuration says of it.
+const SYSTEM_VERIFICATION: &str = "SystemVerification";
+/// The first kubeadm that refuses it; those before warn.
+const REFUSES_CGROUP_V1: Release = (1, 35);
+
 /// What `kubeadm join --config` reads.
 pub(super) fn join(
+    machine: &Machine,
     cluster: &Cluster,
     wanted: &Wanted,
     node_ip: Option<std::net::IpAddr>,
@@ -33,8 +39,9 @@ pub(super) fn join(
             false => json!([{ "name": "node-ip", "value": ip }]),
         };
     }
-    if !wanted.ignored_checks.is_empty() {
-        registration["ignorePreflightErrors"] = json!(wanted.ignored_checks);
+    let ignored = ignored_checks(machine, wanted, kubeadm);
+    if !ignored.is_empty() {
+        registration["ignorePreflightErrors"] = json!(ignored);
     }
     let mut document = json!({
         "apiVersion": if old { "kubeadm.k8s.io/v1beta3" } else { "kubeadm.k8s.io/v1beta4" },
@@ -57,6 +64,19 @@ pub(super) fn join(
         document["caCertPath"] = json!(file);
     }
     document
+}
+
+/// Those that were asked for, and the one that would keep a machine with cgroup v1 out.
+fn ignored_checks(machine: &Machine, wanted: &Wanted, kubeadm: Option<Release>) -> Vec<String> {
+    let mut ignored = wanted.ignored_checks.clone();
+    let refuses = !machine.unified && kubeadm.is_none_or(|release| release >= REFUSES_CGROUP_V1);
+    // kubeadm takes `all` only alone, and lower case as well.
+    let named =
+        |name: &String| name.eq_ignore_ascii_case("all") || name.eq_ignore_ascii_case(SYSTEM_VERIFICATION);
+    if refuses && !ignored.iter().any(named) {
+        ignored.push(SYSTEM_VERIFICATION.to_owned());
+    }
+    ignored
 }
 
 /// What of the cluster's kubelet-config does not fit this machine: merged into it by kubeadm.

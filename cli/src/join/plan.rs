@@ -72,7 +72,7 @@ pub(crate) fn plan(
     }
     folders(&mut plan, machine, &[FOLDER]);
     let patches = patched.then_some(Path::new(PATCHES));
-    let content = document::join(cluster, wanted, node_ip, *kubeadm, patches).to_string();
+    let content = document::join(machine, cluster, wanted, node_ip, *kubeadm, patches).to_string();
     plan.steps.push(Step::Join { config: CONFIG.into(), content });
     Ok(plan)
 }
@@ -267,7 +267,9 @@ fn patch(
     }
     if fields.contains_key("failCgroupV1") {
         plan.notes.push(
-            "this machine has cgroup v1, which the cluster's kubelets refuse; this one will not".to_owned(),
+            "this machine has cgroup v1, which the cluster's kubelets refuse; this one will not, and kubeadm's check \
+             SystemVerification is ignored"
+                .to_owned(),
         );
     }
     folders(plan, machine, &[FOLDER]);

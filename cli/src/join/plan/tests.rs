@@ -210,6 +210,28 @@ fn what_of_the_clusters_kubelet_config_does_not_fit_is_patched() {
 }
 
 #[test]
+fn on_cgroup_v1_the_check_that_refuses_it_is_ignored() {
+    let ignored = |unified: bool, minor: u32, wishes: &[&str]| {
+        let release = (1, minor);
+        let machine = Machine {
+            unified,
+            kubeadm: Some(("/usr/bin/kubeadm".into(), Some(release))),
+            kubelet: Some(("/usr/bin/kubelet".into(), false)),
+            ..machine()
+        };
+        let wanted = Wanted { ignored_checks: wishes.iter().map(ToString::to_string).collect(), ..wanted() };
+        let cluster = Cluster { version: format!("v1.{minor}.0"), ..cluster() };
+        document(&machine, &cluster, &wanted)["nodeRegistration"]["ignorePreflightErrors"].clone()
+    };
+    assert_eq!(ignored(true, 36, &[]), json!(null));
+    assert_eq!(ignored(false, 36, &[]), json!(["SystemVerification"]));
+    assert_eq!(ignored(false, 36, &["Swap"]), json!(["Swap", "SystemVerification"]));
+    assert_eq!(ignored(false, 36, &["systemverification"]), json!(["systemverification"]));
+    assert_eq!(ignored(false, 36, &["all"]), json!(["all"]), "kubeadm takes it only alone");
+    assert_eq!(ignored(false, 34, &[]), json!(null), "that one warns");
+}
+
+#[test]
 fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
     let wishes = Wanted {
         node_name: Some("n1".into()),
@@ -231,6 +253,7 @@ fn wishes_are_passed_on_in_the_words_of_that_kubeadm() {
     assert_eq!(document["nodeRegistration"]["kubeletExtraArgs"], json!({ "node-ip": "192.168.1.5" }));
     let elsewhere = KubeletConfig { client_ca_file: "/etc/pki/ca.crt".into(), ..cluster().kubelet };
     let moved = super::super::document::join(
+        &machine(),
         &Cluster { kubelet: elsewhere, ..cluster() },
         &wanted(),
         None,

@@ -267,7 +267,8 @@ fn version_of_cgroups(node: &Node, file: Option<&KubeletFile>) -> Check {
     mended(
         "cgroup version",
         "v1, on which a kubelet does not start".to_owned(),
-        "boot with systemd.unified_cgroup_hierarchy=1, or failCgroupV1: false by `kubeadm join --patches`",
+        "boot with systemd.unified_cgroup_hierarchy=1, or failCgroupV1: false by `kubeadm join --patches` and \
+         --ignore-preflight-errors=SystemVerification",
     )
 }
 
