@@ -23,7 +23,7 @@ const CHECKS: [&str; 2] = ["demo", "test --full"];
 /// chroot may make no user namespace (`user_namespaces(7)`).
 const ENTER: &str = r#"
 set -eu
-work=$1; base=$2; sources=$3; script=$4; shift 4
+work=$1; base=$2; sources=$3; script=$4; proxies=$5; shift 5
 mount --make-rprivate /
 cp -a --reflink=auto "$base" "$work/root"
 mount --bind "$work/root" "$work/root"
@@ -32,6 +32,8 @@ for folder in "$@"; do
   mkdir -p "$work/root$folder"
   mount --rbind "$folder" "$work/root$folder"
 done
+# cargo looks for its subcommands here before it looks in PATH, and rustup's own want rustup's toolchains.
+if [ -d "$work/root$proxies" ]; then mount -t tmpfs none "$work/root$proxies"; fi
 rm -f "$work/root/etc/resolv.conf"
 cat /etc/resolv.conf >"$work/root/etc/resolv.conf"
 cp "$sources" "$work/root/etc/apt/sources.list"
@@ -63,6 +65,7 @@ pub(crate) fn run(command: &[String]) -> Result<()> {
     let mut enter = Command::new("unshare");
     enter.args(["--mount", "--", "sh", "-c", ENTER, "sh"]);
     enter.arg(work.path()).arg(&base).arg(&sources).arg(script(command, &toolchain));
+    enter.arg(build::cargo_home()?.join("bin"));
     enter.args(bound(&toolchain)?);
     let status = enter.stdin(std::process::Stdio::null()).status().context("start unshare")?;
     // The script is no use to a reader; what failed in it stands above.
