@@ -1,12 +1,11 @@
 //! CheckpointContainer: criu writes what a container is into files, the container goes on, and all of it ends up in
 //! one archive of the form that containerd, podman and checkpointctl know. Owns the order, the work folder and that no
-//! container stays frozen. `plan` and `documents` decide, `criu`, `process`, `writable` and `archive` do, `error` tells.
+//! container stays frozen. `plan` and `documents` decide, `criu`, `process`, `writable` and `archive` do, `error::checkpoint` tells.
 //! There is no restore (docs/adr/0032). Called by the RPC handler in a task of its own, and at a start of the runtime.
 
 mod archive;
 mod criu;
 mod documents;
-mod error;
 mod job;
 mod plan;
 mod process;
@@ -19,12 +18,11 @@ use std::time::Duration;
 use gantry_base::error::chain;
 use gantry_proto::cri;
 
-pub(crate) use error::Error;
-use error::file;
 use job::Job;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error as Failed;
+use crate::error::checkpoint::{Error, file};
 use crate::node::Node;
 use crate::remove;
 use crate::store::{Container, ContainerState};

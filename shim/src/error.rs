@@ -1,6 +1,12 @@
 //! Why an operation on a sandbox or container failed, and the gRPC code that says so. Owns the union
 //! of what the modules report; printed once, at the RPC edge, with its chain of causes.
 
+pub(crate) mod checkpoint;
+pub(crate) mod image_mounts;
+pub(crate) mod place;
+pub(crate) mod target;
+pub(crate) mod token;
+
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
@@ -8,13 +14,10 @@ use std::path::PathBuf;
 use gantry_base::error::chain;
 use tonic::{Code, Status};
 
-use crate::container::{image_mounts, target};
-use crate::sandbox::place;
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
-use crate::streaming::token;
-use crate::{cdi, cgroup, checkpoint, exit, image, monitor_client, seccomp, spec};
+use crate::{cdi, cgroup, exit, image, monitor_client, seccomp, spec};
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]

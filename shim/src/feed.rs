@@ -15,7 +15,8 @@ use tonic::Status;
 
 use crate::cri::show;
 use crate::node::Node;
-use crate::store::{Container, Sandbox, lock};
+use crate::mutex::lock;
+use crate::store::{Container, Sandbox};
 use crate::timeline::unix_nanos;
 
 pub(crate) use cri::ContainerEventType as Kind;

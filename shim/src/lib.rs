@@ -47,6 +47,8 @@ mod metrics;
 #[cfg(feature = "runtime")]
 mod monitor_client;
 #[cfg(feature = "runtime")]
+mod mutex;
+#[cfg(feature = "runtime")]
 mod node;
 #[cfg(feature = "runtime")]
 mod ooms;

@@ -8,17 +8,13 @@ pub(crate) mod record;
 pub(crate) mod sandbox;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub(crate) use container::{Container, ContainerState};
 pub(crate) use names::Names;
 pub(crate) use sandbox::{Sandbox, SandboxState};
 
-/// A lock that a panicking holder can't poison for the others: every critical section here leaves
-/// its data whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::mutex::lock;
 
 /// No object, or more than one, has an id that begins so.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use gantry_base::failpoint;
 use rustix::fs::OFlags;
 use tar::{Builder, EntryType, Header};
 
-use super::error::{Error, file};
+use crate::error::checkpoint::{Error, file};
 
 /// A place for an archive.
 ///

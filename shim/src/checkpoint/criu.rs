@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
-use super::error::Unfit;
+use crate::error::checkpoint::Unfit;
 use super::plan;
 
 /// The oldest that containerd takes: it knows a pod's namespaces as external ones.

@@ -14,7 +14,7 @@ use gantry_proto::monitor::StartContainer;
 use serde_json::Value;
 
 use super::criu::{self, Criu, Failure};
-use super::error::{Error, file};
+use crate::error::checkpoint::{Error, file};
 use super::{archive, documents, plan, process, thaw, writable};
 use crate::cgroup::Cgroup;
 use crate::cri::show;

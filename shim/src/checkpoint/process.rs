@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use gantry_base::mountinfo;
 use serde_json::Value;
 
-use super::error::{Error, file};
+use crate::error::checkpoint::{Error, file};
 use super::plan::Process;
 
 /// Looks.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use tar::{Builder, EntryType, Header};
 
-use super::error::{Error, file};
+use crate::error::checkpoint::{Error, file};
 
 /// Deeper is no file system of a program, but a trap.
 const DEEPEST: usize = 256;

@@ -12,27 +12,10 @@ use rustix::io::Errno;
 
 use super::merged;
 use crate::error;
+use crate::error::image_mounts::Error;
 use crate::image::pins::Pin;
 use crate::image::{Image, Images};
 use crate::within;
-
-/// Why an image can't be mounted.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Nobody has pulled it.
-    #[error("failed to resolve image {0:?}: not found: pull it first")]
-    Absent(String),
-    /// No folder is there.
-    #[error("failed to ensure image subpath {sub_path:?} in {image:?}: {cause}")]
-    SubPath {
-        /// As asked.
-        sub_path: String,
-        /// As asked.
-        image: String,
-        /// In Go's words.
-        cause: String,
-    },
-}
 
 /// Pins the images of all mounts; one for each mount of the request.
 ///

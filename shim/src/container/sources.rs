@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::Error;
 use crate::selinux;
-use crate::store::lock;
+use crate::mutex::lock;
 
 /// How long all sources of a container may take. Shorter than the kubelet's own two minutes, so that it
 /// hears why.

@@ -6,22 +6,8 @@
 use gantry_proto::cri;
 
 use crate::error;
-use crate::store::{ContainerState, LookupError, Store};
-
-/// Why a container can't be the target, in the words of containerd.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("container {id:?} does not exist")]
-    Missing {
-        id: String,
-        #[source]
-        source: LookupError,
-    },
-    #[error("container {id:?} (sandbox {theirs}) does not belong to sandbox {ours}")]
-    Elsewhere { id: String, theirs: String, ours: String },
-    #[error("container {id:?} is not running - in state {state}")]
-    NotRunning { id: String, state: &'static str },
-}
+use crate::error::target::Error;
+use crate::store::{ContainerState, Store};
 
 /// Checks the target of a request that has one, and completes its id.
 ///

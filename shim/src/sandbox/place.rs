@@ -3,26 +3,8 @@
 
 use gantry_systemd as systemd;
 
+use crate::error::place::Error;
 use crate::store::record::Scope;
-
-/// A `cgroup_parent` that this node's driver can't use.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(
-        "the cgroup driver is systemd, and the cgroup parent {parent:?} is no slice: tell the client to use the driver \
-         systemd, or start the runtime without --systemd-cgroup"
-    )]
-    NoSlice {
-        parent: String,
-        #[source]
-        source: systemd::BadSlice,
-    },
-    #[error(
-        "the cgroup driver is cgroupfs, and the cgroup parent {0:?} is a slice of systemd: tell the client to use the \
-         driver cgroupfs, or start the runtime with --systemd-cgroup"
-    )]
-    Slice(String),
-}
 
 /// What the record keeps.
 #[derive(Debug, PartialEq, Eq)]

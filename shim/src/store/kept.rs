@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use super::lock;
+use crate::mutex::lock;
 use super::record::{self, Error};
 
 /// The way to the disk: ends when the change is there.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
-use super::lock;
+use crate::mutex::lock;
 use crate::image::Digest;
 
 /// Taken names, each with who holds it.

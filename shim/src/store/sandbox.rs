@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 
 use super::kept::{Kept, Saving};
-use super::lock;
+use crate::mutex::lock;
 use super::record::SandboxRecord;
 use crate::feed::{Kind, Story};
 use crate::monitor_client::MonitorClient;

@@ -24,7 +24,7 @@ use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
 use crate::node::Node;
-use crate::store::lock;
+use crate::mutex::lock;
 
 /// Clients that have not upgraded yet; one more makes the oldest of them go.
 const MAX_CONNECTIONS: usize = 1000;

@@ -3,14 +3,14 @@
 //! `streaming::http`.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use gantry_proto::cri;
 
-use crate::store::lock;
+use crate::error::token::Error;
+use crate::mutex::lock;
 
 const TTL: Duration = Duration::from_secs(60);
 const MAX_WAITING: usize = 1000;
@@ -21,17 +21,6 @@ pub(crate) enum Waiting {
     Exec(cri::ExecRequest),
     Attach(cri::AttachRequest),
     PortForward(cri::PortForwardRequest),
-}
-
-/// No token can be given.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Clients that never came, most likely.
-    #[error("maximum number of in-flight requests exceeded")]
-    TooMany,
-    /// The kernel gives none.
-    #[error("get randomness for a token")]
-    Randomness(#[source] io::Error),
 }
 
 #[derive(Debug, Default)]

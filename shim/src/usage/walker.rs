@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gantry_base::failpoint;
 
 use super::{Counted, Usage, of_folder};
-use crate::store::lock;
+use crate::mutex::lock;
 use crate::timeline::unix_nanos;
 
 /// containerd's `stats_collect_period`.

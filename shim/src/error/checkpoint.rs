@@ -1,4 +1,4 @@
-//! Why a container could not be checkpointed: the words, and the gRPC code. Owns nothing else. Called by the rest of
+//! Why a container could not be checkpointed: the words, and the gRPC code. Owns nothing else. Returned by
 //! `checkpoint`; told at the RPC edge.
 
 use std::io;
@@ -80,7 +80,7 @@ impl Error {
 }
 
 /// For `map_err`.
-pub(super) fn file<'a>(
+pub(crate) fn file<'a>(
     what: &'static str,
     path: &'a std::path::Path,
 ) -> impl FnOnce(io::Error) -> Error + use<'a> {
