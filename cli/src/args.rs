@@ -186,8 +186,8 @@ pub(crate) struct RuntimeFlags {
 }
 
 /// As it is written: it may be passed on.
-fn a_handler(text: &str) -> Result<String, gantry_shim::handler::Error> {
-    gantry_shim::handler::parse(text).map(|_| text.to_owned())
+fn a_handler(text: &str) -> Result<String, gantry_shim::config::handlers::Error> {
+    gantry_shim::config::handlers::parse(text).map(|_| text.to_owned())
 }
 
 #[derive(Debug, Args)]

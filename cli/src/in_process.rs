@@ -4,7 +4,8 @@
 use std::io;
 
 use anyhow::{Context, Result};
-use gantry_shim::runtime::{Config, Runtime};
+use gantry_shim::config::Config;
+use gantry_shim::runtime::Runtime;
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot};

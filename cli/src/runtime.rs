@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use gantry_shim::runtime::{Config, Runtime};
+use gantry_shim::config::Config;
+use gantry_shim::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{RuntimeArgs, RuntimeFlags};
@@ -109,7 +110,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
         pull_without,
         default_network: false,
         unset_seccomp_profile,
-        handlers: gantry_shim::handler::all(handlers.iter().map(String::as_str))?,
+        handlers: gantry_shim::config::handlers::all(handlers.iter().map(String::as_str))?,
         cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
         disable_apparmor,
         enable_selinux,

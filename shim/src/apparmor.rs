@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::spec;
 use crate::spec::apparmor::{self, DEFAULT, Profile, is_listed, refusal};
-use crate::{error, spec};
 
 /// Where the kernel says what it has loaded.
 const LIST: &str = "sys/kernel/security/apparmor/profiles";
@@ -19,6 +19,9 @@ const PARSER: &str = "sbin/apparmor_parser";
 /// A profile that could not be looked for or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The request asks for what can't be had.
+    #[error(transparent)]
+    Spec(#[from] spec::Error),
     /// The list can't be read.
     #[error("read the list of AppArmor profiles {path}", path = path.display())]
     List {
@@ -91,7 +94,7 @@ impl AppArmor {
         &self,
         security: &gantry_proto::cri::LinuxContainerSecurityContext,
         scratch: &Path,
-    ) -> Result<String, error::Error> {
+    ) -> Result<String, Error> {
         match apparmor::profile(security, self.enabled)? {
             Profile::Unconfined => Ok(String::new()),
             Profile::Named(name) if self.has(&name)? => Ok(name),

@@ -6,6 +6,7 @@ pub(crate) mod detail;
 mod devices;
 mod limit;
 mod owner;
+pub(crate) mod rate;
 mod resources;
 pub mod stats;
 mod tree;

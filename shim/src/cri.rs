@@ -7,8 +7,7 @@
 
 pub(crate) mod held;
 mod images;
-mod inspect;
-pub(crate) mod show;
+mod runtime_status;
 mod stats;
 mod streams;
 mod update;
@@ -29,7 +28,7 @@ use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::LookupError;
 use crate::timeline::unix_nanos;
-use crate::{attach, checkpoint, container, exec, metrics, sandbox, streaming};
+use crate::{attach, checkpoint, container, exec, metrics, sandbox, status, streaming};
 
 /// Both services on one node.
 #[derive(Debug, Clone)]
@@ -110,7 +109,7 @@ impl RuntimeService for Service {
         let folders = if verbose { self.node.config.cdi.spec_dirs.clone() } else { Vec::new() };
         let bad =
             tokio::task::spawn_blocking(move || crate::cdi::errors(&folders)).await.map_err(Error::from)?;
-        Ok(Response::new(show::status(&self.node, network::status(&self.node).await, verbose, &bad)))
+        Ok(Response::new(runtime_status::of(&self.node, network::status(&self.node).await, verbose, &bad)))
     }
 
     /// Of no effect, as with containerd without a template of a CNI configuration: the address range of
@@ -175,7 +174,7 @@ impl RuntimeService for Service {
     ) -> Answer<cri::PodSandboxStatusResponse> {
         let request = request.into_inner();
         let sandbox = self.node.store.sandbox(&request.pod_sandbox_id).map_err(Error::from)?;
-        Ok(Response::new(show::sandbox_status(&self.node.store, &sandbox, unix_nanos(), request.verbose)))
+        Ok(Response::new(status::sandbox_status(&self.node.store, &sandbox, unix_nanos(), request.verbose)))
     }
 
     async fn list_pod_sandbox(
@@ -183,7 +182,7 @@ impl RuntimeService for Service {
         request: Request<cri::ListPodSandboxRequest>,
     ) -> Answer<cri::ListPodSandboxResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        Ok(Response::new(cri::ListPodSandboxResponse { items: show::sandboxes(&self.node.store, &filter) }))
+        Ok(Response::new(cri::ListPodSandboxResponse { items: status::sandboxes(&self.node.store, &filter) }))
     }
 
     async fn create_container(
@@ -235,7 +234,7 @@ impl RuntimeService for Service {
     ) -> Answer<cri::ContainerStatusResponse> {
         let request = request.into_inner();
         let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
-        Ok(Response::new(show::container_status(&container, request.verbose)))
+        Ok(Response::new(status::container_status(&container, request.verbose)))
     }
 
     async fn stream_pod_sandboxes(
@@ -243,7 +242,7 @@ impl RuntimeService for Service {
         request: Request<cri::StreamPodSandboxesRequest>,
     ) -> Answer<Pieces<cri::StreamPodSandboxesResponse>> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let items = show::sandboxes(&self.node.store, &filter);
+        let items = status::sandboxes(&self.node.store, &filter);
         Ok(pieces(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
     }
 
@@ -252,7 +251,7 @@ impl RuntimeService for Service {
         request: Request<cri::StreamContainersRequest>,
     ) -> Answer<Pieces<cri::StreamContainersResponse>> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let items = show::containers(&self.node.store, &filter);
+        let items = status::containers(&self.node.store, &filter);
         Ok(pieces(items, |containers| cri::StreamContainersResponse { containers }))
     }
 
@@ -353,7 +352,7 @@ impl RuntimeService for Service {
     ) -> Answer<cri::ListContainersResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         Ok(Response::new(cri::ListContainersResponse {
-            containers: show::containers(&self.node.store, &filter),
+            containers: status::containers(&self.node.store, &filter),
         }))
     }
 

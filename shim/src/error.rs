@@ -187,6 +187,7 @@ impl Error {
             | Self::NoImage(_) => Code::NotFound,
             Self::Lookup(LookupError::Ambiguous { .. })
             | Self::Spec(_)
+            | Self::AppArmor(crate::apparmor::Error::Spec(_))
             | Self::Place(_)
             | Self::Seccomp(_)
             | Self::Reference(_)

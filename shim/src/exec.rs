@@ -22,10 +22,11 @@ use crate::container;
 use crate::error::Error;
 use crate::handler::plan;
 use crate::monitor_client::{self, MonitorClient, Told};
+use crate::node::room::Room;
 use crate::node::{Node, new_id};
 use crate::spec;
 use crate::store::{Container, ContainerState};
-use output::{Held, Kept, Room, Source};
+use output::{Held, Kept, Source};
 use terminal::Terminal;
 
 /// How long output may still come when the program has ended: what it left behind may hold the pipes

@@ -13,13 +13,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::cri::show;
-use crate::node::Node;
 use crate::mutex::lock;
-use crate::store::{Container, Sandbox};
+use crate::status;
+use crate::store::story::Kind;
+use crate::store::{Container, Sandbox, Store};
 use crate::timeline::unix_nanos;
-
-pub(crate) use cri::ContainerEventType as Kind;
 
 /// Events a client may be behind: a few starts of every pod of a full node.
 const CAPACITY: usize = 4096;
@@ -84,55 +82,34 @@ fn behind(missed: u64) -> Status {
     ))
 }
 
-/// What the clients have been told last of a container or a sandbox. The news of an end may overtake the answer to the
-/// start, and a removal whoever tells of the end: nobody hears of them in another order than CRI's.
-#[derive(Debug, Default)]
-pub(crate) struct Story(Mutex<Option<Kind>>);
-
-impl Story {
-    /// Of an object that is found at this point of its life: what was before has been told, or nobody was there.
-    #[must_use]
-    pub(crate) fn at(kind: Kind) -> Self {
-        Self(Mutex::new(Some(kind)))
+impl Feed<cri::ContainerEventResponse> {
+    /// Tells the clients that a container has come to this point of its life, once.
+    pub(crate) fn of_container(&self, store: &Store, kind: Kind, container: &Container) {
+        container.story.go_on(kind, || self.announce(store, kind, &container.id, &container.sandbox_id));
     }
 
-    /// Says `tell` under the lock, if it is news.
-    fn go_on(&self, kind: Kind, tell: impl FnOnce()) {
-        let mut last = lock(&self.0);
-        // The numbers of CRI's kinds are in the order of a life.
-        if last.is_none_or(|last| last < kind) {
-            *last = Some(kind);
-            tell();
+    /// Tells the clients that a sandbox has come to this point of its life, once.
+    pub(crate) fn of_sandbox(&self, store: &Store, kind: Kind, sandbox: &Sandbox) {
+        sandbox.story.go_on(kind, || self.announce(store, kind, &sandbox.id, &sandbox.id));
+    }
+
+    /// Tells the clients that `id` (a container, or the sandbox itself) changed.
+    fn announce(&self, store: &Store, kind: Kind, id: &str, sandbox: &str) {
+        if !self.has_clients() {
+            return;
         }
+        let at = unix_nanos();
+        let sandbox = store.sandbox(sandbox).ok();
+        let pod = sandbox.map(|sandbox| status::sandbox_status(store, &sandbox, at, false));
+        let pod = pod.unwrap_or_default();
+        self.send(cri::ContainerEventResponse {
+            container_id: id.to_owned(),
+            container_event_type: kind.into(),
+            created_at: at,
+            pod_sandbox_status: pod.status,
+            containers_statuses: pod.containers_statuses,
+        });
     }
-}
-
-/// Tells the clients that a container has come to this point of its life, once.
-pub(crate) fn of_container(node: &Node, kind: Kind, container: &Container) {
-    container.story.go_on(kind, || announce(node, kind, &container.id, &container.sandbox_id));
-}
-
-/// Tells the clients that a sandbox has come to this point of its life, once.
-pub(crate) fn of_sandbox(node: &Node, kind: Kind, sandbox: &Sandbox) {
-    sandbox.story.go_on(kind, || announce(node, kind, &sandbox.id, &sandbox.id));
-}
-
-/// Tells the clients that `id` (a container, or the sandbox itself) changed.
-fn announce(node: &Node, kind: Kind, id: &str, sandbox: &str) {
-    if !node.feed.has_clients() {
-        return;
-    }
-    let at = unix_nanos();
-    let sandbox = node.store.sandbox(sandbox).ok();
-    let pod = sandbox.map(|sandbox| show::sandbox_status(&node.store, &sandbox, at, false));
-    let pod = pod.unwrap_or_default();
-    node.feed.send(cri::ContainerEventResponse {
-        container_id: id.to_owned(),
-        container_event_type: kind.into(),
-        created_at: at,
-        pod_sandbox_status: pod.status,
-        containers_statuses: pod.containers_statuses,
-    });
 }
 
 #[cfg(test)]
@@ -156,33 +133,6 @@ mod tests {
         let error = slow.next().await.unwrap().unwrap_err();
         assert_eq!(error.code(), tonic::Code::ResourceExhausted);
         assert!(slow.next().await.is_none());
-    }
-
-    #[test]
-    fn nothing_is_told_twice_or_after_what_comes_later() {
-        let told = Mutex::new(Vec::new());
-        let tell = |story: &Story, kind| story.go_on(kind, || lock(&told).push(kind));
-        let story = Story::default();
-        // The end is known before the answer to the start.
-        for kind in [
-            Kind::ContainerCreatedEvent,
-            Kind::ContainerStartedEvent,
-            Kind::ContainerStoppedEvent,
-            Kind::ContainerStartedEvent,
-            Kind::ContainerDeletedEvent,
-            Kind::ContainerStoppedEvent,
-        ] {
-            tell(&story, kind);
-        }
-        let life = [
-            Kind::ContainerCreatedEvent,
-            Kind::ContainerStartedEvent,
-            Kind::ContainerStoppedEvent,
-            Kind::ContainerDeletedEvent,
-        ];
-        assert_eq!(*lock(&told), life);
-        tell(&Story::at(Kind::ContainerStoppedEvent), Kind::ContainerStartedEvent);
-        assert_eq!(lock(&told).len(), life.len());
     }
 
     #[tokio::test]

@@ -17,11 +17,15 @@ mod apparmor;
 #[cfg(feature = "runtime")]
 mod attach;
 #[cfg(feature = "runtime")]
+mod capabilities;
+#[cfg(feature = "runtime")]
 pub mod cdi;
 #[cfg(feature = "runtime")]
 pub mod cgroup;
 #[cfg(feature = "runtime")]
 mod checkpoint;
+#[cfg(feature = "runtime")]
+pub mod config;
 #[cfg(feature = "runtime")]
 pub mod contained;
 #[cfg(feature = "runtime")]
@@ -39,7 +43,7 @@ mod feed;
 #[cfg(all(any(test, fuzzing), feature = "runtime"))]
 pub mod fuzzing;
 #[cfg(feature = "runtime")]
-pub mod handler;
+mod handler;
 #[cfg(feature = "runtime")]
 pub mod image;
 #[cfg(feature = "runtime")]
@@ -54,6 +58,8 @@ mod node;
 mod ooms;
 #[cfg(feature = "runtime")]
 mod probe;
+#[cfg(feature = "runtime")]
+mod reconnect;
 #[cfg(feature = "runtime")]
 mod recover;
 #[cfg(feature = "runtime")]
@@ -70,6 +76,8 @@ mod selinux;
 mod spec;
 #[cfg(feature = "runtime")]
 mod stats;
+#[cfg(feature = "runtime")]
+mod status;
 #[cfg(feature = "runtime")]
 mod store;
 #[cfg(feature = "runtime")]

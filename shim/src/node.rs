@@ -1,6 +1,8 @@
 //! What every operation of the runtime shares: configuration, cgroup layout, images, the store, the
 //! two programs, the way to the event task. Owns no logic. Made by `runtime::Runtime::start`.
 
+pub(crate) mod room;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,15 +15,15 @@ use tokio::sync::mpsc;
 
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
+use crate::config::Config;
 use crate::error::Error;
-use crate::exec::output::Room;
 use crate::feed::Feed;
 use crate::image::Images;
 use crate::monitor_client::Event;
-use crate::runtime::Config;
 use crate::selinux::Selinux;
 use crate::store::Store;
 use crate::usage::walker::Walker;
+use room::Room;
 
 /// Shared by all operations, behind an Arc.
 #[derive(Debug)]

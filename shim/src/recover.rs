@@ -5,47 +5,32 @@
 mod reboot;
 
 use std::fs;
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gantry_base::error::chain;
 use gantry_base::failpoint;
-use rustix::process::{Pid, PidfdFlags};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+use crate::container::{self, end, process};
 use crate::error::Error;
 use crate::exit::ExitRecord;
-use crate::monitor_client::{self, MonitorClient};
+use crate::monitor_client;
 use crate::node::Node;
-use crate::sandbox::{launch, stop, stuck};
+use crate::sandbox::{stop, stuck};
 use crate::store::container::Ended;
-use crate::store::record::{self, ContainerRecord, Process, SandboxRecord};
+use crate::store::record::{self, ContainerRecord, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
-use crate::{checkpoint, container, events, exit, ooms, sys, trash};
-
-/// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
-/// again in the background.
-const GREETING: Duration = Duration::from_secs(5);
+use crate::{checkpoint, events, exit, reconnect, trash};
 
 /// How long what earlier lives left may keep this one from serving; the rest is freed beside it.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
 /// Between attempts to undo a sandbox.
 const AGAIN: Duration = Duration::from_secs(30);
-
-/// How often an exit record is looked for.
-const LOOK: Duration = Duration::from_millis(20);
-
-const SIGKILL: i32 = 9;
-
-/// From this protocol on a container may go on as another process than the one that its monitor has cloned. Before,
-/// a start could not be asked for twice.
-const MOVES: u32 = 3;
 
 /// Loads every record, reconnects to monitors, and undoes what never became a sandbox. What is wrong
 /// with one pod keeps no other from being served, but for a mistake in this program: a panic ends the process,
@@ -93,9 +78,9 @@ fn end_stragglers(node: &Node) {
         if matches!(container.state(), ContainerState::Exited(_))
             && container.record().boot_id == node.boot_id
         {
-            events::free_cgroup(node, &container);
+            end::free_cgroup(node, &container);
             // Beside the others: nothing says how long they take.
-            tokio::task::spawn_blocking(move || events::hooks_after(&container));
+            tokio::task::spawn_blocking(move || end::hooks_after(&container));
         }
     }
 }
@@ -106,20 +91,20 @@ async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
         return;
     }
     let complete = sandbox.record().complete;
-    match reconnect(&node, &sandbox).await {
+    match reconnect::reconnect(&node, &sandbox).await {
         Ok(true) if complete => {
             sandbox.set_state(SandboxState::Ready);
         }
         Ok(_) => events::monitor_gone(node, sandbox).await,
         Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
             tracing::error!("listing the sandbox as not ready: {error}");
-            hold_without_monitor(&node, &sandbox, SandboxState::NotReady).await;
+            reconnect::hold_without_monitor(&node, &sandbox, SandboxState::NotReady).await;
         }
         Err(error) => {
             tracing::error!(sandbox = sandbox.id, "serving without its monitor: {}", chain(&error));
-            let pause = sandbox.record().pause.is_some_and(|pause| open(pause).is_ok());
+            let pause = sandbox.record().pause.is_some_and(|pause| process::open(pause).is_ok());
             let state = if complete && pause { SandboxState::Ready } else { SandboxState::NotReady };
-            hold_without_monitor(&node, &sandbox, state).await;
+            reconnect::hold_without_monitor(&node, &sandbox, state).await;
             if state == SandboxState::Ready {
                 tokio::spawn(events::connection_lost(node, sandbox));
             }
@@ -226,151 +211,5 @@ fn drop_leftover(node: &Node, folder: &Path) {
     tracing::warn!(folder = %folder.display(), "removing a folder without a record");
     if let Err(error) = trash::take(folder, &node.trash()) {
         tracing::warn!(folder = %folder.display(), "it stays: {error}");
-    }
-}
-
-/// Connects to the monitor and takes its word on what runs; false when there is no monitor, or it
-/// holds no pause.
-///
-/// # Errors
-/// When a monitor is there and can't be talked to: its pod must not be ended for that.
-pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<bool, Error> {
-    let stream = match launch::reconnect(node, &sandbox.id).await {
-        Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
-            return Ok(false);
-        }
-        Err(source) => {
-            return Err(Error::Files {
-                what: "connect to the monitor of",
-                path: sandbox.folder.clone(),
-                source,
-            });
-        }
-    };
-    let greeting = MonitorClient::connect(stream, &sandbox.id, node.events.clone());
-    let (client, welcome) = match tokio::time::timeout(GREETING, greeting).await {
-        Ok(Ok(connected)) => connected,
-        // It ended while it was greeted.
-        Ok(Err(monitor_client::Error::Gone { .. })) => return Ok(false),
-        Ok(Err(error)) => return Err(error.into()),
-        Err(_) => return Err(Error::MonitorStuck { id: sandbox.id.clone(), seconds: GREETING.as_secs() }),
-    };
-    failpoint!("recover.greeted");
-    sandbox.set_monitor(Some(client));
-    for running in &welcome.running {
-        let Ok(container) = node.store.container(&running.id) else { continue };
-        let started = record::Started::of(running);
-        let process = started.process;
-        if container.record().start_failure.is_some() {
-            // Its caller was told that it did not start, and starts another one.
-            if let Ok(pidfd) = open(process) {
-                // It has ended: what was wanted.
-                let _ = sys::pidfd::send_signal(pidfd.as_fd(), SIGKILL);
-            }
-            continue;
-        }
-        if container.record().started.is_none() && welcome.protocol_version >= MOVES {
-            tokio::spawn(container::start::resume(node.clone(), sandbox.clone(), container));
-            continue;
-        }
-        if container.record().started.is_none() {
-            // The start's answer was lost with the last runtime.
-            if let Err(error) = container.update(|record| record.started = Some(started)).await {
-                tracing::warn!(container = container.id, "{}", chain(&error));
-            }
-        }
-        if let Ok(pidfd) = open(process) {
-            container.set_state(ContainerState::Running(Arc::new(pidfd)));
-            ooms::follow(node, &container, None);
-        }
-    }
-    let is_held = |id: &str| welcome.running.iter().any(|running| running.id == id);
-    settle(node, sandbox, is_held).await;
-    follow_unheld(node, sandbox, is_held);
-    Ok(is_held(&sandbox.id))
-}
-
-/// The monitor speaks a protocol of the future, after a downgrade say, or does not answer. To leave the
-/// pod out would let the kubelet start a twin beside it; to refuse to serve would take every other pod
-/// along (runtime-traps 7.3). So it is listed, runs on, and can be stopped, by signals and cgroups alone.
-/// The monitor goes on writing logs and exit records. Ready is a pod whose monitor may answer yet: a slow
-/// disk is no reason to have it killed.
-async fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, state: SandboxState) {
-    sandbox.set_state(state);
-    for container in node.store.containers_of(&sandbox.id) {
-        let Some(started) = container.record().started else { continue };
-        if let (ContainerState::Created, Ok(pidfd)) = (container.state(), open(started.process)) {
-            let pidfd = Arc::new(pidfd);
-            container.set_state(ContainerState::Running(pidfd.clone()));
-            ooms::follow(node, &container, None);
-            tokio::spawn(events::end_by_itself(node.clone(), container, Some(pidfd)));
-        }
-    }
-    // Whatever has ended, the monitor may not have said its last word of it.
-    settle(node, sandbox, |_| true).await;
-}
-
-/// Containers that ended while nobody listened: the monitor, which tells each end once, holds them no
-/// more.
-fn follow_unheld(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
-    for container in node.store.containers_of(&sandbox.id) {
-        if let ContainerState::Running(pidfd) = container.state()
-            && !is_held(&container.id)
-        {
-            tokio::spawn(events::end_by_itself(node.clone(), container, Some(pidfd)));
-        }
-    }
-}
-
-/// Containers that had started and whose process is gone. Of one that the monitor holds no more the exit
-/// is on disk. One that it holds is drained of its output first, two seconds at most, and its exit is
-/// waited for: nobody shall see it as never started, and its code is not unknown. An end that comes later
-/// still, from a monitor that hangs, say, or over the connection because the disk is full, is followed.
-async fn settle(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
-    let deadline = Instant::now() + events::REPORT;
-    for container in node.store.containers_of(&sandbox.id) {
-        if !matches!(container.state(), ContainerState::Created) || container.record().started.is_none() {
-            continue;
-        }
-        let held = is_held(&container.id);
-        let mut exit = events::recorded(&container).await;
-        while held && exit.is_none() && Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
-            exit = events::recorded(&container).await;
-        }
-        match exit {
-            Some(exit) => events::end(node, &container, &exit),
-            None if held => drop(tokio::spawn(events::end_by_itself(node.clone(), container, None))),
-            None => {
-                let exit = events::last_words(&container, None).await;
-                events::end(node, &container, &exit);
-            }
-        }
-    }
-}
-
-/// A pidfd of exactly this process: the pid may have been given to another since.
-///
-/// # Errors
-/// `ESRCH` when the process is gone.
-pub(crate) fn open(process: Process) -> std::io::Result<OwnedFd> {
-    let pid = Pid::from_raw(process.pid).ok_or(rustix::io::Errno::SRCH)?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    let ticks = crate::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
-    if ticks == process.start_time_ticks { Ok(pidfd) } else { Err(rustix::io::Errno::SRCH.into()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rt_7_4_a_pid_that_was_given_to_another_is_not_the_process() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let ticks = crate::monitor::start_time_ticks(pid).unwrap();
-        assert!(open(Process { pid, start_time_ticks: ticks }).is_ok());
-        let other = open(Process { pid, start_time_ticks: ticks - 1 }).unwrap_err();
-        assert_eq!(other.raw_os_error(), Some(libc::ESRCH));
     }
 }

@@ -24,128 +24,24 @@ use tonic::transport::server::Router;
 
 use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
+use crate::config::Config;
+use crate::config::handlers::Handler;
 use crate::cri::Service;
 use crate::cri::held::UntilSent;
-use crate::handler::{Handler, Handlers};
 use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
-use crate::seccomp::Wanted;
 use crate::selinux::Selinux;
 use crate::spec::profiles;
-use crate::store::Store;
-use crate::store::record::OciProgram;
+use crate::store::{Store, pins};
 use crate::usage::walker::Walker;
-use crate::{cdi, cgroup, events, image, probe, recover, sandbox, streaming};
+use crate::{cgroup, events, image, probe, recover, sandbox, streaming};
 use vital::Vital;
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// Another one after each reboot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// Holds the boot id of the last whole start; gone with the state folder at a reboot.
 const BOOT_MARKER: &str = "boot";
-
-/// Folders and names; all of them can be moved, so that several nodes live on one machine.
-#[derive(Debug, Clone, serde::Serialize)]
-#[expect(missing_docs, reason = "named as the flags of `gantry runtime`")]
-pub struct Config {
-    pub root: PathBuf,
-    pub state: PathBuf,
-    pub cni_conf_dir: PathBuf,
-    pub cni_bin_dir: PathBuf,
-    pub cni_cache_dir: PathBuf,
-    pub cni_data_dir: PathBuf,
-    pub netns_dir: PathBuf,
-    pub cgroup_root: String,
-    /// Pods are scopes of systemd, in slices that clients name.
-    pub systemd_cgroup: bool,
-    /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside the running program when not given.
-    pub programs_dir: Option<PathBuf>,
-    /// Run the programs of `cni_bin_dir` even for plugins that are built in.
-    pub prefer_external_cni: bool,
-    /// Registries' `HOST/hosts.toml` in containerd's layout; none are read when not given.
-    pub registry_hosts_dir: Option<PathBuf>,
-    /// Docker's `config.json`; pulls without credentials of their own use what it has.
-    pub registry_auth_file: Option<PathBuf>,
-    /// Names of images that are told as pinned, as in a pull.
-    pub pinned_images: Vec<String>,
-    /// Names of images that are pulled at the start, as in a pull, if they are not here.
-    pub prepull_images: Vec<String>,
-    /// Optimisations of pulls that are left out, to see what they are worth.
-    pub pull_without: Vec<image::Optimisation>,
-    /// Use the built-in bridge network when `cni_conf_dir` has no configuration.
-    pub default_network: bool,
-    /// `unconfined`, `runtime/default` or `localhost//path`: of containers and pods that name none.
-    pub unset_seccomp_profile: String,
-    /// What pods may name as their runtime, besides the default one.
-    pub handlers: Handlers,
-    /// Devices by name.
-    pub cdi: cdi::Config,
-    /// No AppArmor profiles, whatever the node has.
-    pub disable_apparmor: bool,
-    /// SELinux labels, where the node has SELinux.
-    pub enable_selinux: bool,
-    /// How many categories there are to tell pods apart.
-    pub selinux_category_range: u32,
-    /// The kernel's, but for tests that play a reboot.
-    pub boot_id_file: PathBuf,
-}
-
-impl Config {
-    /// What a handler has in the place of `unset_seccomp_profile`.
-    pub(crate) fn unset_seccomp_of(&self, handler: &str) -> Option<String> {
-        match self.handlers.get(handler) {
-            Some(Handler::Gantry { unset_seccomp_profile }) => unset_seccomp_profile.clone(),
-            _ => None,
-        }
-    }
-
-    /// The profile behind `unset_seccomp_profile`, or in its place, which `validate` has checked.
-    pub(crate) fn unset_seccomp(&self, own: Option<&str>) -> Wanted {
-        profiles::named("unset_seccomp_profile", own.unwrap_or(&self.unset_seccomp_profile))
-            .unwrap_or(Wanted::RuntimeDefault)
-    }
-
-    /// The program behind a handler of that type.
-    pub(crate) fn oci(&self, handler: &str) -> Option<OciProgram> {
-        let Some(Handler::Oci { path, root }) = self.handlers.get(handler) else { return None };
-        let own = || self.state.join("handlers").join(handler);
-        Some(OciProgram { program: path.clone(), root: root.clone().unwrap_or_else(own) })
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            root: "/var/lib/gantry".into(),
-            state: "/run/gantry".into(),
-            cni_conf_dir: "/etc/cni/net.d".into(),
-            cni_bin_dir: "/opt/cni/bin".into(),
-            cni_cache_dir: "/var/lib/cni/results".into(),
-            cni_data_dir: "/var/lib/cni/networks".into(),
-            netns_dir: "/run/netns".into(),
-            cgroup_root: "/gantry".into(),
-            systemd_cgroup: false,
-            programs_dir: None,
-            prefer_external_cni: false,
-            registry_hosts_dir: Some("/etc/containerd/certs.d".into()),
-            registry_auth_file: None,
-            pinned_images: Vec::new(),
-            prepull_images: Vec::new(),
-            pull_without: Vec::new(),
-            default_network: false,
-            unset_seccomp_profile: String::new(),
-            handlers: Handlers::new(),
-            cdi: cdi::Config::default(),
-            disable_apparmor: false,
-            enable_selinux: false,
-            selinux_category_range: 1024,
-            boot_id_file: BOOT_ID.into(),
-        }
-    }
-}
 
 /// The runtime could not start or serve.
 #[derive(Debug, thiserror::Error)]
@@ -376,7 +272,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     };
     let layout = Layout::detect().map_err(crate::cgroup::Error::from)?;
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
-    let pinned = image::pins::on_disk(&config.root.join("containers"), &boot_id);
+    let pinned = pins::on_disk(&config.root.join("containers"), &boot_id);
     let stored = image::Config {
         root: config.root.clone(),
         state: config.state.clone(),
@@ -410,7 +306,7 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         walker,
         feed: crate::feed::Feed::default(),
         ooms: crate::feed::Feed::default(),
-        exec_room: crate::exec::output::Room::default(),
+        exec_room: crate::node::room::Room::default(),
         events,
     };
     Ok((node, lock, receiver))

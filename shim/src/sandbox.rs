@@ -12,8 +12,6 @@ pub(crate) mod stop;
 pub(crate) mod stuck;
 pub(crate) mod update;
 
-pub(crate) use files::HOST_FILES;
-
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::node::Node;

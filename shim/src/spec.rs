@@ -4,10 +4,10 @@
 //! `sandbox::run`.
 
 pub(crate) mod apparmor;
-pub(crate) mod capabilities;
 pub(crate) mod container;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+pub(crate) mod handler;
 pub(crate) mod profiles;
 pub(crate) mod resources;
 pub(crate) mod sandbox;
@@ -18,6 +18,7 @@ pub(crate) mod userns;
 use gantry_proto::cri;
 use gantry_proto::monitor::NamespaceMode;
 
+use crate::capabilities;
 use crate::store::record::NamespaceModes;
 
 /// A request that can't be honoured.
@@ -29,8 +30,8 @@ pub enum Error {
     Unsupported { field: &'static str },
     #[error("{field}: {value:?} is not valid: {expected}")]
     Invalid { field: &'static str, value: String, expected: &'static str },
-    #[error("capability {0:?} is unknown: use a name of capabilities(7) or ALL")]
-    Capability(String),
+    #[error(transparent)]
+    Capability(#[from] capabilities::Unknown),
     #[error("no command: neither the container nor image {0:?} names one")]
     NoCommand(String),
     #[error("user {user:?} is not in the image's /etc/passwd: give a number, or a user it has")]

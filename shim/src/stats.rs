@@ -4,18 +4,16 @@
 
 pub(crate) mod disk;
 pub(crate) mod network;
-mod rate;
 
 use gantry_base::error::chain;
 use gantry_proto::cri;
 use gantry_proto::cri::UInt64Value;
 
-pub(crate) use rate::Rate;
-
+use crate::cgroup::rate::Rate;
 use crate::cgroup::{Cgroup, stats as used};
-use crate::cri::show;
 use crate::error::Error;
 use crate::node::Node;
+use crate::status;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 
@@ -54,7 +52,7 @@ pub(crate) fn containers(node: &Node, filter: &cri::ContainerStatsFilter) -> Vec
     let wanted = node.store.containers().into_iter().filter(|container| {
         (id.is_empty() || container.id == id)
             && (sandbox.is_empty() || container.sandbox_id == sandbox)
-            && show::selected(&container.record().labels, &filter.label_selector)
+            && status::selected(&container.record().labels, &filter.label_selector)
     });
     let wanted: Vec<_> = wanted.collect();
     disk::measure(node, wanted.iter().map(AsRef::as_ref));
@@ -78,7 +76,7 @@ fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
     let mut stats = cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
             id: record.id.clone(),
-            metadata: Some(show::container_metadata(&record)),
+            metadata: Some(status::container_metadata(&record)),
             labels: record.labels,
             annotations: record.annotations,
         }),
@@ -137,7 +135,7 @@ fn measure_pod(node: &Node, sandbox: &Sandbox) -> Result<cri::PodSandboxStats, E
         }),
         attributes: Some(cri::PodSandboxAttributes {
             id: record.id,
-            metadata: Some(show::pod_metadata(record.pod)),
+            metadata: Some(status::pod_metadata(record.pod)),
             labels: record.labels,
             annotations: record.annotations,
         }),
@@ -151,7 +149,7 @@ pub(crate) fn sandboxes(node: &Node, filter: &cri::PodSandboxStatsFilter) -> Vec
     let wanted = node.store.sandboxes().into_iter().filter(|sandbox| {
         sandbox.state() == SandboxState::Ready
             && (id.is_empty() || sandbox.id == id)
-            && show::selected(&sandbox.record().labels, &filter.label_selector)
+            && status::selected(&sandbox.record().labels, &filter.label_selector)
     });
     let wanted: Vec<_> = wanted.collect();
     let own: Vec<_> = wanted.iter().flat_map(|pod| node.store.containers_of(&pod.id)).collect();

@@ -4,8 +4,10 @@
 pub(crate) mod container;
 mod kept;
 pub(crate) mod names;
+pub(crate) mod pins;
 pub(crate) mod record;
 pub(crate) mod sandbox;
+pub(crate) mod story;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

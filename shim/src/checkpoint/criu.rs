@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 
-use crate::error::checkpoint::Unfit;
 use super::plan;
+use crate::error::checkpoint::Unfit;
 
 /// The oldest that containerd takes: it knows a pod's namespaces as external ones.
 const OLDEST: u64 = 31_600;

@@ -14,13 +14,13 @@ use gantry_proto::monitor::StartContainer;
 use serde_json::Value;
 
 use super::criu::{self, Criu, Failure};
-use crate::error::checkpoint::{Error, file};
 use super::{archive, documents, plan, process, thaw, writable};
 use crate::cgroup::Cgroup;
-use crate::cri::show;
 use crate::error::Error as Failed;
+use crate::error::checkpoint::{Error, file};
 use crate::handler::program;
 use crate::node::Node;
+use crate::status;
 use crate::store::Container;
 use crate::store::record::SandboxRecord;
 use crate::timeline::unix_nanos;
@@ -145,7 +145,7 @@ impl Job {
     /// By their names in the archive.
     fn documents(&self, start: &StartContainer) -> Result<[(&'static str, Value); 4], Failed> {
         let record = self.container.record();
-        let status = show::container_status(&self.container, false).status.unwrap_or_default();
+        let status = status::container_status(&self.container, false).status.unwrap_or_default();
         let image = status.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
         let (runtime, spec) = match &start.external {
             Some(external) => {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use gantry_base::mountinfo;
 use serde_json::Value;
 
-use crate::error::checkpoint::{Error, file};
 use super::plan::Process;
+use crate::error::checkpoint::{Error, file};
 
 /// Looks.
 ///

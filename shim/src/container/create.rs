@@ -18,19 +18,20 @@ use super::{
 };
 use crate::cdi;
 use crate::cgroup::Cgroup;
+use crate::config::HOST_FILES;
 use crate::error::Error;
-use crate::feed;
 use crate::handler::plan;
 use crate::image::pins::Pin;
 use crate::image::{Image, Reference};
 use crate::node::{Node, new_id};
-use crate::sandbox::HOST_FILES;
 use crate::seccomp;
 use crate::spec;
 use crate::spec::container::Checked;
+use crate::spec::profiles;
 use crate::spec::user::User;
 use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
+use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use crate::timeline::unix_nanos;
 use crate::user_mapping;
@@ -99,7 +100,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     pin.keep();
     reservation.keep();
     failpoint!("create.kept");
-    feed::of_container(&node, feed::Kind::ContainerCreatedEvent, &container);
+    node.feed.of_container(&node.store, Kind::ContainerCreatedEvent, &container);
     Ok(container.id.clone())
 }
 
@@ -132,7 +133,7 @@ fn undo(folder: &Path, pin: Pin) {
 fn unset_seccomp(node: &Node, sandbox: &SandboxRecord) -> seccomp::Wanted {
     let own = sandbox.unset_seccomp_profile.clone();
     let own = own.or_else(|| node.config.unset_seccomp_of(&sandbox.runtime_handler));
-    node.config.unset_seccomp(own.as_deref())
+    profiles::unset(&node.config, own.as_deref())
 }
 
 fn is_created(node: &Node, id: &str) -> bool {

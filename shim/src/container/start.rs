@@ -10,18 +10,16 @@ use gantry_base::failpoint;
 use gantry_proto::monitor::{Hooks, StartContainer, request};
 use prost::Message;
 
-use super::{START_FILE, hooks, planned, start_error, target};
+use super::{START_FILE, end, hooks, planned, process, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
-use crate::events;
-use crate::feed;
 use crate::handler::plan;
 use crate::monitor_client::MonitorClient;
 use crate::node::Node;
 use crate::ooms;
-use crate::recover;
 use crate::spec::container::resources;
 use crate::store::record::{StartFailure, Started};
+use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 use crate::user_mapping;
@@ -103,7 +101,7 @@ pub(crate) async fn resume(node: Arc<Node>, sandbox: Arc<Sandbox>, container: Ar
     let resumed = match attempt.await {
         Ok(started) => begun(&node, &sandbox, &container, &started).await,
         // A start that was over has ended, which its monitor tells, or has told.
-        Err(Error::Monitor(_)) if tokio::time::timeout(events::REPORT, container.ended()).await.is_ok() => {
+        Err(Error::Monitor(_)) if tokio::time::timeout(end::REPORT, container.ended()).await.is_ok() => {
             Ok(())
         }
         Err(error) => Err(fail(&node, &container, &error).await),
@@ -143,7 +141,7 @@ async fn begun(
     // First in memory, which stop and remove go by: the process runs, whatever becomes of the disk. When it
     // can't be opened it has ended already, and its exit is on its way, or here.
     let recording = container.update(|record| record.started = Some(started));
-    if let Ok(pidfd) = recover::open(process) {
+    if let Ok(pidfd) = process::open(process) {
         container.set_state(ContainerState::Running(Arc::new(pidfd)));
         ooms::follow(node, container, Some(0));
     }
@@ -158,12 +156,12 @@ async fn begun(
         super::stop::kill(container).await?;
         if sandbox.monitor().is_none() {
             // So may have done who ended what its dead monitor had held.
-            events::end_rest(node, &sandbox.id).await;
+            end::end_rest(node, &sandbox.id).await;
         }
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     tracing::info!(container = container.id, pid = process.pid, "container started");
-    feed::of_container(node, feed::Kind::ContainerStartedEvent, container);
+    node.feed.of_container(&node.store, Kind::ContainerStartedEvent, container);
     Ok(())
 }
 
@@ -200,7 +198,7 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
         tracing::warn!(container = container.id, "{}", chain(&error));
     }
     if container.set_state(ContainerState::Exited(start_error(&failure))) {
-        feed::of_container(node, feed::Kind::ContainerStoppedEvent, container);
+        node.feed.of_container(&node.store, Kind::ContainerStoppedEvent, container);
     }
     super::stop::forget(container).await;
     let (layout, owned) = (node.layout.clone(), container.clone());

@@ -11,13 +11,12 @@ use gantry_base::failpoint;
 use gantry_proto::monitor::StartContainer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::hooks;
+use super::{end, hooks};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::events;
-use crate::feed;
 use crate::handler::program;
 use crate::node::Node;
+use crate::store::story::Kind;
 use crate::store::{Container, ContainerState};
 use crate::sys;
 
@@ -76,7 +75,7 @@ pub(crate) async fn unreported(pidfd: &OwnedFd) {
     while !is_dead(pidfd) {
         tokio::time::sleep(LOOK).await;
     }
-    tokio::time::sleep(events::REPORT).await;
+    tokio::time::sleep(end::REPORT).await;
 }
 
 /// A pidfd is readable once its process has ended (pidfd_open(2)).
@@ -124,7 +123,7 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     kill(container).await?;
     if matches!(container.state(), ContainerState::Exited(_)) {
         // Whoever took note of the end may not have told it yet.
-        feed::of_container(node, feed::Kind::ContainerStoppedEvent, container);
+        node.feed.of_container(&node.store, Kind::ContainerStoppedEvent, container);
     }
     forget(container).await;
     let (owned, of) = (container.clone(), node.clone());
@@ -144,6 +143,6 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     .await??;
     failpoint!("remove.unpinned"?);
     node.store.forget_container(&container.id);
-    feed::of_container(node, feed::Kind::ContainerDeletedEvent, container);
+    node.feed.of_container(&node.store, Kind::ContainerDeletedEvent, container);
     Ok(())
 }

@@ -13,13 +13,14 @@ use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::streams::{Pieces, pieces};
-use super::{Answer, Service, detached, show};
+use super::{Answer, Service, detached};
+use crate::config::handlers::Handlers;
 use crate::error::Error;
-use crate::handler::{self, Handlers};
 use crate::image::{Auth, Image, Images, Naming, Reference, Upload, Usage};
 use crate::node::Node;
 use crate::spec;
 use crate::stats::disk;
+use crate::status;
 use crate::timeline::{Recorder, unix_nanos};
 use crate::usage::walker::PATIENCE;
 
@@ -52,7 +53,7 @@ fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>
 
 fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Status> {
     let image = image.unwrap_or_default();
-    handler::of(known, spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
+    spec::handler::of(known, spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
     Ok(image.image)
 }
 
@@ -239,7 +240,7 @@ fn status(node: &Node, name: &str, verbose: bool) -> cri::ImageStatusResponse {
         let pull = images.progress(name).and_then(|pull| serde_json::to_string(&pull).ok());
         info.extend(pull.map(|pull| ("pull".to_owned(), pull)));
         if let Some(found) = &found {
-            info.extend(show::info(verbose, &images.last_pull(&found.id)));
+            info.extend(status::info(verbose, &images.last_pull(&found.id)));
             info.insert("info".to_owned(), verbose_info(images, found).to_string());
         }
     }

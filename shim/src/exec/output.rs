@@ -1,11 +1,11 @@
 //! The output of an ExecSync, which the runtime keeps until it has been sent. Owns how much of it that is, for one exec
 //! and for all of them together. Called by `exec::sync`.
 
-use std::sync::Arc;
-
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::node::room::Room;
 
 /// Of each stream of an ExecSync; what comes after is read and dropped (CVE-2022-31030).
 pub(super) const MOST: usize = 16 << 20;
@@ -13,34 +13,8 @@ pub(super) const MOST: usize = 16 << 20;
 /// Of each stream, whatever the others keep: probes need 10 KiB.
 const ALWAYS: usize = 64 << 10;
 
-/// What all streams of all execs keep beyond that.
-const SHARED: usize = 256 << 20;
-
 /// What is read at once.
 const PIECE: usize = 64 << 10;
-
-/// The memory that the outputs of all execs share.
-#[derive(Debug, Clone)]
-pub(crate) struct Room {
-    bytes: Arc<Semaphore>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self::of(SHARED)
-    }
-}
-
-impl Room {
-    fn of(bytes: usize) -> Self {
-        Self { bytes: Arc::new(Semaphore::new(bytes)) }
-    }
-
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).ok()?;
-        self.bytes.clone().try_acquire_many_owned(bytes).ok()
-    }
-}
 
 /// Parts of the shared memory; dropped when the output has been sent, or nobody waits for it.
 pub(crate) type Held = Vec<OwnedSemaphorePermit>;
@@ -110,6 +84,7 @@ mod tests {
     use rustix::pipe::PipeFlags;
 
     use super::*;
+    use crate::node::room::SHARED;
 
     const WEB: Source<'static> = Source { container: "web", stream: "stdout" };
 
@@ -130,7 +105,7 @@ mod tests {
         kept.read(Some(&mut pipe), &room, WEB).await;
         writer.join().unwrap();
         assert_eq!(kept.bytes.len(), MOST);
-        assert_eq!(room.bytes.available_permits(), SHARED - MOST + ALWAYS);
+        assert_eq!(room.left(), SHARED - MOST + ALWAYS);
     }
 
     #[tokio::test]
@@ -154,7 +129,7 @@ mod tests {
         drop(other);
         kept.keep(b"c", &room, WEB);
         assert_eq!((kept.bytes.len(), kept.is_cut), (ALWAYS, true));
-        assert_eq!(room.bytes.available_permits(), 100);
+        assert_eq!(room.left(), 100);
     }
 
     #[test]
@@ -169,7 +144,7 @@ mod tests {
         let lengths = all.each_ref().map(|kept| kept.bytes.len());
         assert_eq!(lengths, [2 * ALWAYS, ALWAYS, ALWAYS]);
         drop(all);
-        assert_eq!(room.bytes.available_permits(), ALWAYS);
+        assert_eq!(room.left(), ALWAYS);
     }
 
     #[tokio::test]
@@ -188,12 +163,12 @@ mod tests {
         .await
         .unwrap();
         written.unwrap();
-        while room.bytes.available_permits() == SHARED {
+        while room.left() == SHARED {
             tokio::task::yield_now().await;
         }
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
-        assert_eq!(room.bytes.available_permits(), SHARED);
+        assert_eq!(room.left(), SHARED);
         drop(file);
     }
 }

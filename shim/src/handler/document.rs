@@ -10,9 +10,9 @@ use gantry_proto::monitor::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::capabilities;
 use crate::init::cgroups::View;
 use crate::init::external::{MOUNTS, SHM};
-use crate::spec::capabilities;
 
 /// Of the specification that is followed: the newest whose every word both runc 1.1 and crun 1.8 know.
 const VERSION: &str = "1.0.2";

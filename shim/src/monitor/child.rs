@@ -250,7 +250,7 @@ impl Child {
             return;
         }
         // v1 has no cgroup.kill; one hierarchy lists all members. One pass: what forks away meanwhile the runtime freezes
-        // and ends (`events::free_cgroup`).
+        // and ends (`container::end::free_cgroup`).
         let Some(folder) = self.cgroup.folders.first() else { return };
         let members = fs::read_to_string(format!("{folder}/cgroup.procs")).unwrap_or_default();
         for pid in members.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw) {

@@ -8,12 +8,9 @@ use std::path::Path;
 use gantry_proto::cri;
 
 use super::run;
+use crate::config::HOST_FILES;
 use crate::error::Error;
 use crate::spec::sandbox::SandboxSpec;
-
-/// File in the sandbox's folder, and where a container sees it.
-pub(crate) const HOST_FILES: [(&str, &str); 3] =
-    [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")];
 
 /// Writes all three.
 pub(super) fn write(folder: &Path, spec: &SandboxSpec) -> Result<(), Error> {

@@ -9,15 +9,14 @@ use gantry_base::failpoint;
 use gantry_cni::CniResult;
 use gantry_cni::chain::{self, Attachment, Cached, Conflist, ValidAttachment};
 
+use crate::config::IFNAME;
 use crate::error::Error;
 use crate::node::Node;
 use crate::sandbox::pod_arguments;
 use crate::spec::sandbox::SandboxSpec;
+use crate::status::addresses;
 use crate::store::record::{Network, Process, SandboxRecord};
 use crate::timeline::{Recorder, Span};
-
-/// Interface name inside the pod, as every CRI runtime uses.
-pub(crate) const IFNAME: &str = "eth0";
 
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
 /// the network add-on.
@@ -138,17 +137,6 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str, network: Network) -> Resu
         deleted.and(removed)
     };
     tokio::task::spawn_blocking(job).await?
-}
-
-/// Addresses of the pod without prefix length, the primary one first: IPv4, as containerd has it.
-#[must_use]
-pub(crate) fn addresses(result: &CniResult) -> Vec<String> {
-    let mut addresses: Vec<_> = result.addresses_of(IFNAME).map(|ip| ip.address.addr()).collect();
-    if let Some(first) = addresses.iter().position(std::net::IpAddr::is_ipv4) {
-        let primary = addresses.remove(first);
-        addresses.insert(0, primary);
-    }
-    addresses.iter().map(ToString::to_string).collect()
 }
 
 /// Removes the bridge of the configured network if neither an address nor a port of it is in use.

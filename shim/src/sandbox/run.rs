@@ -15,15 +15,17 @@ use super::{files, launch, network, place, scope, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::container::labels;
 use crate::error::Error;
-use crate::feed;
 use crate::handler;
 use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
 use crate::spec::selinux::Wanted;
+use crate::spec::{self, profiles};
+use crate::status;
 use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, OciProgram, Process, SandboxRecord, VERSION};
+use crate::store::story::Kind;
 use crate::store::{Sandbox, SandboxState};
 use crate::timeline::unix_nanos;
 
@@ -44,9 +46,9 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let asked = fingerprint(&request);
     let config = request.config.unwrap_or_default();
     let named = request.runtime_handler;
-    handler::of(&node.config.handlers, "runtime_handler", &named)?;
+    spec::handler::of(&node.config.handlers, "runtime_handler", &named)?;
     let unset_seccomp_profile = node.config.unset_seccomp_of(&named);
-    let unset_seccomp = node.config.unset_seccomp(unset_seccomp_profile.as_deref());
+    let unset_seccomp = profiles::unset(&node.config, unset_seccomp_profile.as_deref());
     let spec = SandboxSpec::new(config, &unset_seccomp)?;
     let oci = oci_runtime(&node, &named, &spec).await?;
     if let (Some(_), Err(why)) = (&spec.users, &node.user_namespaces) {
@@ -185,8 +187,8 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     sandbox.update(|record| record.complete = true).await?;
     failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
-    for kind in [feed::Kind::ContainerCreatedEvent, feed::Kind::ContainerStartedEvent] {
-        feed::of_sandbox(node, kind, sandbox);
+    for kind in [Kind::ContainerCreatedEvent, Kind::ContainerStartedEvent] {
+        node.feed.of_sandbox(&node.store, kind, sandbox);
     }
     Ok(())
 }
@@ -212,7 +214,7 @@ async fn networked(
     failpoint!("run.netns"?);
     let result = network::add(node, &sandbox.id, network, sandbox.spans.clone()).await?;
     failpoint!("run.attached"?);
-    if network::addresses(&result).is_empty() {
+    if status::addresses(&result).is_empty() {
         return Err(Error::NoAddress(sandbox.id.clone()));
     }
     let attached = |record: &mut SandboxRecord| {

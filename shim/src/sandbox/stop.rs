@@ -11,13 +11,11 @@ use rustix::process::Signal;
 
 use super::{launch, network, scope};
 use crate::cgroup::Cgroup;
-use crate::container;
+use crate::container::{self, end, process};
 use crate::error::Error;
-use crate::events;
-use crate::feed;
 use crate::node::Node;
-use crate::recover;
 use crate::store::record::SandboxRecord;
+use crate::store::story::Kind;
 use crate::store::{Sandbox, SandboxState};
 
 /// How long pause has to end after SIGKILL.
@@ -81,7 +79,7 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
     failpoint!("remove.folder"?);
     if sandbox.record().complete {
         // While it can still be found: the event shows its last status.
-        feed::of_sandbox(node, feed::Kind::ContainerDeletedEvent, sandbox);
+        node.feed.of_sandbox(&node.store, Kind::ContainerDeletedEvent, sandbox);
     }
     node.store.forget_sandbox(&sandbox.id);
     Ok(())
@@ -109,7 +107,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
         }
     }
     failpoint!("stop.monitor"?);
-    events::lost(node, sandbox);
+    lost(node, sandbox);
     if let Some(network) = record.network.clone() {
         let is_whole = network.result.is_some();
         match network::remove(node, &sandbox.id, network).await {
@@ -127,7 +125,7 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     errors.note(tokio::task::spawn_blocking(move || end_cgroups(&owned, &record)).await?);
     failpoint!("stop.cgroups"?);
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
-    events::end_rest(node, &sandbox.id).await;
+    end::end_rest(node, &sandbox.id).await;
     let folder = sandbox.folder.clone();
     // Not on a thread that serves others: the disk may hang.
     let there = tokio::task::spawn_blocking(move || folder.exists()).await?;
@@ -136,6 +134,15 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     }
     failpoint!("stop.recorded"?);
     errors.into_result()
+}
+
+/// Moves a sandbox to NotReady. One that nobody knew of yet goes silently.
+pub(crate) fn lost(node: &Node, sandbox: &Sandbox) {
+    if sandbox.set_state(SandboxState::NotReady) == Some(SandboxState::Ready) {
+        for kind in end::ENDED {
+            node.feed.of_sandbox(&node.store, kind, sandbox);
+        }
+    }
 }
 
 /// The monitor's, pause's, the pod's own, and its scope with what is left in it. Blocks.
@@ -163,7 +170,7 @@ async fn end_pause(sandbox: &Sandbox) -> Result<(), Error> {
     if sandbox.state() == SandboxState::NotReady && sandbox.monitor().is_none() {
         return Ok(());
     }
-    let Ok(pidfd) = recover::open(process) else { return Ok(()) };
+    let Ok(pidfd) = process::open(process) else { return Ok(()) };
     match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(error) => {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::syscalls::{Abi, NATIVE};
-use crate::spec::capabilities;
+use crate::capabilities;
 
 const KILL_PROCESS: u32 = 0x8000_0000;
 const KILL_THREAD: u32 = 0;

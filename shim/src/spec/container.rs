@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use gantry_proto::cri;
 use gantry_proto::monitor::{Device, Mount, NamespaceMode, Propagation, StartContainer, UserMapping};
 
+use super::handler;
 use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, userns};
 use crate::cgroup::Resources;
-use crate::handler::{self, Handlers};
+use crate::config::handlers::Handlers;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::SandboxRecord;

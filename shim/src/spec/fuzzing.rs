@@ -11,7 +11,7 @@ use prost::Message;
 use super::container::{self, Checked};
 use super::sandbox::SandboxSpec;
 use super::{Error, capabilities, resources, user};
-use crate::handler::Handlers;
+use crate::config::handlers::Handlers;
 use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::{self, NamespaceModes, PodName, SandboxRecord};

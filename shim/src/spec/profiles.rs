@@ -4,9 +4,17 @@ use gantry_proto::cri;
 use gantry_proto::cri::security_profile::ProfileType;
 
 use super::Error;
+use crate::config::Config;
 use crate::seccomp::Wanted;
 
 const SECCOMP: &str = "security_context.seccomp";
+
+/// The profile behind the configuration's `unset_seccomp_profile`, or behind the handler's in its place. The runtime's
+/// start has checked both.
+pub(crate) fn unset(config: &Config, of_handler: Option<&str>) -> Wanted {
+    named("unset_seccomp_profile", of_handler.unwrap_or(&config.unset_seccomp_profile))
+        .unwrap_or(Wanted::RuntimeDefault)
+}
 
 /// The seccomp profile of a container or sandbox. `old` is the field that clients set before there
 /// was `new`, `unset` what the node's configuration says for those that set neither.

@@ -7,8 +7,8 @@ use std::io;
 use gantry_proto::cri;
 use gantry_proto::cri::UInt64Value;
 
+use crate::config::IFNAME;
 use crate::error::Error;
-use crate::sandbox::network::IFNAME;
 use crate::store::record::Process;
 
 /// One interface's columns of /proc/net/dev.

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::kept::{Kept, Saving};
 use super::record::ContainerRecord;
-use crate::feed::{Kind, Story};
-use crate::stats::Rate;
+use super::story::{Kind, Story};
+use crate::cgroup::rate::Rate;
 use crate::timeline::Recorder;
 use crate::usage::walker::Figure;
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use crate::mutex::lock;
 use super::record::{self, Error};
+use crate::mutex::lock;
 
 /// The way to the disk: ends when the change is there.
 pub(crate) type Saving = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;

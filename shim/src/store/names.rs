@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
-use crate::mutex::lock;
 use crate::image::Digest;
+use crate::mutex::lock;
 
 /// Taken names, each with who holds it.
 #[derive(Debug, Default)]

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 
 use super::kept::{Kept, Saving};
-use crate::mutex::lock;
 use super::record::SandboxRecord;
-use crate::feed::{Kind, Story};
+use super::story::{Kind, Story};
+use crate::cgroup::rate::Rate;
 use crate::monitor_client::MonitorClient;
-use crate::stats::Rate;
+use crate::mutex::lock;
 use crate::timeline::Recorder;
 
 /// How many of these may hang at once: the kubelet tries again and again.

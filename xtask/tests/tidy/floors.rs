@@ -1,6 +1,5 @@
 //! The floors of each crate: which of its top modules stands above which, as ARCHITECTURE.md lists them, held against
 //! what the sources import (`imports`). A module imports from floors below its own, never from its own or one above.
-//! Owns the list of arrows that still run up; it may only become shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,35 +7,6 @@ use super::imports::{Import, Imports, imports};
 
 /// Whose floors ARCHITECTURE.md lists.
 pub(crate) const CRATES: [&str; 5] = ["agent/src", "cni/src", "inflate/src", "shim/src", "systemd/src"];
-
-/// Arrows up or sideways that remain: crate, from, to, and how many paths. Strike out what is gone; add nothing.
-pub(crate) const REMAINING: &[(&str, &str, &str, usize)] = &[
-    ("shim/src", "apparmor", "error", 1),
-    ("shim/src", "checkpoint", "cri", 1),
-    ("shim/src", "container", "events", 2),
-    ("shim/src", "container", "recover", 1),
-    ("shim/src", "container", "sandbox", 1),
-    ("shim/src", "error", "checkpoint", 1),
-    ("shim/src", "error", "container", 2),
-    ("shim/src", "error", "sandbox", 1),
-    ("shim/src", "error", "streaming", 1),
-    ("shim/src", "events", "recover", 1),
-    ("shim/src", "feed", "cri", 1),
-    ("shim/src", "feed", "node", 1),
-    ("shim/src", "handler", "error", 2),
-    ("shim/src", "image", "store", 1),
-    ("shim/src", "node", "exec", 1),
-    ("shim/src", "node", "runtime", 1),
-    ("shim/src", "sandbox", "events", 1),
-    ("shim/src", "sandbox", "recover", 1),
-    ("shim/src", "seccomp", "spec", 1),
-    ("shim/src", "spec", "handler", 2),
-    ("shim/src", "stats", "cri", 1),
-    ("shim/src", "stats", "sandbox", 1),
-    ("shim/src", "store", "feed", 4),
-    ("shim/src", "store", "stats", 2),
-    ("shim/src", "usage", "store", 1),
-];
 
 /// Crate by crate: its floors from the top down, each with its modules.
 pub(crate) type Floors = BTreeMap<String, Vec<Vec<String>>>;
@@ -59,12 +29,7 @@ pub(crate) fn listed(architecture: &str) -> Floors {
 }
 
 /// What is wrong with one crate, a line for each fault.
-pub(crate) fn faults(
-    name: &str,
-    floors: &[Vec<String>],
-    read: &Imports,
-    remaining: &[(&str, &str, &str, usize)],
-) -> Vec<String> {
+pub(crate) fn faults(name: &str, floors: &[Vec<String>], read: &Imports) -> Vec<String> {
     let mut faults = unlisted(name, floors, &read.modules);
     let height = heights(floors);
     let mut wrong: BTreeMap<(&str, &str), Vec<&Import>> = BTreeMap::new();
@@ -85,32 +50,16 @@ pub(crate) fn faults(
         }
     }
     for ((from, to), arrows) in &wrong {
-        let left =
-            remaining.iter().find(|(c, f, t, _)| (*c, *f, *t) == (name, *from, *to)).map_or(0, |(.., n)| *n);
-        if arrows.len() > left {
-            let below: Vec<&str> =
-                floors[floors.len() - height[from]..].iter().flatten().map(String::as_str).collect();
-            let way = if height[to] == height[from] { "beside it" } else { "above it" };
-            for arrow in arrows {
-                faults.push(format!(
-                    "{}:{}: {from} imports {}, which stands {way}; {from} may import {}",
-                    arrow.file,
-                    arrow.line,
-                    arrow.path,
-                    if below.is_empty() { "nothing of its crate".to_owned() } else { below.join(", ") }
-                ));
-            }
-            if left > 0 {
-                faults
-                    .push(format!("{name}: {from} → {to} has {} paths, {left} remain allowed", arrows.len()));
-            }
-        }
-    }
-    for (_, from, to, left) in remaining.iter().filter(|(c, ..)| *c == name) {
-        let now = wrong.get(&(*from, *to)).map_or(0, Vec::len);
-        if now < *left {
+        let below: Vec<&str> =
+            floors[floors.len() - height[from]..].iter().flatten().map(String::as_str).collect();
+        let way = if height[to] == height[from] { "beside it" } else { "above it" };
+        for arrow in arrows {
             faults.push(format!(
-                "{name}: {from} → {to} has {now} paths, the list still says {left}: shorten it"
+                "{}:{}: {from} imports {}, which stands {way}; {from} may import {}",
+                arrow.file,
+                arrow.line,
+                arrow.path,
+                if below.is_empty() { "nothing of its crate".to_owned() } else { below.join(", ") }
             ));
         }
     }
@@ -174,7 +123,7 @@ fn modules_import_from_floors_below_their_own() {
         let read = imports(name, &sources);
         println!("{name}: {} modules, {} of them in loops", read.modules.len(), in_loops(&read));
         match listed.get(name) {
-            Some(floors) => offenders.extend(faults(name, floors, &read, REMAINING)),
+            Some(floors) => offenders.extend(faults(name, floors, &read)),
             None => offenders.push(format!("ARCHITECTURE.md has no floors of {name}")),
         }
     }
@@ -199,18 +148,18 @@ mod tests {
         }
     }
 
-    fn judged(arrows: &[(&str, &str)], remaining: &[(&str, &str, &str, usize)]) -> Vec<String> {
+    fn judged(arrows: &[(&str, &str)]) -> Vec<String> {
         let floors = listed("```floors c/src\npod\nruntime volumes\nmodel\n```\n```text\nother\n```\n");
-        faults("c/src", &floors["c/src"], &read(arrows), remaining)
+        faults("c/src", &floors["c/src"], &read(arrows))
     }
 
     const DOWN: [(&str, &str); 3] = [("pod", "runtime"), ("pod", "model"), ("volumes", "model")];
 
     #[test]
     fn arrows_down_are_right_and_one_up_or_sideways_is_named_with_what_is_allowed() {
-        assert_eq!(judged(&DOWN, &[]), Vec::<String>::new());
+        assert_eq!(judged(&DOWN), Vec::<String>::new());
         assert_eq!(
-            judged(&[DOWN[0], ("volumes", "pod"), ("runtime", "volumes"), ("model", "pod")], &[]),
+            judged(&[DOWN[0], ("volumes", "pod"), ("runtime", "volumes"), ("model", "pod")]),
             [
                 "c/src/model.rs:7: model imports pod, which stands above it; model may import nothing of its crate",
                 "c/src/runtime.rs:7: runtime imports volumes, which stands beside it; runtime may import model",
@@ -220,22 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_that_remains_may_neither_grow_nor_be_forgotten() {
-        let left = [("c/src", "volumes", "pod", 1)];
-        assert_eq!(judged(&[("volumes", "pod")], &left), Vec::<String>::new());
-        assert_eq!(
-            judged(&DOWN, &left),
-            ["c/src: volumes → pod has 0 paths, the list still says 1: shorten it"]
-        );
-        assert_eq!(judged(&[("volumes", "pod"), ("volumes", "pod")], &left).len(), 3);
-    }
-
-    #[test]
     fn a_module_without_a_floor_and_a_floor_without_its_module_are_faults() {
         let floors = listed("```floors c/src\npod gone\nruntime pod\nmodel\n```\n");
-        assert_eq!(faults("c/src", &floors["c/src"], &read(&[]), &[]).len(), 3);
+        assert_eq!(faults("c/src", &floors["c/src"], &read(&[])).len(), 3);
         assert_eq!(
-            judged(&[("model", "SEED")], &[]),
+            judged(&[("model", "SEED")]),
             [
                 "c/src/model.rs:7: model imports `SEED` from the crate's root, which stands above all: give it a module"
             ]

@@ -1,14 +1,13 @@
-//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri`.
+//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri` and `feed`.
+
+mod inspect;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
+use gantry_cni::CniResult;
 use gantry_proto::cri;
 
-use super::inspect;
-use crate::handler::Handler;
-use crate::node::Node;
-use crate::sandbox::network;
+use crate::config::IFNAME;
 use crate::store::container::Ended;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
@@ -35,61 +34,6 @@ fn inspected(
 
 pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
-
-/// `network`: whether it is ready, and what is in the way; `bad`: CDI files that can't be used.
-pub(super) fn status(
-    node: &Node,
-    network: (bool, String),
-    verbose: bool,
-    bad: &BTreeMap<PathBuf, Vec<String>>,
-) -> cri::StatusResponse {
-    let (ready, message) = network;
-    let runtime = cri::RuntimeCondition {
-        r#type: "RuntimeReady".into(),
-        status: true,
-        ..cri::RuntimeCondition::default()
-    };
-    let network = cri::RuntimeCondition {
-        r#type: "NetworkReady".into(),
-        status: ready,
-        reason: if ready { String::new() } else { "NetworkPluginNotReady".into() },
-        message,
-    };
-    let info = if verbose {
-        // JSON, as crictl expects of every value here.
-        let config = serde_json::to_string(&node.config).ok().map(|json| ("config".to_owned(), json));
-        let bad = serde_json::to_string(bad).ok().filter(|_| !bad.is_empty());
-        config.into_iter().chain(bad.map(|json| ("cdiErrors".to_owned(), json))).collect()
-    } else {
-        BTreeMap::new()
-    };
-    cri::StatusResponse {
-        status: Some(cri::RuntimeStatus { conditions: vec![runtime, network] }),
-        info,
-        runtime_handlers: handlers(node),
-        features: Some(cri::RuntimeFeatures {
-            supplemental_groups_policy: true,
-            user_namespaces_host_network: node.user_namespaces.is_ok(),
-        }),
-    }
-}
-
-/// The default one first.
-fn handlers(node: &Node) -> Vec<cri::RuntimeHandler> {
-    let own = cri::RuntimeHandlerFeatures {
-        recursive_read_only_mounts: true,
-        user_namespaces: node.user_namespaces.is_ok(),
-    };
-    let named = node.config.handlers.iter().map(|(name, handler)| {
-        let features = match handler {
-            // Mounts are made read-only before the program sees them, whatever it can do itself.
-            Handler::Oci { .. } => cri::RuntimeHandlerFeatures { user_namespaces: false, ..own },
-            Handler::Gantry { .. } => own,
-        };
-        cri::RuntimeHandler { name: name.clone(), features: Some(features) }
-    });
-    std::iter::once(cri::RuntimeHandler { name: String::new(), features: Some(own) }).chain(named).collect()
 }
 
 pub(crate) fn pod_metadata(pod: PodName) -> cri::PodSandboxMetadata {
@@ -133,7 +77,7 @@ pub(crate) fn sandbox_status(
 ) -> cri::PodSandboxStatusResponse {
     let containers = store.containers_of(&sandbox.id);
     cri::PodSandboxStatusResponse {
-        status: Some(status_of(sandbox)),
+        status: Some(pod_status(sandbox)),
         info: inspected(verbose, &sandbox.spans.spans(), || inspect::sandbox(sandbox)),
         containers_statuses: containers
             .iter()
@@ -143,11 +87,11 @@ pub(crate) fn sandbox_status(
     }
 }
 
-fn status_of(sandbox: &Sandbox) -> cri::PodSandboxStatus {
+fn pod_status(sandbox: &Sandbox) -> cri::PodSandboxStatus {
     let record = sandbox.record();
     // Of a stopped pod the addresses may be another's by now.
     let network = record.network.as_ref().filter(|_| !record.stopped);
-    let addresses = network.and_then(|network| network.result.as_ref()).map(network::addresses);
+    let addresses = network.and_then(|network| network.result.as_ref()).map(addresses);
     let mut addresses = addresses.unwrap_or_default().into_iter();
     let options = cri::NamespaceOption {
         network: record.namespaces.network,
@@ -172,6 +116,17 @@ fn status_of(sandbox: &Sandbox) -> cri::PodSandboxStatus {
         annotations: record.annotations,
         runtime_handler: record.runtime_handler,
     }
+}
+
+/// Addresses of the pod without prefix length, the primary one first: IPv4, as containerd has it.
+#[must_use]
+pub(crate) fn addresses(result: &CniResult) -> Vec<String> {
+    let mut addresses: Vec<_> = result.addresses_of(IFNAME).map(|ip| ip.address.addr()).collect();
+    if let Some(first) = addresses.iter().position(std::net::IpAddr::is_ipv4) {
+        let primary = addresses.remove(first);
+        addresses.insert(0, primary);
+    }
+    addresses.iter().map(ToString::to_string).collect()
 }
 
 fn user_namespace(users: Users) -> cri::UserNamespace {

@@ -4,7 +4,10 @@
 use gantry_proto::cri;
 use gantry_proto::monitor::Capabilities;
 
-use super::Error;
+/// A name that is none.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("capability {0:?} is unknown: use a name of capabilities(7) or ALL")]
+pub struct Unknown(String);
 
 /// By number, as in linux/capability.h.
 const NAMES: [&str; 41] = [
@@ -78,7 +81,7 @@ const DEFAULT: [&str; 14] = [
 /// Every capability that has a name here.
 const ALL: u64 = (1 << NAMES.len()) - 1;
 
-pub(crate) fn bit(name: &str) -> Result<u64, Error> {
+pub(crate) fn bit(name: &str) -> Result<u64, Unknown> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
     if plain == "ALL" {
@@ -88,10 +91,10 @@ pub(crate) fn bit(name: &str) -> Result<u64, Error> {
         .iter()
         .position(|known| *known == plain)
         .map(|number| 1 << number)
-        .ok_or_else(|| Error::Capability(name.to_owned()))
+        .ok_or_else(|| Unknown(name.to_owned()))
 }
 
-fn bits(names: &[String]) -> Result<u64, Error> {
+fn bits(names: &[String]) -> Result<u64, Unknown> {
     names.iter().try_fold(0, |set, name| Ok(set | bit(name)?))
 }
 
@@ -101,13 +104,13 @@ fn bits(names: &[String]) -> Result<u64, Error> {
 ///
 /// # Errors
 /// An unknown name.
-pub(crate) fn sets(request: Option<&cri::Capability>, privileged: bool) -> Result<Capabilities, Error> {
+pub(crate) fn sets(request: Option<&cri::Capability>, privileged: bool) -> Result<Capabilities, Unknown> {
     let empty = cri::Capability::default();
     let request = request.unwrap_or(&empty);
     let is_all = |names: &[String]| {
         names.iter().any(|name| name.eq_ignore_ascii_case("ALL") || name.eq_ignore_ascii_case("CAP_ALL"))
     };
-    let single = |names: &[String]| -> Result<u64, Error> {
+    let single = |names: &[String]| -> Result<u64, Unknown> {
         names
             .iter()
             .map(|name| bit(name))
@@ -156,7 +159,7 @@ mod tests {
         for drop in [&["ALL"][..], &["NET_RAW"], &[]] {
             assert_eq!(sets(Some(&request(&[], drop)), true).unwrap().bounding, ALL);
         }
-        assert_eq!(sets(Some(&request(&[], &["FLY"])), true), Err(Error::Capability("FLY".into())));
+        assert_eq!(sets(Some(&request(&[], &["FLY"])), true), Err(Unknown("FLY".into())));
     }
 
     #[test]
@@ -166,6 +169,6 @@ mod tests {
             sets(Some(&request(&["ALL"], &["CAP_SYS_ADMIN"])), false).unwrap().bounding,
             ALL & !(1 << 21)
         );
-        assert_eq!(sets(Some(&request(&["FLY"], &[])), false), Err(Error::Capability("FLY".into())));
+        assert_eq!(sets(Some(&request(&["FLY"], &[])), false), Err(Unknown("FLY".into())));
     }
 }
