@@ -36,6 +36,8 @@ done
 if [ -d "$work/root$proxies" ]; then mount -t tmpfs none "$work/root$proxies"; fi
 rm -f "$work/root/etc/resolv.conf"
 cat /etc/resolv.conf >"$work/root/etc/resolv.conf"
+# debootstrap leaves this to the installer; every machine has it.
+if [ ! -e "$work/root/etc/hosts" ]; then echo "127.0.0.1 localhost" >"$work/root/etc/hosts"; fi
 cp "$sources" "$work/root/etc/apt/sources.list"
 if [ -d /etc/apt/apt.conf.d ]; then cp -r /etc/apt/apt.conf.d "$work/root/etc/apt/"; fi
 # Authorities of the network that this machine is in: the package's set-up takes them up.
