@@ -13,6 +13,8 @@ mod floors;
 mod imports;
 #[path = "tidy/tokens.rs"]
 mod tokens;
+#[path = "tidy/words.rs"]
+mod words;
 
 const CRATES: [&str; 12] = [
     "agent", "base", "cgroup", "cli", "cni", "fuzz", "inflate", "proto", "shim", "systemd", "tests", "xtask",

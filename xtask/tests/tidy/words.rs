@@ -1,0 +1,79 @@
+//! How we write: phrases that readers had to read twice, with what to write instead, and quotes of messages that must
+//! be the code's own. Owns the list. A phrase comes onto it when somebody stumbles over it.
+
+use std::fs;
+
+use super::{assert_none, root, walk};
+
+/// In lower case; and what to write.
+const PHRASES: [(&str, &str); 12] = [
+    ("nobody has to know", "no configuration is needed"),
+    ("is monotone", "is never cancelled"),
+    ("the file is told", "an error names the file"),
+    ("another's machine", "a third party's machine"),
+    ("to see what it is worth", "for benchmarks"),
+    ("leaves two daemons behind", "runs the pods in the background"),
+    ("says what becomes of each", "documents how every … is handled"),
+    ("or as you:", "as your user"),
+    ("in order to", "to"),
+    ("utilize", "use"),
+    ("please note", "say it"),
+    ("leverage", "use"),
+];
+
+/// Where people read: documents for users, and help and messages of the command line.
+fn read_by_people() -> Vec<(String, String)> {
+    let mut paths =
+        vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("ARCHITECTURE.md")];
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "md") {
+            paths.push(path);
+        }
+    }
+    walk(&root().join("docs/ledger"), "md", &mut paths);
+    walk(&root().join("cli/src"), "rs", &mut paths);
+    let name = |path: &std::path::Path| path.strip_prefix(root()).unwrap().display().to_string();
+    paths.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn nothing_has_to_be_read_twice() {
+    let mut offenders = Vec::new();
+    for (name, text) in read_by_people() {
+        for (index, line) in text.to_lowercase().lines().enumerate() {
+            for (phrase, instead) in PHRASES.iter().filter(|(phrase, _)| line.contains(phrase)) {
+                offenders.push(format!("{name}:{}: {phrase:?}: write {instead:?}", index + 1));
+            }
+        }
+    }
+    assert_none("plain words", &offenders);
+}
+
+/// What a message says between the parts that differ; short ones say nothing.
+fn pieces(quote: &str) -> impl Iterator<Item = &str> {
+    quote.split('…').map(str::trim).filter(|piece| piece.len() > 5)
+}
+
+#[test]
+fn messages_that_troubleshooting_quotes_are_the_codes_own() {
+    let mut paths = Vec::new();
+    for folder in ["agent/src", "cli/src"] {
+        walk(&root().join(folder), "rs", &mut paths);
+    }
+    let code: String = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    // The first word of a probe's event is its kind's name.
+    let code = code.replace("{what} probe failed:", "Startup probe failed: Readiness probe failed:");
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let (mut offenders, mut seen) = (Vec::new(), 0);
+    for line in page.lines().filter(|line| line.starts_with("| `") || line.starts_with("| |")) {
+        // The last cell is what to do.
+        let cells = line.trim_end_matches('|').rsplit_once(" | ").map_or("", |(cells, _)| cells);
+        for quote in cells.split('`').skip(1).step_by(2) {
+            seen += 1;
+            offenders.extend(pieces(quote).filter(|piece| !code.contains(piece)).map(str::to_owned));
+        }
+    }
+    assert!(seen > 20, "the page quotes {seen} messages: has its form changed?");
+    assert_none("docs/troubleshooting.md quotes messages as the code has them", &offenders);
+}
