@@ -93,7 +93,7 @@ pub fn nginx_page() -> &'static str {
 ///
 /// # Errors
 /// As [`fetch`].
-pub(crate) fn fetch_closure(name: &str, packages: &[&str]) -> Result<()> {
+pub fn fetch_closure(name: &str, packages: &[&str]) -> Result<()> {
     closure::fetch(name, packages, &folder())
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn fetch_closure(name: &str, packages: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// When it was not fetched.
-pub(crate) fn closure_layer(name: &str) -> Result<Layer> {
+pub fn closure_layer(name: &str) -> Result<Layer> {
     let scratch = tempfile::Builder::new().prefix("gantry-debian-").tempdir()?;
     unpacked(&closure::cached(name, &folder())?, scratch.path())
 }

@@ -58,6 +58,21 @@ pub fn build(module: &str, package: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// A module's folder in Go's cache, of the version that `tests/go/MODULE` requires.
+///
+/// # Errors
+/// As [`build`].
+pub fn module(of: &str, name: &str) -> Result<PathBuf> {
+    let output = Command::new("go")
+        .args(["mod", "download", "-json", name])
+        .current_dir(folder_of(of)?)
+        .output()
+        .context("start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH")?;
+    ensure!(output.status.success(), "go mod download: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).context("Go's JSON")?;
+    Ok(PathBuf::from(told["Dir"].as_str().context("a module without a folder")?))
+}
+
 /// The upstream plugins that tests compare with, in one folder of their own.
 pub const UPSTREAM_PLUGINS: [&str; 5] = [
     "github.com/containernetworking/plugins/plugins/main/bridge",

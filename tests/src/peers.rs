@@ -67,6 +67,10 @@ const KIND: Recipe = Recipe {
     packages: &[".", "sigs.k8s.io/cri-tools/cmd/crictl"],
 };
 
+/// kind itself; its name is the other one's.
+const KIND_CLI: Recipe =
+    Recipe { module: "kind", cgo: false, tags: "", to: "kind-cli", packages: &["sigs.k8s.io/kind"] };
+
 /// Built programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
@@ -90,6 +94,22 @@ impl Programs {
     pub fn build_suite() -> Result<()> {
         let [.., suite, tour] = &RECIPES;
         Self::build_these(&[suite, tour])
+    }
+
+    /// Builds kind itself, and crictl.
+    ///
+    /// # Errors
+    /// As [`Programs::build`].
+    pub fn build_kind_cli() -> Result<()> {
+        Self::build_these(&[&KIND, &KIND_CLI])
+    }
+
+    /// kind itself, built before.
+    ///
+    /// # Errors
+    /// As [`Programs::suite`].
+    pub fn kind_cli() -> Result<PathBuf> {
+        Self::there("kind-cli/kind")
     }
 
     /// Builds kind's own code and crictl alone.

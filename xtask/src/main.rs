@@ -1,4 +1,4 @@
-//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|vagrant-box|vm`. Owns the command line;
+//! The one command of the repository: `cargo xtask build|demo|dist|test|cluster|conformance|bench|clean-room|fuzz|churn|peers|leakcheck|kind|vagrant-box|vm`. Owns the command line;
 //! each subcommand is a file of its own. Never part of what users install. Called by people and
 //! by `.ci/run`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
@@ -17,6 +17,7 @@ mod dist;
 mod flaky;
 mod fuzz;
 mod kernel;
+mod kind;
 mod leakcheck;
 mod older;
 mod pace;
@@ -94,6 +95,20 @@ enum Task {
     VagrantBox {
         #[command(flatten)]
         look: Look,
+    },
+    /// A kind cluster whose nodes are Gantry's, on this host's docker or one of its own (as root)
+    Kind {
+        #[command(subcommand)]
+        task: kind::Task,
+    },
+    /// What stays of kind's own docker on this host while it runs
+    #[command(hide = true)]
+    KindKeep { folder: PathBuf },
+    /// runc, for a host that lacks capabilities
+    #[command(hide = true)]
+    KindOciRuntime {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
     },
     /// Boots the small VM (cgroup v2) and runs a command in it; a shell command line
     Vm {
@@ -173,7 +188,7 @@ enum Task {
 }
 
 /// What `gantry-needs` does with a command line before this program is built.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 struct Look {
     /// Names what is missing instead of installing it
     #[arg(long)]
@@ -224,6 +239,9 @@ fn main() -> ExitCode {
         Task::Test { tier, full, filter, repeat, look: _ } => {
             tiers::test(&tier, full, filter.as_deref(), repeat)
         }
+        Task::Kind { task } => return ended(kind::run(&task)),
+        Task::KindKeep { folder } => kind::keep(&folder),
+        Task::KindOciRuntime { words } => kind::oci_runtime(&words),
         Task::VagrantBox { look: _ } => vagrant_box::run(),
         Task::Vm { command } => vm::shell(&command),
         Task::Leakcheck { root, command } => leakcheck::outside(&root, &command),

@@ -86,7 +86,7 @@ pub(crate) fn show(command: &Command) -> String {
 }
 
 /// The error that a program is missing, with how it is installed.
-fn missing(command: &Command) -> String {
+pub(crate) fn missing(command: &Command) -> String {
     gantry_needs::remedy(&command.get_program().to_string_lossy())
 }
 

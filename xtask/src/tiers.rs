@@ -40,6 +40,8 @@ pub(crate) enum Tier {
     Endure,
     /// `gantry join` and `gantry leave` with the real kubeadm; only with --full or by name
     Join,
+    /// A kind cluster of two Gantry nodes on a docker of its own; only with --full or by name
+    Kind,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
     Conformance,
     /// Pulls over a way that is cut, stalls, lies and refuses; only with --full or by name
@@ -97,6 +99,7 @@ impl Tier {
             Tier::Cluster => 420,
             Tier::Endure => 1800,
             Tier::Join => 120,
+            Tier::Kind => 240,
             Tier::Conformance => 600,
             Tier::Peer => 600,
             Tier::VmCri => 600,
@@ -150,6 +153,7 @@ impl Tier {
                 gantry_tests::cluster::programs::build(&[gantry_tests::cluster::programs::Set::Kubeadm])?;
                 kernel::on_host(&kernel::JOIN, &programs, filter)
             }
+            Tier::Kind => crate::kind::tests(),
             Tier::Conformance => {
                 let mut counts =
                     Counts::check("conformance node", conformance::list(conformance::Name::Node));
@@ -268,7 +272,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 15] = [
+const LONG: [Tier; 16] = [
     Tier::CleanRoom,
     Tier::Faults,
     Tier::Older,
@@ -277,6 +281,7 @@ const LONG: [Tier; 15] = [
     Tier::Conformance,
     Tier::Endure,
     Tier::Join,
+    Tier::Kind,
     Tier::Fuzz,
     Tier::Churn,
     Tier::VmCri,

@@ -2,5 +2,8 @@
 
 package main
 
-// Built by its own path (tests/src/peers.rs): what kind asks a node with, beside ctr.
-import _ "sigs.k8s.io/cri-tools/cmd/crictl"
+// Built by their own paths (tests/src/peers.rs): kind itself, and what it asks a node with, beside ctr.
+import (
+	_ "sigs.k8s.io/cri-tools/cmd/crictl"
+	_ "sigs.k8s.io/kind"
+)

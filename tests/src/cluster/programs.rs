@@ -24,8 +24,10 @@ pub enum Set {
     Node,
     /// What runs in test images: agnhost and small ones
     Images,
-    /// CoreDNS and metrics-server
-    Addons,
+    /// CoreDNS
+    Dns,
+    /// metrics-server
+    Metrics,
     /// kubeadm, which joins a node as a user would
     Kubeadm,
     /// e2e.test and ginkgo
@@ -57,8 +59,8 @@ enum Output {
 const GINKGO: Recipe =
     Recipe { module: "kubernetes", packages: &["github.com/onsi/ginkgo/v2/ginkgo"], output: Output::Folder };
 
-const ALL: [Set; 7] =
-    [Set::ControlPlane, Set::Node, Set::Images, Set::Addons, Set::Kubeadm, Set::E2e, Set::E2eNode];
+const ALL: [Set; 8] =
+    [Set::ControlPlane, Set::Node, Set::Images, Set::Dns, Set::Metrics, Set::Kubeadm, Set::E2e, Set::E2eNode];
 
 impl Set {
     fn recipes(self) -> Vec<Recipe> {
@@ -92,14 +94,14 @@ impl Set {
                 ],
                 Output::Folder,
             )],
-            Set::Addons => vec![
-                Recipe { module: "dns", packages: &["."], output: Output::Program("coredns") },
-                Recipe {
-                    module: "metrics",
-                    packages: &["sigs.k8s.io/metrics-server/cmd/metrics-server"],
-                    output: Output::Folder,
-                },
-            ],
+            Set::Dns => {
+                vec![Recipe { module: "dns", packages: &["."], output: Output::Program("coredns") }]
+            }
+            Set::Metrics => vec![Recipe {
+                module: "metrics",
+                packages: &["sigs.k8s.io/metrics-server/cmd/metrics-server"],
+                output: Output::Folder,
+            }],
             Set::Kubeadm => vec![kubernetes(&["k8s.io/kubernetes/cmd/kubeadm"], Output::Folder)],
             Set::E2e => {
                 vec![kubernetes(&["k8s.io/kubernetes/test/e2e"], Output::Test("e2e.test")), GINKGO]

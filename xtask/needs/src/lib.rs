@@ -32,6 +32,8 @@ pub enum Use {
     Dist,
     /// Makes a box for Vagrant
     Vagrant,
+    /// Runs a kind cluster
+    Kind,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -87,6 +89,11 @@ pub const NEEDS: &[Need] = &[
     need("lintian", "lintian", Use::Dist),
     need("dpkg-shlibdeps", "dpkg-dev", Use::Dist),
     need("qemu-img", "qemu-utils", Use::Vagrant),
+    need("docker", "docker.io", Use::Kind),
+    need("dockerd", "docker.io", Use::Kind),
+    need("runc", "runc", Use::Kind),
+    need("iptables", "iptables", Use::Kind),
+    need("sha256sum", "coreutils", Use::Kind),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -98,6 +105,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         "clean-room" => vec![Use::Build, Use::CleanRoom],
         "dist" => vec![Use::Build, Use::History, Use::Dist],
         "vagrant-box" => vec![Use::Build, Use::CleanRoom, Use::Machine, Use::Vagrant],
+        "kind" => vec![Use::Build, Use::Pods, Use::Packages, Use::CleanRoom, Use::Kind],
         "test" if tiers.is_empty() => {
             let pods = [Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load];
             pods.into_iter().chain([Use::Protobuf, Use::History]).collect()
@@ -106,7 +114,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         _ => Vec::new(),
     };
     if full && task == "test" {
-        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist]);
+        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist, Use::Kind]);
     }
     uses
 }
@@ -121,6 +129,7 @@ fn of_tier(tier: &str) -> &'static [Use] {
         "fuzz" => &[Use::Build, Use::Pods, Use::Fuzz],
         "kernel" | "failpoints" | "faults" => &[Use::Build, Use::Pods, Use::Packages, Use::Cgo],
         "clean-room" => &[Use::Build, Use::CleanRoom],
+        "kind" => &[Use::Build, Use::Pods, Use::Packages, Use::CleanRoom, Use::Kind],
         "dist" => &[Use::Build, Use::History, Use::CleanRoom, Use::Dist],
         "vm" | "vm-cri" | "vm-failpoints" | "vm-systemd" => {
             &[Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load]
@@ -227,6 +236,11 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("lintian", &["--version"], Use::Dist),
     ("dpkg-shlibdeps", &["--version"], Use::Dist),
     ("qemu-img", &["--version"], Use::Vagrant),
+    ("docker", &["--version"], Use::Kind),
+    ("dockerd", &["--version"], Use::Kind),
+    ("runc", &["--version"], Use::Kind),
+    ("iptables", &["--version"], Use::Kind),
+    ("sha256sum", &["--version"], Use::Kind),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),

@@ -45,7 +45,7 @@ impl Asked {
     /// Tests that make namespaces want root; the demo asks for it by itself once it is built.
     fn wants_root(&self) -> bool {
         let unprivileged = |tier: &String| tier == "static" || tier == "unit";
-        self.task == "vagrant-box"
+        matches!(self.task.as_str(), "vagrant-box" | "kind")
             || self.task == "test"
                 && (self.tiers.is_empty() || self.full || !self.tiers.iter().all(unprivileged))
     }

@@ -2,9 +2,8 @@
 //! their Dockerfiles. Called by `images`.
 
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::Program::{Go, Own};
@@ -210,12 +209,5 @@ fn pet(name: &str) -> Result<Image> {
 
 /// A folder of Kubernetes' own module, in Go's cache.
 fn upstream(folder: &str) -> Result<PathBuf> {
-    let output = Command::new("go")
-        .args(["mod", "download", "-json", "k8s.io/kubernetes"])
-        .current_dir(go::folder_of("kubernetes")?)
-        .output()
-        .context("start go: Go 1.26 or newer, from https://go.dev/dl, its bin in PATH")?;
-    ensure!(output.status.success(), "go mod download: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).context("Go's JSON")?;
-    Ok(PathBuf::from(told["Dir"].as_str().context("a module without a folder")?).join(folder))
+    Ok(go::module("kubernetes", "k8s.io/kubernetes")?.join(folder))
 }

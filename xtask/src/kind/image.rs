@@ -1,0 +1,147 @@
+//! `cargo xtask kind image`: a kind node image with Gantry in place of kubelet and containerd, as an archive for `docker
+//! load`. Owns the steps and what they are cached by; what is in it is in the scripts and in `images`. Never talks to
+//! docker. Called by `kind`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use gantry_tests::cluster::programs::{self, KUBERNETES, Set};
+use gantry_tests::image::sha256;
+use gantry_tests::peers::Programs;
+use gantry_tests::{go, place};
+use serde_json::json;
+
+use super::images;
+use crate::cell::Cell;
+use crate::{build, debian_repository, sh};
+
+const BASE: &str = include_str!("base.sh");
+const NODE: &str = include_str!("node.sh");
+const CNI: &str = include_str!("cni.yaml");
+const STORAGE: &str = include_str!("storage.yaml");
+
+/// A made image.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) archive: PathBuf,
+    pub(super) name: String,
+    /// What docker calls it once it is loaded.
+    pub(super) id: String,
+}
+
+/// Makes it anew where a program or a script has changed.
+///
+/// # Errors
+/// When a program is missing, or Debian's packages or Go's modules are out of reach.
+pub(super) fn make(release: bool) -> Result<Made> {
+    sh::require_root("a node image")?;
+    let own = match std::env::var_os(place::BIN_DIR) {
+        Some(_) => place::bin_dir()?,
+        None => build::build(release)?,
+    };
+    programs::build(&[Set::ControlPlane, Set::Node, Set::Dns, Set::Kubeadm])?;
+    Programs::build_kind_cli()?;
+    let folder = sh::cache_dir().join("kind");
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let (archive, stamp) = (folder.join("node.tar"), folder.join("node.stamp"));
+    let name = format!("gantry/kind-node:{KUBERNETES}");
+    let wanted = recipe(&own)?;
+    let known = fs::read_to_string(&stamp).unwrap_or_default();
+    if let Some((_, id)) = known.split_once(' ').filter(|(made, _)| *made == wanted)
+        && archive.is_file()
+    {
+        return Ok(Made { archive, name, id: id.to_owned() });
+    }
+    let base = base(&folder)?;
+    let work = tempfile::Builder::new().prefix("node-").tempdir_in(&folder)?;
+    tree(work.path(), &base, &own)?;
+    let id = pack(work.path(), &name, &archive)?;
+    fs::write(&stamp, format!("{wanted} {id}")).with_context(|| stamp.display().to_string())?;
+    Ok(Made { archive, name, id })
+}
+
+/// Changes when the image would.
+fn recipe(own: &Path) -> Result<String> {
+    let mut text = format!("{BASE}\n{NODE}\n{CNI}\n{STORAGE}\n{}\n{KUBERNETES}\n", images::SCRIPT);
+    let go = ["kubeadm", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+    let go = go.into_iter().chain(["kube-proxy", "etcd", "coredns"]).map(programs::path);
+    let own = build::SHIPPED.into_iter().map(|name| Ok(own.join(name)));
+    for path in go.chain(own).chain([Programs::kind("crictl")]) {
+        let path = path?;
+        text.push_str(&sha256(&fs::read(&path).with_context(|| path.display().to_string())?));
+    }
+    Ok(sha256(text.as_bytes()))
+}
+
+/// Debian and kind's files, made once.
+fn base(folder: &Path) -> Result<PathBuf> {
+    let (base, stamp) = (folder.join("base"), folder.join("base.stamp"));
+    let repository = debian_repository::find()?;
+    let files = go::module("kind", "sigs.k8s.io/kind")?.join("images/base/files");
+    let wanted = sha256(format!("{BASE}\n{repository:?}\n{}", files.display()).as_bytes());
+    if base.is_dir() && fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
+        return Ok(base);
+    }
+    for old in [&base, &folder.join("base-new")].into_iter().filter(|old| old.exists()) {
+        fs::remove_dir_all(old).with_context(|| format!("remove {}", old.display()))?;
+    }
+    println!("making a Debian {} system in {}", repository.suite, base.display());
+    let fresh = folder.join("base-new");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--", "sh", "-c", BASE, "sh"]).arg(&fresh).arg(debian_repository::KEYRING);
+    sh::run(unshare.args([&repository.suite, &repository.uri]).arg(files))?;
+    fs::rename(&fresh, &base).with_context(|| format!("move to {}", base.display()))?;
+    fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
+    Ok(base)
+}
+
+/// The layer, as `layer.tar` in the folder of work.
+fn tree(work: &Path, base: &Path, own: &Path) -> Result<()> {
+    let images = work.join("images");
+    fs::create_dir(&images).with_context(|| format!("make {}", images.display()))?;
+    images::write(&images, own)?;
+    fs::write(work.join("cni.yaml"), CNI)?;
+    fs::write(work.join("storage.yaml"), STORAGE)?;
+    let parent = |path: PathBuf| path.parent().map(Path::to_owned).context("a program without a folder");
+    let cell = Cell::new()?;
+    let mut made = cell.command(Path::new("sh"))?;
+    made.args(["-c", NODE, "sh"]).arg(work).arg(base).arg(own);
+    made.arg(parent(programs::path("kubeadm")?)?).arg(parent(Programs::kind("crictl")?)?).arg(KUBERNETES);
+    let status = made.stdin(std::process::Stdio::null()).status().context("start sh")?;
+    ensure!(status.success(), "the node's tree: {status}; what it said stands above");
+    cell.close()
+}
+
+/// As `docker save` would write it: Debian's docker refuses this stop signal on `docker import`.
+fn pack(work: &Path, name: &str, archive: &Path) -> Result<String> {
+    let layer = work.join("layer.tar");
+    let summed = sh::output(Command::new("sha256sum").arg(&layer))?;
+    let digest = String::from_utf8_lossy(&summed).split(' ').next().unwrap_or_default().to_owned();
+    let config = json!({
+        "architecture": "amd64",
+        "os": "linux",
+        "created": "2023-11-14T22:13:20Z",
+        "config": {
+            "Entrypoint": ["/usr/local/bin/entrypoint", "/sbin/init"],
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "container=docker"],
+            // systemd takes SIGTERM for a wish to be executed anew.
+            "StopSignal": "SIGRTMIN+3",
+        },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+        "history": [{ "created": "2023-11-14T22:13:20Z", "created_by": "cargo xtask kind image" }],
+    });
+    let config = serde_json::to_vec(&config)?;
+    let id = sha256(&config);
+    let file = format!("{}.json", id.trim_start_matches("sha256:"));
+    fs::write(work.join(&file), config)?;
+    let list = json!([{ "Config": file, "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    fs::write(work.join("manifest.json"), list.to_string())?;
+    let fresh = work.join("node.tar");
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(&fresh).arg("--directory").arg(work);
+    sh::run(tar.args(["manifest.json", &file, "layer.tar"]))?;
+    fs::rename(&fresh, archive).with_context(|| format!("move to {}", archive.display()))?;
+    Ok(id)
+}
