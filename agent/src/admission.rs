@@ -2,12 +2,13 @@
 //! the rules; never ends a pod or reads the node. Called by [`crate::agent`] for each new pod, and
 //! its types by [`crate::manifest::api`].
 //!
-//! sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
+//! pressure ([`pressure`]) → sysctls ([`sysctls`]) → operating system → supplemental groups → resources ([`fit`]) → affinity,
 //! taints ([`labels`]) → name → ports → AppArmor. What an API object asks for that this node does not
 //! do at all is refused before, by [`crate::manifest::api`].
 
 mod fit;
 mod labels;
+mod pressure;
 mod sysctls;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::ports;
 pub use fit::Shortage;
 pub(crate) use fit::is_extended;
 pub(crate) use labels::any_fits;
+pub(crate) use pressure::under;
 pub use sysctls::Allowed;
 pub(crate) use sysctls::SAFE_SYSCTLS;
 

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::admission::{self, Node, Rejection};
 use crate::model::admitted::Admitted;
 use crate::model::pod::{Origin, Pod, PodUid};
+use crate::model::signal::Pressures;
 use crate::orphans;
 use crate::pod::last::LastEnd;
 use crate::pod::predecessor;
@@ -61,6 +62,8 @@ pub struct Agent {
     workers: JoinSet<()>,
     /// What pods must fit; they all do without one.
     node: Option<watch::Receiver<Option<Arc<Node>>>>,
+    /// What the node is short of.
+    pressures: watch::Receiver<Pressures>,
     /// See [`Wanted::is_foreign`].
     foreign: BTreeMap<PodUid, Arc<Pod>>,
     /// By an agent before this one; each counts when its pod is taken up.
@@ -80,7 +83,8 @@ impl Agent {
         }
         workers.spawn(watcher::watch(deps.runtime.clone(), pods_out, told_in, deps.metrics.clone()));
         let (node, foreign, admitted) = (None, BTreeMap::new(), BTreeMap::new());
-        let mut agent = Self { pods: pods_in, told, workers, node, foreign, admitted, deps };
+        let pressures = watch::channel(Pressures::new()).1;
+        let mut agent = Self { pods: pods_in, told, workers, node, pressures, foreign, admitted, deps };
         agent.apply(pods);
         agent
     }
@@ -95,6 +99,11 @@ impl Agent {
     /// From now on new pods must fit this node.
     pub fn admit_by(&mut self, node: watch::Receiver<Option<Arc<Node>>>) {
         self.node = Some(node);
+    }
+
+    /// From now on new pods are held against what the node is short of.
+    pub fn watch_pressures(&mut self, pressures: watch::Receiver<Pressures>) {
+        self.pressures = pressures;
     }
 
     /// Learns what pods of the API were admitted with by an agent before this one. Before they are
@@ -232,6 +241,7 @@ impl Agent {
         if known || wanted.ending.is_some() || wanted.refused.is_some() {
             return Ok(Vec::new());
         }
+        admission::under(&wanted.pod, &self.pressures.borrow())?;
         if wanted.pod.security.strict_groups && !self.deps.node.strict_groups {
             // With or without a cluster: nobody else would hold it to them.
             return Err(admission::no_strict_groups());

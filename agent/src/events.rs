@@ -6,6 +6,7 @@ mod similar;
 pub mod sink;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use similar::Similar;
 
@@ -40,19 +41,22 @@ pub struct Note {
     pub container: String,
     /// For people.
     pub message: String,
+    /// For programs, on the event.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Note {
     /// About the pod.
     #[must_use]
     pub fn pod(kind: Kind, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), container: String::new(), message: message.into() }
+        let (reason, message) = (reason.into(), message.into());
+        Self { kind, reason, container: String::new(), message, annotations: BTreeMap::new() }
     }
 
     /// About one of its containers.
     #[must_use]
     pub fn container(kind: Kind, reason: &'static str, name: &str, message: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), container: name.to_owned(), message: message.into() }
+        Self { container: name.to_owned(), ..Self::pod(kind, reason, message) }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod config;
 pub mod dns;
 pub mod events;
+pub mod eviction;
 pub mod explain;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake_apiserver;

@@ -121,6 +121,8 @@ Metrics {
     credential_plugin_errors: Counter<1> = "kubelet_credential_provider_plugin_errors_total", ["plugin_name"], "[ALPHA] Credential plugins that failed.";
     evented_pleg_errors: Counter = "kubelet_evented_pleg_connection_error_count", [], "[ALPHA] Failed attempts to listen to the runtime's events.";
     evented_pleg_connections: Counter = "kubelet_evented_pleg_connection_success_count", [], "[ALPHA] Times the runtime's events were listened to.";
+    evictions: Counter<1> = "kubelet_evictions", ["eviction_signal"], "[ALPHA] Pods that were ended for pressure, by signal.";
+    eviction_stats_age: Histogram<1> = "kubelet_eviction_stats_age_seconds", (["eviction_signal"], usual()), "[ALPHA] Age of the measurements that pods were ended by.";
     first_network_pod_start_sli: Gauge = "kubelet_first_network_pod_start_sli_duration_seconds", [], "[INTERNAL] The same as kubelet_pod_start_sli_duration_seconds, of the first pod with a network.";
     http_requests: Counter<4> = "kubelet_http_requests_total", ["method", "path", "server_type", "long_running"], "[ALPHA] HTTP requests received.";
     http_requests_duration: Histogram<4> = "kubelet_http_requests_duration_seconds", (["method", "path", "server_type", "long_running"], usual()), "[ALPHA] Seconds to serve a request.";

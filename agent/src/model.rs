@@ -12,4 +12,5 @@ pub mod names;
 pub mod pod;
 pub mod quantity;
 pub mod requests;
+pub mod signal;
 pub mod token;

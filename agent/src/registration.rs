@@ -39,6 +39,7 @@ use crate::clock::Clock;
 use crate::config::eviction::Threshold;
 use crate::events::sink::Recorder;
 use crate::metrics::Metrics;
+use crate::model::signal::Pressures;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
 use crate::volumes::Volumes;
@@ -123,6 +124,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// What else keeps pods from running; empty when nothing does.
     pub troubles: watch::Receiver<Vec<String>>,
+    /// What the node is short of.
+    pub pressures: watch::Receiver<Pressures>,
     /// Counts how long the start of a new node takes.
     pub metrics: Arc<Metrics>,
 }

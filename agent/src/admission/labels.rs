@@ -56,7 +56,12 @@ fn matches(of: &Match, values: &BTreeMap<String, String>) -> bool {
 /// A node looks at NoExecute only.
 pub(super) fn untolerated(pod: &Pod, node: &Node) -> bool {
     let strict = node.taints.iter().filter(|taint| taint.effect == "NoExecute");
-    strict.into_iter().any(|taint| !pod.placement.tolerations.iter().any(|t| bears(t, taint)))
+    strict.into_iter().any(|taint| !tolerates(pod, taint))
+}
+
+/// Whether one of its tolerations bears the taint.
+pub(super) fn tolerates(pod: &Pod, taint: &Taint) -> bool {
+    pod.placement.tolerations.iter().any(|toleration| bears(toleration, taint))
 }
 
 fn bears(toleration: &Toleration, taint: &Taint) -> bool {

@@ -173,13 +173,6 @@ impl KubeletConfiguration {
         }
     }
 
-    /// Whether the thresholds are those of nobody.
-    pub(super) fn has_usual_thresholds(&self) -> bool {
-        self.eviction_hard.is_empty()
-            || EVICTION_HARD.iter().all(|(k, v)| self.eviction_hard.get(*k).is_some_and(|found| found == v))
-                && self.eviction_hard.len() == EVICTION_HARD.len()
-    }
-
     /// A command line alone means what it meant before there were files.
     pub(super) fn set_legacy_defaults(&mut self) {
         self.authentication.anonymous.enabled = Some(true);

@@ -1,25 +1,14 @@
 //! Eviction thresholds as upstream reads them. Pure: owns their syntax and what is wrong with one;
-//! never evicts, and never judges what is left for pods. Called by the command line's wiring before
-//! anything of the kubelet is begun.
+//! never evicts ([`crate::eviction`] does), and never judges what is left for pods. Called by the command line's
+//! wiring before anything of the kubelet is begun.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::fields::KubeletConfiguration;
 use crate::model::go_duration::Span;
 use crate::model::quantity::{self, QuantityError};
-
-/// What a threshold may be about.
-const SIGNALS: [&str; 9] = [
-    "allocatableMemory.available",
-    "containerfs.available",
-    "containerfs.inodesFree",
-    "imagefs.available",
-    "imagefs.inodesFree",
-    "memory.available",
-    "nodefs.available",
-    "nodefs.inodesFree",
-    "pid.available",
-];
+use crate::model::signal::Signal;
 
 /// What hard thresholds keep from pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -53,6 +42,55 @@ impl Threshold {
     }
 }
 
+/// When a node counts as short of something.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// Of what.
+    pub signal: Signal,
+    /// Less than this.
+    pub value: Threshold,
+    /// As the operator wrote it.
+    pub written: String,
+    /// How long, before anybody is ended for it; zero for a hard threshold.
+    pub grace: Duration,
+    /// How much more than the threshold is freed, once it was crossed.
+    pub reclaim: Threshold,
+}
+
+impl Rule {
+    /// Whether pods are ended at once.
+    #[must_use]
+    pub fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+
+    /// Less than so much of `capacity`.
+    #[must_use]
+    pub fn quantity(&self, capacity: i64) -> i64 {
+        self.value.of(capacity)
+    }
+
+    /// The same, as upstream prints it.
+    #[must_use]
+    pub fn shown(&self, capacity: i64) -> String {
+        match self.value {
+            Threshold::Share(_) => quantity::binary(self.quantity(capacity)),
+            Threshold::None | Threshold::Bytes(_) => self.written.clone(),
+        }
+    }
+}
+
+/// All that the operator says of eviction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Policy {
+    /// Hard ones first.
+    pub rules: Vec<Rule>,
+    /// evictionPressureTransitionPeriod: how long a condition stays after its cause.
+    pub transition: Duration,
+    /// evictionMaxPodGracePeriod: what pods get at most for a soft threshold.
+    pub longest_grace: Duration,
+}
+
 /// As upstream's percentages: a float, cut to whole bytes.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's own arithmetic")]
 fn share_of(all: i64, share: f32) -> i64 {
@@ -60,7 +98,7 @@ fn share_of(all: i64, share: f32) -> i64 {
 }
 
 type Texts = BTreeMap<String, String>;
-type Thresholds<'a> = BTreeMap<&'a str, Threshold>;
+type Thresholds = BTreeMap<Signal, Threshold>;
 
 /// Reads all thresholds; with `ignored` (`--experimental-allocatable-ignore-eviction`) the hard ones
 /// keep nothing.
@@ -72,39 +110,73 @@ pub fn parse(config: &KubeletConfiguration, ignored: bool) -> Result<Kept, Strin
     let kept = match &hard {
         _ if ignored => Kept::default(),
         Ok(hard) => {
-            let of = |signal| hard.get(signal).copied().unwrap_or_default();
-            Kept { memory: of("memory.available"), storage: of("nodefs.available") }
+            let of = |signal| hard.get(&signal).copied().unwrap_or_default();
+            Kept { memory: of(Signal::Memory), storage: of(Signal::NodeFs) }
         }
         Err(error) => return Err(error.clone()),
     };
     // The rest is read where upstream makes what evicts.
-    let rest = || -> Result<(), String> {
-        hard?;
-        let soft = thresholds(&config.eviction_soft)?;
-        let graces = graces(&config.eviction_soft_grace_period)?;
-        reclaims(&config.eviction_minimum_reclaim)?;
-        match soft.keys().find(|signal| !graces.contains(*signal)) {
-            Some(signal) => {
-                Err(format!("grace period must be specified for the soft eviction threshold {signal}"))
-            }
-            None => Ok(()),
-        }
-    };
-    rest().map_err(|error| format!("failed to create kubelet: {error}"))?;
+    policy(config)?;
     Ok(kept)
 }
 
-fn known(signal: &str) -> Result<(), String> {
-    if SIGNALS.contains(&signal) { Ok(()) } else { Err(format!("unsupported eviction signal {signal}")) }
+/// Reads all that eviction goes by.
+///
+/// # Errors
+/// In upstream's words, at the first that is wrong.
+pub fn policy(config: &KubeletConfiguration) -> Result<Policy, String> {
+    let rules = rules(config).map_err(|error| format!("failed to create kubelet: {error}"))?;
+    let longest = u64::try_from(config.eviction_max_pod_grace_period).unwrap_or(0);
+    Ok(Policy {
+        rules,
+        transition: config.eviction_pressure_transition_period.duration(),
+        longest_grace: Duration::from_secs(longest),
+    })
+}
+
+fn rules(config: &KubeletConfiguration) -> Result<Vec<Rule>, String> {
+    let hard = thresholds(&config.eviction_hard)?;
+    let soft = thresholds(&config.eviction_soft)?;
+    let graces = graces(&config.eviction_soft_grace_period)?;
+    let reclaims = reclaims(&config.eviction_minimum_reclaim)?;
+    let rule = |signal: Signal, value, written: &Texts, grace| Rule {
+        signal,
+        value,
+        written: written.get(signal.as_str()).cloned().unwrap_or_default(),
+        grace,
+        reclaim: reclaims.get(&signal).copied().unwrap_or_default(),
+    };
+    let mut rules = Vec::new();
+    for (signal, value) in hard {
+        rules.push(rule(signal, value, &config.eviction_hard, Duration::ZERO));
+    }
+    for (signal, value) in soft {
+        let Some(grace) = graces.get(&signal) else {
+            return Err(format!("grace period must be specified for the soft eviction threshold {signal}"));
+        };
+        rules.push(rule(signal, value, &config.eviction_soft, *grace));
+    }
+    if config.enforce_node_allocatable.iter().flatten().any(|level| level == "pods") {
+        // What all pods together are held to must not be used up either.
+        let memory = rules.iter().filter(|rule| rule.signal == Signal::Memory && rule.is_hard());
+        let more: Vec<Rule> =
+            memory.map(|rule| Rule { signal: Signal::AllocatableMemory, ..rule.clone() }).collect();
+        rules.extend(more);
+    }
+    Ok(rules)
+}
+
+fn known(signal: &str) -> Result<Signal, String> {
+    Signal::parse(signal).ok_or_else(|| format!("unsupported eviction signal {signal}"))
 }
 
 /// Those that are thresholds at all: nothing and everything are none.
-fn thresholds(texts: &Texts) -> Result<Thresholds<'_>, String> {
+fn thresholds(texts: &Texts) -> Result<Thresholds, String> {
     let mut found = Thresholds::new();
     for (signal, value) in texts {
-        known(signal)?;
+        let known = known(signal)?;
         if let Some(threshold) = threshold(signal, value)? {
-            found.insert(signal, threshold);
+            found.insert(known, threshold);
         }
     }
     Ok(found)
@@ -150,34 +222,39 @@ fn amount(value: &str) -> Result<Option<i64>, String> {
     }
 }
 
-fn graces(texts: &Texts) -> Result<Vec<&str>, String> {
-    let mut found = Vec::new();
+fn graces(texts: &Texts) -> Result<BTreeMap<Signal, Duration>, String> {
+    let mut found = BTreeMap::new();
     for (signal, value) in texts {
-        known(signal)?;
-        if Span::parse(value)? < Span::default() {
+        let (signal, grace) = (known(signal)?, Span::parse(value)?);
+        if grace < Span::default() {
             return Err(format!(
                 "invalid eviction grace period specified: {value}, must be a positive value"
             ));
         }
-        found.push(signal.as_str());
+        found.insert(signal, grace.duration());
     }
     Ok(found)
 }
 
-fn reclaims(texts: &Texts) -> Result<(), String> {
+fn reclaims(texts: &Texts) -> Result<Thresholds, String> {
+    let mut found = Thresholds::new();
     for (signal, value) in texts {
-        known(signal)?;
-        if value.ends_with('%') {
-            if share(value)? <= 0.0 {
+        let known = known(signal)?;
+        let reclaim = if value.ends_with('%') {
+            let share = share(value)?;
+            if share <= 0.0 {
                 return Err(format!(
                     "eviction percentage minimum reclaim {signal} must be positive: {value}"
                 ));
             }
-        } else if amount(value)?.is_none() {
-            return Err(format!("negative eviction minimum reclaim specified for {signal}"));
-        }
+            Threshold::Share(share)
+        } else {
+            let negative = || format!("negative eviction minimum reclaim specified for {signal}");
+            Threshold::Bytes(amount(value)?.ok_or_else(negative)?)
+        };
+        found.insert(known, reclaim);
     }
-    Ok(())
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -56,14 +56,8 @@ const AS_GOOD: [(&str, &str); 2] =
     [("memorySwap.swapBehavior", "\"NoSwap\""), ("userNamespaces.idsPerPod", "65536")];
 
 /// Fields that change nothing here, by JSON path, and why; whoever sets one is told once.
-pub const INERT: [(&str, &str); 25] = [
-    ("evictionHard", "pods are not evicted for pressure; the thresholds only lower what is allocatable"),
-    ("evictionSoft", "pods are not evicted for pressure"),
-    ("evictionSoftGracePeriod", "pods are not evicted for pressure"),
-    ("evictionPressureTransitionPeriod", "pods are not evicted for pressure"),
-    ("evictionMaxPodGracePeriod", "pods are not evicted for pressure"),
-    ("evictionMinimumReclaim", "pods are not evicted for pressure"),
-    ("kernelMemcgNotification", "pods are not evicted for pressure"),
+pub const INERT: [(&str, &str); 19] = [
+    ("kernelMemcgNotification", "memory is looked at every 10 s, and at once after each eviction"),
     ("cpuManagerReconcilePeriod", "containers share all CPUs"),
     ("topologyManagerScope", "resources are not aligned to NUMA nodes"),
     ("hairpinMode", "the network's plugins decide"),
@@ -183,22 +177,9 @@ pub(super) fn inert_flags(given: &Given) -> Vec<String> {
     told.collect()
 }
 
-/// What is set and changes nothing, in one line each; all about eviction in one.
+/// What is set and changes nothing, in one line each.
 pub(super) fn inert(config: &KubeletConfiguration) -> Vec<String> {
     let (now, default) = (to_json(config), defaults());
-    let mut moved = INERT.iter().filter(|(path, _)| at(&now, path) != at(&default, path)).collect::<Vec<_>>();
-    let evictions: Vec<&str> = moved
-        .iter()
-        .filter(|(path, _)| {
-            path.starts_with("eviction") && !(*path == "evictionHard" && config.has_usual_thresholds())
-        })
-        .map(|(path, _)| *path)
-        .collect();
-    moved.retain(|(path, _)| !path.starts_with("eviction"));
-    let mut lines = Vec::new();
-    if !evictions.is_empty() {
-        lines.push(format!("{} change nothing: pods are not evicted for pressure", evictions.join(", ")));
-    }
-    lines.extend(moved.iter().map(|(path, why)| format!("{path} changes nothing: {why}")));
-    lines
+    let moved = INERT.iter().filter(|(path, _)| at(&now, path) != at(&default, path));
+    moved.map(|(path, why)| format!("{path} changes nothing: {why}")).collect()
 }

@@ -8,6 +8,7 @@ mod correlate;
 mod post;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::Client;
@@ -43,14 +44,14 @@ impl Recorder {
     /// Of the node.
     pub fn node(&self, note: NodeNote) {
         let NodeNote { kind, reason, message } = note;
-        self.tell(About::Node, kind, reason.into(), message);
+        self.tell(About::Node, kind, reason.into(), message, BTreeMap::new());
     }
 
     /// Of a pod.
     pub fn pod(&self, of: PodRef, note: Note) {
         let PodRef { namespace, name, uid } = of;
-        let Note { kind, reason, message, .. } = note;
-        self.tell(About::Pod { namespace, name, uid }, kind, reason, message);
+        let Note { kind, reason, message, annotations, .. } = note;
+        self.tell(About::Pod { namespace, name, uid }, kind, reason, message, annotations);
     }
 
     /// Of a pod, what its list has more than it had; waits for room, and is false when nobody posts any
@@ -65,7 +66,14 @@ impl Recorder {
         true
     }
 
-    fn tell(&self, about: About, kind: Kind, reason: Cow<'static, str>, message: String) {
+    fn tell(
+        &self,
+        about: About,
+        kind: Kind,
+        reason: Cow<'static, str>,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
         let now = self.clock.wall_nanos();
         let happening = Happening {
             about,
@@ -73,6 +81,7 @@ impl Recorder {
             kind,
             reason,
             message,
+            annotations,
             combined: false,
             times: 1,
             first: now,
@@ -132,6 +141,7 @@ fn news(pod: &Pod, told: &[Event], now: &[Event]) -> Vec<Happening> {
             kind: event.note.kind,
             reason: event.note.reason.clone(),
             message: event.note.message.clone(),
+            annotations: event.note.annotations.clone(),
             combined: combined(event),
             times,
             first: event.first,

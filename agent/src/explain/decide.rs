@@ -4,6 +4,7 @@ use super::look::Facts;
 use super::{Finding, endings, pulls};
 use crate::agent::outlived::REASON;
 use crate::events::{Event, Kind};
+use crate::eviction::message as eviction;
 use crate::model::pod::probe::{Handler, PortRef, Probe};
 use crate::model::pod::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
@@ -19,6 +20,9 @@ const EVENTS: usize = 4;
 pub fn decide(facts: &Facts<'_>) -> Vec<Finding> {
     let status = facts.status;
     let mut findings = Vec::new();
+    if status.api_reason == eviction::REASON {
+        findings.push(evicted(facts));
+    }
     if !status.is_over() {
         findings.extend(sandbox(facts));
         findings.extend(volumes(facts));
@@ -36,6 +40,33 @@ pub fn decide(facts: &Facts<'_>) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// The node was short of something, and this pod was the one that it could do without best.
+fn evicted(facts: &Facts<'_>) -> Finding {
+    let message = &facts.status.api_message;
+    let about = |what: &str| message.contains(&format!("low on resource: {what}."));
+    let remedy = match () {
+        () if about("memory") => {
+            "ask for the memory that it uses (resources.requests.memory): who stays within that goes last; or give the node more, or fewer pods"
+        }
+        () if about("ephemeral-storage") || about("inodes") => {
+            "write less to the container's own files, logs and emptyDirs, ask for it (resources.requests.ephemeral-storage), or give the node a larger disk"
+        }
+        () if about("pids") => {
+            "look for a program that starts processes without end, limit them (podPidsLimit), or raise kernel.pid_max"
+        }
+        () => {
+            "the node's conditions say what it is short of; a pod that a controller owns is made again elsewhere"
+        }
+    };
+    Finding {
+        container: String::new(),
+        state: eviction::REASON.to_owned(),
+        cause: message.trim_end().to_owned(),
+        remedy: remedy.to_owned(),
+        evidence: events(facts, "", &[]),
+    }
 }
 
 fn one(facts: &Facts<'_>, status: &ContainerStatus) -> Option<Finding> {

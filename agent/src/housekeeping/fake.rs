@@ -1,14 +1,16 @@
 //! A runtime that has what it is given and loses nothing. Passes for [`Keeper`] in tests.
 
 use std::future::ready;
+use std::sync::Mutex;
 
 use super::{Answer, ImageUse, Keeper, StoredImage};
 
-/// Lists as given; nothing can be removed.
+/// Lists as given; what is removed is listed all the same, and remembered.
 #[derive(Debug, Default)]
 pub(crate) struct FakeKeeper {
     running: Vec<String>,
     images: Vec<StoredImage>,
+    removed: Mutex<Vec<String>>,
 }
 
 impl FakeKeeper {
@@ -20,6 +22,11 @@ impl FakeKeeper {
     /// These are stored.
     pub(crate) fn storing(images: Vec<StoredImage>) -> Self {
         Self { images, ..Self::default() }
+    }
+
+    /// What was removed.
+    pub(crate) fn removed(&self) -> Vec<String> {
+        self.removed.lock().unwrap().clone()
     }
 }
 
@@ -44,7 +51,8 @@ impl Keeper for FakeKeeper {
         Box::pin(ready(Ok(Vec::new())))
     }
 
-    fn remove_image<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.removed.lock().unwrap().push(id.to_owned());
         Box::pin(ready(Ok(())))
     }
 

@@ -7,7 +7,8 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::Keeper;
 use crate::clock::Clock;
@@ -53,6 +54,26 @@ pub struct Outcome {
     pub warnings: Vec<Warning>,
 }
 
+/// Asks the collector to free what it can, whatever the disk's fill. Cheap to copy.
+#[derive(Debug, Clone)]
+pub struct Reclaimer(mpsc::Sender<Request>);
+
+/// Answered when it was tried.
+type Request = oneshot::Sender<Result<(), String>>;
+
+impl Reclaimer {
+    /// Removes all unused images but those that were pulled just now; waits until that was tried.
+    ///
+    /// # Errors
+    /// When one could not be removed, or nobody collects.
+    pub async fn remove_unused(&self) -> Result<(), String> {
+        let nobody = || "image garbage collection has ended".to_owned();
+        let (request, answer) = oneshot::channel();
+        self.0.send(request).await.map_err(|_| nobody())?;
+        answer.await.map_err(|_| nobody())?
+    }
+}
+
 /// The collector.
 #[derive(Debug)]
 pub struct Collector {
@@ -63,6 +84,7 @@ pub struct Collector {
     began: Duration,
     /// The last round.
     failed: bool,
+    requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
 }
 
 impl Collector {
@@ -70,25 +92,80 @@ impl Collector {
     #[must_use]
     pub fn new(settings: Settings, keeper: Arc<dyn Keeper>, clock: Arc<dyn Clock>) -> Self {
         let began = clock.mono();
-        Self { settings, keeper, clock, records: Records::default(), began, failed: false }
+        let requests = mpsc::channel(1);
+        Self { settings, keeper, clock, records: Records::default(), began, failed: false, requests }
+    }
+
+    /// For whoever needs room at once.
+    #[must_use]
+    pub fn reclaimer(&self) -> Reclaimer {
+        Reclaimer(self.requests.0.clone())
     }
 
     /// Collects for ever, until told to stop; `tell` gets what each round did.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>, mut tell: impl FnMut(Outcome)) {
-        if self.settings.high_percent == 100 && self.settings.max_age.is_zero() {
+        let is_off = self.settings.high_percent == 100 && self.settings.max_age.is_zero();
+        if is_off {
             tracing::info!(
                 "ImageGCHighThresholdPercent is set 100 and ImageMaximumGCAge is 0, Disable image GC"
             );
-            return;
         }
+        let mut next = Instant::now();
+        let stopped = async move {
+            // Nobody can stop it any more: as good as stopped.
+            drop(stop.wait_for(|stop| *stop).await);
+        };
+        tokio::pin!(stopped);
         loop {
-            tell(self.round(disk_of).await);
+            // All arms are cancel-safe: a request stays in the queue until it is taken.
             tokio::select! {
-                // Nobody can stop it any more: as good as stopped.
-                _ = stop.wait_for(|stop| *stop) => return,
-                () = tokio::time::sleep(EVERY) => {}
+                () = &mut stopped => return,
+                () = tokio::time::sleep_until(next) => {
+                    // Whoever asks one day must know since when an image is there.
+                    match is_off {
+                        false => tell(self.round(disk_of).await),
+                        true => if let Err(error) = self.learn().await {
+                            tracing::warn!(error, "the runtime does not list its images");
+                        },
+                    }
+                    next = Instant::now() + EVERY;
+                }
+                Some(request) = self.requests.1.recv() => {
+                    let (outcome, result) = self.remove_unused().await;
+                    tell(outcome);
+                    // Who asked may not wait any more.
+                    drop(request.send(result));
+                }
             }
         }
+    }
+
+    /// All that no container stands on, whatever the disk's fill.
+    async fn remove_unused(&mut self) -> (Outcome, Result<(), String>) {
+        let (mut outcome, mut errors) = (Outcome::default(), Vec::new());
+        if let Err(error) = self.learn().await {
+            return (outcome, Err(error));
+        }
+        for image in self.records.unused(&self.settings, self.clock.mono()) {
+            self.remove(&image, &mut outcome, &mut errors).await;
+        }
+        if !outcome.freed.is_empty() {
+            outcome.left = self.records.ids();
+        }
+        let result = match errors.is_empty() {
+            true => Ok(()),
+            false => Err(format!("errors in image deletion: [{}]", errors.join(", "))),
+        };
+        (outcome, result)
+    }
+
+    /// What there is now, and who uses it.
+    async fn learn(&mut self) -> Result<(), String> {
+        let failed = |error: Failure| error.to_string();
+        let images = self.keeper.images().await.map_err(failed)?;
+        let used = self.keeper.images_in_use().await.map_err(failed)?;
+        self.records.learn(&images, &used, self.clock.mono());
+        Ok(())
     }
 
     /// One look, and what follows. `disk` tells a folder's file system.
@@ -115,10 +192,8 @@ impl Collector {
         outcome: &mut Outcome,
     ) -> Result<(), String> {
         let failed = |error: Failure| error.to_string();
-        let images = self.keeper.images().await.map_err(failed)?;
-        let used = self.keeper.images_in_use().await.map_err(failed)?;
+        self.learn().await?;
         let now = self.clock.mono();
-        self.records.learn(&images, &used, now);
         // Before the disk is looked at: age is no matter of room, and what it frees is not wanted twice.
         let aged = self.records.aged(&self.settings, now, now.saturating_sub(self.began));
         let mut errors = Vec::new();

@@ -1,4 +1,4 @@
-//! Resource quantities (`100m`, `1.5Gi`, `2e3`), exactly. Pure: owns the parser; never uses
+//! Resource quantities (`100m`, `1.5Gi`, `2e3`), exactly. Pure: owns the parser and the printed forms; never uses
 //! floating point. Called by the manifest converter.
 
 /// Why a quantity was refused.
@@ -53,6 +53,34 @@ pub fn in_go(text: &str) -> &'static str {
         "unable to parse quantity's suffix"
     } else {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    }
+}
+
+/// Bytes as Go prints a quantity of binary form: the largest binary suffix that divides them; below 1024 the form is
+/// decimal.
+#[must_use]
+pub fn binary(value: i64) -> String {
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if value.unsigned_abs() < 1024 { plain(value) } else { divided(value, 1024, &suffixes) }
+}
+
+/// A plain number as Go prints it: the largest decimal suffix that divides it.
+#[must_use]
+pub fn plain(value: i64) -> String {
+    divided(value, 1000, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+/// By the largest suffix that divides it; the first suffix is that of `value` itself.
+#[must_use]
+pub fn divided(value: i64, by: i64, suffixes: &[&str]) -> String {
+    let (mut rest, mut step) = (value, 0);
+    while rest != 0 && rest % by == 0 && step + 1 < suffixes.len() {
+        rest /= by;
+        step += 1;
+    }
+    match rest {
+        0 => "0".to_owned(),
+        _ => format!("{rest}{}", suffixes.get(step).copied().unwrap_or_default()),
     }
 }
 
@@ -139,6 +167,16 @@ impl Multiplier {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_printed_as_go_prints_them() {
+        for (value, text) in
+            [(0, "0"), (1000, "1k"), (1023, "1023"), (1536, "1536"), (3 << 29, "1536Mi"), (-5, "-5")]
+        {
+            assert_eq!(binary(value), text);
+        }
+        assert_eq!((plain(2000).as_str(), plain(1024).as_str()), ("2k", "1024"));
+    }
 
     #[test]
     fn what_is_no_quantity_is_told_in_gos_words() {

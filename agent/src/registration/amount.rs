@@ -3,37 +3,21 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::model::quantity;
+
 /// Bytes, with the largest binary suffix that divides them.
 pub(super) fn bytes(value: i64) -> Quantity {
-    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let (mut rest, mut step) = (value, 0);
-    while rest != 0 && rest % 1024 == 0 && step + 1 < suffixes.len() {
-        rest /= 1024;
-        step += 1;
-    }
-    Quantity(format!("{rest}{}", suffixes.get(step).copied().unwrap_or_default()))
+    Quantity(quantity::binary(value))
 }
 
 /// A plain number, with the largest decimal suffix that divides it.
 pub(super) fn count(value: i64) -> Quantity {
-    decimal(value, &["", "k", "M", "G", "T", "P", "E"])
+    Quantity(quantity::plain(value))
 }
 
 /// Thousandths.
 pub(super) fn milli(value: i64) -> Quantity {
-    decimal(value, &["m", "", "k", "M", "G", "T", "P", "E"])
-}
-
-fn decimal(value: i64, suffixes: &[&str]) -> Quantity {
-    let (mut rest, mut step) = (value, 0);
-    while rest != 0 && rest % 1000 == 0 && step + 1 < suffixes.len() {
-        rest /= 1000;
-        step += 1;
-    }
-    match rest {
-        0 => Quantity("0".to_owned()),
-        _ => Quantity(format!("{rest}{}", suffixes.get(step).copied().unwrap_or_default())),
-    }
+    Quantity(quantity::divided(value, 1000, &["m", "", "k", "M", "G", "T", "P", "E"]))
 }
 
 #[cfg(test)]

@@ -6,31 +6,50 @@ use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::events::{Kind, NodeNote};
+use crate::model::signal::{Pressure, Pressures};
 
-/// No eviction yet: there is no pressure, and it is said so.
-const PRESSURES: [(&str, &str, &str, &str); 3] = [
+/// What is said of one: reason, message, event.
+type Words = (&'static str, &'static str, &'static str);
+
+/// Each with what is said of it when the node is short of it, and when not.
+const PRESSURES: [(Pressure, Words, Words); 3] = [
     (
-        "MemoryPressure",
-        "KubeletHasSufficientMemory",
-        "kubelet has sufficient memory available",
-        "NodeHasSufficientMemory",
+        Pressure::Memory,
+        (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+            "NodeHasInsufficientMemory",
+        ),
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasSufficientMemory"),
     ),
-    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasNoDiskPressure"),
     (
-        "PIDPressure",
-        "KubeletHasSufficientPID",
-        "kubelet has sufficient PID available",
-        "NodeHasSufficientPID",
+        Pressure::Disk,
+        ("KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"),
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasNoDiskPressure"),
+    ),
+    (
+        Pressure::Pid,
+        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available", "NodeHasInsufficientPID"),
+        ("KubeletHasSufficientPID", "kubelet has sufficient PID available", "NodeHasSufficientPID"),
     ),
 ];
 
 /// Sets them; what changed is told as events of `node`. `troubles` are why pods cannot run.
-pub(super) fn set(status: &mut NodeStatus, node: &str, troubles: &[String], now: Timestamp) -> Vec<NodeNote> {
+pub(super) fn set(
+    status: &mut NodeStatus,
+    node: &str,
+    pressures: &Pressures,
+    troubles: &[String],
+    now: Timestamp,
+) -> Vec<NodeNote> {
     let mut notes = Vec::new();
     let missing = missing(status);
     let all = status.conditions.get_or_insert_default();
-    for (kind, reason, message, event) in PRESSURES {
-        if put(all, condition(kind, "False", reason, message, now)) != Change::None {
+    for (pressure, short, enough) in PRESSURES {
+        let is_short = pressures.contains(&pressure);
+        let (reason, message, event) = if is_short { short } else { enough };
+        let is = if is_short { "True" } else { "False" };
+        if put(all, condition(pressure.as_str(), is, reason, message, now)) != Change::None {
             notes.push(status_is(node, event));
         }
     }
@@ -139,7 +158,7 @@ mod tests {
     fn a_node_becomes_ready_with_upstreams_words_and_says_when() {
         let mut status = sized();
         let down = ["container runtime is down".to_owned()];
-        let notes = set(&mut status, "n1", &down, at(1));
+        let notes = set(&mut status, "n1", &Pressures::new(), &down, at(1));
         assert_eq!(
             reasons(&notes),
             ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
@@ -147,10 +166,10 @@ mod tests {
         let first = ready(&status);
         assert_eq!((first.status.as_str(), first.reason.as_deref()), ("False", Some("KubeletNotReady")));
         assert_eq!(first.message.as_deref(), Some("container runtime is down"));
-        let notes = set(&mut status, "n1", &[], at(5));
+        let notes = set(&mut status, "n1", &Pressures::new(), &[], at(5));
         assert_eq!(reasons(&notes), ["NodeReady"]);
         assert_eq!(notes[0].message, "Node n1 status is now: NodeReady");
-        assert_eq!(set(&mut status, "n1", &[], at(15)), []);
+        assert_eq!(set(&mut status, "n1", &Pressures::new(), &[], at(15)), []);
         let now = ready(&status);
         assert_eq!(now.message.as_deref(), Some("kubelet is posting ready status"));
         assert_eq!(
@@ -163,16 +182,42 @@ mod tests {
     fn several_troubles_are_listed_once_each() {
         let mut status = NodeStatus::default();
         let troubles = ["a".to_owned(), "b".to_owned(), "a".to_owned()];
-        set(&mut status, "n1", &troubles, at(1));
+        set(&mut status, "n1", &Pressures::new(), &troubles, at(1));
         let message = ready(&status).message.unwrap();
         assert_eq!(message, "[a, b, missing node capacity for resources: cpu, memory, pods]");
+    }
+
+    #[test]
+    fn pressure_comes_and_goes_in_upstreams_words_and_keeps_when() {
+        let mut status = sized();
+        set(&mut status, "n1", &Pressures::new(), &[], at(1));
+        let short = Pressures::from([Pressure::Disk]);
+        let notes = set(&mut status, "n1", &short, &[], at(5));
+        assert_eq!(reasons(&notes), ["NodeHasDiskPressure"]);
+        assert_eq!(notes[0].message, "Node n1 status is now: NodeHasDiskPressure");
+        assert_eq!(set(&mut status, "n1", &short, &[], at(15)), []);
+        let of = |status: &NodeStatus, kind: &str| {
+            let all = status.conditions.as_ref().unwrap();
+            all.iter().find(|condition| condition.type_ == kind).unwrap().clone()
+        };
+        let disk = of(&status, "DiskPressure");
+        assert_eq!((disk.status.as_str(), disk.reason.as_deref()), ("True", Some("KubeletHasDiskPressure")));
+        assert_eq!(disk.message.as_deref(), Some("kubelet has disk pressure"));
+        assert_eq!(disk.last_transition_time, Some(Time(at(5))));
+        assert_eq!(of(&status, "MemoryPressure").status, "False");
+        let all = Pressures::from([Pressure::Memory, Pressure::Pid]);
+        assert_eq!(
+            reasons(&set(&mut status, "n1", &all, &[], at(20))),
+            ["NodeHasInsufficientMemory", "NodeHasNoDiskPressure", "NodeHasInsufficientPID"]
+        );
+        assert_eq!(of(&status, "PIDPressure").reason.as_deref(), Some("KubeletHasInsufficientPID"));
     }
 
     #[test]
     fn foreign_conditions_stay() {
         let mut status = sized();
         status.conditions = Some(vec![condition("NetworkUnavailable", "False", "RouteCreated", "x", at(0))]);
-        set(&mut status, "n1", &[], at(1));
+        set(&mut status, "n1", &Pressures::new(), &[], at(1));
         assert_eq!(status.conditions.unwrap().len(), 5);
     }
 }

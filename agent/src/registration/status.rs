@@ -110,10 +110,11 @@ impl Reporter {
         }
     }
 
-    /// Until the period is over, or what kept a new node from being ready is gone.
+    /// Until the period is over, the node's pressures change, or what kept a new node from being ready is gone.
     async fn rest(&mut self, told: bool) {
         let every = self.settings.status_every;
         let deadline = Instant::now() + every + every.mul_f64(0.04 * random::fraction());
+        let mut pressures = self.world.pressures.clone();
         loop {
             let at_first = told && !self.was_ready && self.born.elapsed() < GRACE;
             let well = self.troubles().is_empty();
@@ -126,6 +127,8 @@ impl Reporter {
             // All arms are cancel-safe: a change stays marked, a timer has no state.
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => return,
+                // The scheduler is to know at once.
+                Ok(()) = pressures.changed() => return,
                 Ok(()) = pulse.changed(), if at_first => {}
                 Ok(()) = troubles.changed(), if at_first => {}
             }
@@ -302,7 +305,8 @@ impl Reporter {
             notes.push(NodeNote { kind: Kind::Warning, reason: "Rebooted", message });
         }
         let status = node.status.get_or_insert_default();
-        notes.extend(conditions::set(status, name, &self.troubles(), self.now()));
+        let pressures = self.world.pressures.borrow_and_update().clone();
+        notes.extend(conditions::set(status, name, &pressures, &self.troubles(), self.now()));
         (node, notes)
     }
 

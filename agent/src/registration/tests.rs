@@ -20,6 +20,7 @@ use crate::events::sink;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use crate::metrics::Metrics;
 use crate::model::failure::{Failure, FailureKind};
+use crate::model::signal::Pressures;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
 use crate::volumes::fake::FakeVolumes;
@@ -180,6 +181,7 @@ struct Bed {
     server: FakeApiServer,
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
+    pressures: watch::Sender<Pressures>,
     registered: Registered,
     metrics: Arc<Metrics>,
     volumes: Arc<FakeVolumes>,
@@ -194,6 +196,7 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
     let (pods, pods_seen) = watch::channel(Arc::from([]));
     drop(crate::agent::events::run(Some(server.client()), "n1", queue, pods_seen));
     let (troubles, troubles_seen) = watch::channel(Vec::new());
+    let (pressures, pressures_seen) = watch::channel(Pressures::new());
     let metrics = Arc::new(Metrics::default());
     let volumes = Arc::new(FakeVolumes::default());
     volumes.set_foreign(true);
@@ -213,10 +216,11 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         recorder,
         clock,
         troubles: troubles_seen,
+        pressures: pressures_seen,
         metrics: metrics.clone(),
     };
     let registered = start(settings, world);
-    Bed { server: server.clone(), about, troubles, registered, metrics, volumes, _pods: pods }
+    Bed { server: server.clone(), about, troubles, pressures, registered, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -244,6 +248,15 @@ fn writes(asked: &[Asked], path: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pressure_is_told_at_once() {
+    let bed = begin(&FakeApiServer::default(), settings(), machine(), Some(well()));
+    ready(&bed, "True").await;
+    bed.pressures.send_replace([crate::model::signal::Pressure::Pid].into());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(condition(&bed.server.get(NODE).unwrap(), "PIDPressure")["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_is_registered_whole_and_ready_at_once() {
     let server = FakeApiServer::default();
     let mut settings = settings();
@@ -264,7 +277,7 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
     let memory = (4_i64 << 30) - (1 << 30) - (100 << 20) - (2 << 21);
     assert_eq!(
         status["capacity"],
-        json!({ "cpu": "2", "memory": "4Gi", "pods": "110", "ephemeral-storage": "1000", "hugepages-2Mi": "4Mi" })
+        json!({ "cpu": "2", "memory": "4Gi", "pods": "110", "ephemeral-storage": "1k", "hugepages-2Mi": "4Mi" })
     );
     assert_eq!(
         status["allocatable"],

@@ -6,6 +6,7 @@
 pub mod blkio;
 pub mod disk;
 pub mod filesystems;
+mod gauge;
 pub mod group;
 pub mod machine;
 mod pods;

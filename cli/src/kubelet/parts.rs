@@ -19,12 +19,14 @@ use gantry_agent::config::gates::Gates;
 use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
 use gantry_agent::events::sink::{self, Recorder};
 use gantry_agent::events::{Kind, NodeNote};
+use gantry_agent::eviction::run::{self as eviction, Evictor};
 use gantry_agent::healthz::Checks;
-use gantry_agent::housekeeping::images::Collector;
+use gantry_agent::housekeeping::images::{Collector, Reclaimer};
 use gantry_agent::housekeeping::{links as dead_links, logs};
 use gantry_agent::identity::{Clients, Names, Notice, ca};
 use gantry_agent::logs::links;
 use gantry_agent::manifest::api;
+use gantry_agent::model::signal::Pressures;
 use gantry_agent::pod::run::Deps;
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::registration::enforce::{self, Holding};
@@ -93,7 +95,8 @@ impl Parts<'_> {
         let (seen_in, nothing) = watch::channel(Seen::default());
         let seen = client.clone().map(|client| source::follow(client, &self.name));
         let (statics_in, statics) = watch::channel(None);
-        let node = self.register(&mut agent, pulse, recorder.clone())?;
+        let (pressures_in, pressures) = watch::channel(Pressures::new());
+        let node = self.register(&mut agent, pulse, pressures, recorder.clone())?;
         self.hold_pods(recorder.clone())?;
         // Their tasks end with the process.
         drop(events::run(self.clients.as_ref().map(|c| c.events.clone()), &self.name, queue, pods.clone()));
@@ -106,29 +109,44 @@ impl Parts<'_> {
             form: form::status,
             metrics: self.deps.metrics.clone(),
         });
-        if let Some(client) = &client {
-            let mirrors = Mirrors {
-                client: client.clone(),
-                node: node.clone(),
-                seen: shown.clone(),
-                pods: pods.clone(),
-                statics: statics.clone(),
-            };
-            drop(mirror::keep(mirrors));
-            let (metrics, clock) = (self.deps.metrics.clone(), self.deps.clock.clone());
-            drop(starts::follow(shown.clone(), pods.clone(), metrics, clock));
+        if let Some(client) = client.clone() {
+            let (node, seen, pods) = (node.clone(), shown.clone(), pods.clone());
+            self.follow_api(Mirrors { client, node, seen, pods, statics });
         }
         let sources = sync::Sources { seen, node, found: self.folder().await };
         let (beat, pulse) = watch::channel(tokio::time::Instant::now());
         tokio::spawn(sync::run(agent, sources, statics_in, beat));
         // Nobody sends: it is there for as long as somebody listens.
         tokio::spawn(async move { seen_in.closed().await });
-        self.housekeeping(&recorder)?;
+        let images = self.housekeeping(&recorder)?;
         self.look_at_machine(&recorder);
-        forward(&mut self.notices, recorder);
+        forward(&mut self.notices, recorder.clone());
         let view = View { volumes: self.deps.volumes.clone(), told, seen: shown, workers: pods.clone() };
         let server = self.serve(view, client, self.pulse(pulse)).await?;
+        self.evict(eviction::World {
+            gauge: Arc::new(server.clone()),
+            pods: pods.clone(),
+            images,
+            recorder,
+            metrics: self.deps.metrics.clone(),
+            clock: self.deps.clock.clone(),
+            pressures: pressures_in,
+        })?;
         Ok(Running { pods, server })
+    }
+
+    /// What only a kubelet with an API server does for its pods.
+    fn follow_api(&self, mirrors: Mirrors) {
+        let (seen, pods) = (mirrors.seen.clone(), mirrors.pods.clone());
+        drop(mirror::keep(mirrors));
+        drop(starts::follow(seen, pods, self.deps.metrics.clone(), self.deps.clock.clone()));
+    }
+
+    /// Ends pods when the node runs short.
+    fn evict(&self, world: eviction::World) -> Result<()> {
+        let evictor = Evictor::new(wiring::eviction(self.config)?, world);
+        tokio::spawn(evictor.run(self.stopped.clone()));
+        Ok(())
     }
 
     async fn folder(&self) -> Option<watch::Receiver<static_pods::choice::Found>> {
@@ -141,9 +159,11 @@ impl Parts<'_> {
         &self,
         agent: &mut Agent,
         pulse: watch::Receiver<Pulse>,
+        pressures: watch::Receiver<Pressures>,
         recorder: Recorder,
     ) -> Result<watch::Receiver<Option<Arc<Node>>>> {
         let Some(clients) = self.clients.clone() else {
+            agent.watch_pressures(pressures);
             let (_, node) = watch::channel(None);
             return Ok(node);
         };
@@ -160,14 +180,25 @@ impl Parts<'_> {
             recorder,
             clock: self.deps.clock.clone(),
             troubles: stall::follow(self.deps.runtime.clone(), self.deps.metrics.clone()),
+            pressures,
             metrics: self.deps.metrics.clone(),
         };
-        let registered = registration::start(settings, world);
-        let (admission_in, admission) = watch::channel(None);
-        // Told on last: who knows the node may count on its admission.
-        let (known_in, known) = watch::channel(None);
+        agent.watch_pressures(world.pressures.clone());
         let rules = wiring::admission(self.config)?;
-        let (mut node, names, ips) = (registered.node, self.names.clone(), self.ips.clone());
+        Ok(self.learn(agent, registration::start(settings, world).node, rules))
+    }
+
+    /// What depends on the Node object learns of it; told on last: who knows the node may count on its admission.
+    fn learn(
+        &self,
+        agent: &mut Agent,
+        mut node: watch::Receiver<Option<Arc<Node>>>,
+        rules: api::NodeSettings,
+    ) -> watch::Receiver<Option<Arc<Node>>> {
+        let (admission_in, admission) = watch::channel(None);
+        agent.admit_by(admission);
+        let (known_in, known) = watch::channel(None);
+        let (names, ips) = (self.names.clone(), self.ips.clone());
         tokio::spawn(async move {
             loop {
                 let now = node.borrow_and_update().clone();
@@ -184,8 +215,7 @@ impl Parts<'_> {
                 }
             }
         });
-        agent.admit_by(admission);
-        Ok(known)
+        known
     }
 
     /// Pods together get what is not reserved.
@@ -203,8 +233,8 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Logs and images that nobody needs.
-    fn housekeeping(&self, recorder: &Recorder) -> Result<()> {
+    /// Logs and images that nobody needs; returns who frees more of these at once.
+    fn housekeeping(&self, recorder: &Recorder) -> Result<Reclaimer> {
         let keeper = Arc::new(self.runtime.clone());
         let clock = self.deps.clock.clone();
         let rotation = wiring::logs(self.config)?;
@@ -212,6 +242,7 @@ impl Parts<'_> {
         let folder = PathBuf::from(links::FOLDER);
         tokio::spawn(dead_links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
         let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
+        let reclaimer = collector.reclaimer();
         let (recorder, metrics, pulls) =
             (recorder.clone(), self.deps.metrics.clone(), self.deps.images.clone());
         let mut before = clock.wall_nanos();
@@ -230,7 +261,7 @@ impl Parts<'_> {
                 recorder.node(NodeNote { kind, reason: warning.reason, message: warning.message });
             }
         }));
-        Ok(())
+        Ok(reclaimer)
     }
 
     /// What is told of the machine beside its conditions.

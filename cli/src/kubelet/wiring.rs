@@ -253,6 +253,11 @@ pub(super) fn registration(
     })
 }
 
+/// When pods are ended for what the node is short of.
+pub(super) fn eviction(config: &KubeletConfiguration) -> Result<eviction::Policy, Error> {
+    eviction::policy(config).map_err(Error::Eviction)
+}
+
 /// What a scheduler may count on beyond what every 1.36 node does.
 fn declared_features() -> Vec<String> {
     vec!["RestartAllContainersOnContainerExits".to_owned()]

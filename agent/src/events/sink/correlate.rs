@@ -33,6 +33,8 @@ pub(super) struct Happening {
     pub(super) kind: Kind,
     pub(super) reason: Cow<'static, str>,
     pub(super) message: String,
+    /// Of the new event; one that only counts keeps its own.
+    pub(super) annotations: BTreeMap<String, String>,
     /// It stands for different messages of one reason: those of a pod's list are combined there.
     pub(super) combined: bool,
     pub(super) times: u32,
@@ -163,6 +165,7 @@ mod tests {
             kind: Kind::Warning,
             reason: "Unhealthy".into(),
             message: message.into(),
+            annotations: BTreeMap::new(),
             combined: false,
             times: 1,
             first: 1,

@@ -175,6 +175,7 @@ fn event(node: &str, happening: &Happening, posted: &Posted) -> Event {
         metadata: ObjectMeta {
             name: Some(posted.name.clone()),
             namespace: Some(namespace(&happening.about).to_owned()),
+            annotations: (!happening.annotations.is_empty()).then(|| happening.annotations.clone()),
             ..ObjectMeta::default()
         },
         involved_object,

@@ -119,6 +119,16 @@ impl Records {
         aged
     }
 
+    /// All that may go, the longest unused first.
+    pub(super) fn unused(&self, settings: &Settings, now: Duration) -> Vec<Record> {
+        let may = |record: &&Record| {
+            record.by.is_none() && !record.pinned && now.saturating_sub(record.seen) >= settings.min_age
+        };
+        let mut unused: Vec<Record> = self.0.values().filter(may).cloned().collect();
+        unused.sort_by_key(|record| (record.used, record.seen));
+        unused
+    }
+
     /// What goes for want of room.
     pub(super) fn plan(&self, settings: &Settings, disk: Disk, now: Duration) -> Plan {
         let mut plan = Plan::default();

@@ -126,9 +126,15 @@ async fn an_image_that_cannot_be_removed_keeps_no_other_from_going() {
 
 /// Upstream does not even look then, and so tells no disk's troubles.
 #[tokio::test(start_paused = true)]
-async fn it_is_off_at_100_percent_without_an_age() {
-    let (mut collector, _) = collector(true);
+async fn it_is_off_at_100_percent_without_an_age_but_for_those_who_ask() {
+    let (mut collector, store) = collector(false);
     collector.settings.high_percent = 100;
+    let reclaimer = collector.reclaimer();
     let (_stop, stopped) = watch::channel(false);
-    collector.run(stopped, |outcome| panic!("{outcome:?}")).await;
+    let running = tokio::spawn(collector.run(stopped, drop));
+    tokio::time::sleep(EVERY * 3).await;
+    assert_eq!(ids(&store), ["a", "b", "c"]);
+    reclaimer.remove_unused().await.unwrap();
+    assert_eq!(ids(&store), ["c"], "a container uses it");
+    running.abort();
 }

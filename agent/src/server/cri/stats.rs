@@ -2,7 +2,7 @@
 //! by [`crate::server::stats`].
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gantry_proto::cri as wire;
 use tonic::{Code, Status};
@@ -19,6 +19,10 @@ use crate::server::stats::{disk, now};
 pub(in crate::server) struct ImageFs {
     pub(in crate::server) images: FsStats,
     pub(in crate::server) containers: FsStats,
+    /// A folder on it, as the runtime sees it; may be empty.
+    pub(in crate::server) image_place: PathBuf,
+    /// The same.
+    pub(in crate::server) container_place: PathBuf,
 }
 
 impl Cri {
@@ -83,9 +87,19 @@ impl Cri {
     pub(in crate::server) async fn image_fs(&self) -> Result<ImageFs, Status> {
         let ask = wire::ImageFsInfoRequest {};
         let answer = self.images.clone().image_fs_info(timed(ask, self.timeout)).await?.into_inner();
-        let images = answer.image_filesystems.into_iter().next().map(file_system).unwrap_or_default();
-        let containers = answer.container_filesystems.into_iter().next().map(file_system);
-        Ok(ImageFs { containers: containers.unwrap_or_else(|| images.clone()), images })
+        let images = answer.image_filesystems.into_iter().next();
+        let containers = answer.container_filesystems.into_iter().next().or_else(|| images.clone());
+        let place = |usage: &Option<wire::FilesystemUsage>| {
+            let mount =
+                usage.as_ref().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.as_str());
+            PathBuf::from(mount.unwrap_or_default())
+        };
+        Ok(ImageFs {
+            image_place: place(&images),
+            container_place: place(&containers),
+            images: images.map(file_system).unwrap_or_default(),
+            containers: containers.map(file_system).unwrap_or_default(),
+        })
     }
 }
 

@@ -1,0 +1,21 @@
+//! A node that runs short defends itself: it frees what nobody needs, then ends one pod at a time until there is
+//! enough again. Owns the loop's order; never measures anything itself, and never ends a static or critical pod.
+//! Started by the kubelet's wiring.
+//!
+//! what there is: [`observe`] (types, and the trait that measures) · decide: [`decide`] which thresholds count,
+//! [`rank`] who goes, [`message`] what is said (all pure) · do: [`run`]
+//!
+//! ```text
+//! look ──▶ thresholds met? ──▶ grace over? ──▶ free what nobody needs, look again ──▶ end one pod, wait for its end
+//!   ▲           └─▶ node conditions                        └─ enough ─┐                        │
+//!   └────────────── 10 s ─────────────────────────────────────────────┴────────────────────────┘ at once
+//! ```
+
+pub mod decide;
+pub mod message;
+pub mod observe;
+pub mod rank;
+pub mod run;
+
+#[cfg(test)]
+mod tests;

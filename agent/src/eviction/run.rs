@@ -1,0 +1,234 @@
+//! The loop: looks, frees, ends. Owns its task, who was ended and the waiting for it; never decides who or why
+//! ([`super::decide`], [`super::rank`]). Started by the kubelet's wiring.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::decide::{self, Memory};
+use super::message::{self, REASON};
+use super::observe::{Gauge, Look, Usage};
+use super::rank::rank;
+use crate::admission;
+use crate::clock::Clock;
+use crate::config::eviction::{Policy, Rule};
+use crate::events::sink::Recorder;
+use crate::events::{Kind, NodeNote, Note};
+use crate::housekeeping::images::Reclaimer;
+use crate::metrics::Metrics;
+use crate::model::pod::{Pod, PodUid};
+use crate::model::signal::{Pressures, Signal, Starved};
+use crate::pod::worker::PodHandle;
+use crate::pod::{Life, Verdict};
+
+/// How often it is looked.
+pub const EVERY: Duration = Duration::from_secs(10);
+/// A pod's end takes at least so long before nobody waits for it any more.
+const SHORTEST_WAIT: Duration = Duration::from_secs(10);
+/// How long its volumes and cgroup may take after that.
+const CLEAN_UP: Duration = Duration::from_secs(30);
+/// What a pod gets to end: nothing at all would be force.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// What the loop stands on.
+#[derive(Debug)]
+pub struct World {
+    /// Measures.
+    pub gauge: Arc<dyn Gauge>,
+    /// Whom it may end.
+    pub pods: watch::Receiver<Arc<[PodHandle]>>,
+    /// Frees what nobody needs.
+    pub images: Reclaimer,
+    /// Hears of it.
+    pub recorder: Recorder,
+    /// Counts it.
+    pub metrics: Arc<Metrics>,
+    /// Both clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Where the node's conditions and admission learn what it is short of.
+    pub pressures: watch::Sender<Pressures>,
+}
+
+/// The loop.
+#[derive(Debug)]
+pub struct Evictor {
+    policy: Policy,
+    world: World,
+    memory: Memory,
+    /// Ended by this; one that hangs is not chosen again and again.
+    ended: BTreeSet<PodUid>,
+}
+
+impl Evictor {
+    /// Has looked at nothing yet.
+    #[must_use]
+    pub fn new(policy: Policy, world: World) -> Self {
+        Self { policy, world, memory: Memory::default(), ended: BTreeSet::new() }
+    }
+
+    /// Until it is told to stop.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        if self.policy.rules.is_empty() {
+            tracing::info!("no eviction threshold is set: pods are never ended for pressure");
+            return;
+        }
+        for signal in decide::passed_over(&self.policy) {
+            tracing::error!(%signal, "eviction manager: found conflicting containerfs eviction. Ignoring.");
+        }
+        loop {
+            let work = async {
+                match self.pass().await {
+                    // At once: one may not have been enough.
+                    Some((victim, grace)) => gone(&victim, grace).await,
+                    None => tokio::time::sleep(EVERY).await,
+                }
+            };
+            tokio::select! {
+                // Nobody can stop it any more: as good as stopped.
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = work => {}
+            }
+        }
+    }
+
+    /// One look, and what follows. Returns who was ended, with what grace.
+    pub async fn pass(&mut self) -> Option<(PodHandle, Duration)> {
+        let look = self.look().await?;
+        let pass = self.memory.pass(&self.policy, &look, self.world.clock.mono());
+        self.tell(pass.pressures);
+        let first = pass.starved.first()?.clone();
+        let resource = first.signal.resource();
+        tracing::warn!(%resource, signal = %first.signal, "eviction manager: attempting to reclaim");
+        let note = format!("Attempting to reclaim {resource}");
+        let kind = Kind::Warning;
+        self.world.recorder.node(NodeNote { kind, reason: "EvictionThresholdMet", message: note });
+        let look = match self.free(first.signal, &look).await {
+            true => self.look().await?,
+            false => look,
+        };
+        // Measured anew after anything was freed: an innocent is not ended for what is no more (#41032).
+        if decide::is_enough(&first, &look) {
+            tracing::info!(%resource, "eviction manager: able to reduce resource pressure without evicting pods.");
+            return None;
+        }
+        self.end_one(&pass.starved, &look).await
+    }
+
+    async fn look(&self) -> Option<Look> {
+        match self.world.gauge.look().await {
+            Ok(look) => Some(look),
+            Err(error) => {
+                tracing::error!(error, "eviction manager: failed to get summary stats");
+                None
+            }
+        }
+    }
+
+    fn tell(&self, pressures: Pressures) {
+        self.world.pressures.send_if_modified(|old| {
+            let new = *old != pressures;
+            if new {
+                tracing::warn!(?pressures, before = ?old, "the node's pressures change");
+                *old = pressures;
+            }
+            new
+        });
+    }
+
+    /// Frees what nobody needs where that may help; whether it was tried.
+    async fn free(&self, signal: Signal, look: &Look) -> bool {
+        let disk = matches!(signal.resource(), Starved::Storage | Starved::Inodes);
+        let elsewhere = look.disks.images_apart && matches!(signal, Signal::NodeFs | Signal::NodeFsInodes);
+        if !disk || elsewhere {
+            return false;
+        }
+        if let Err(error) = self.world.images.remove_unused().await {
+            tracing::warn!(
+                %signal,
+                error,
+                "eviction manager: unexpected error when attempting to reduce resource pressure"
+            );
+        }
+        true
+    }
+
+    async fn end_one(&mut self, starved: &[Rule], look: &Look) -> Option<(PodHandle, Duration)> {
+        let first = starved.first()?;
+        let usage = match self.world.gauge.usage().await {
+            Ok(usage) => usage,
+            Err(error) => {
+                tracing::error!(error, "eviction manager: failed to get summary stats");
+                return None;
+            }
+        };
+        let mut victims = self.candidates();
+        rank(&mut victims, |handle| &handle.pod, &usage, first.signal, look.disks);
+        let Some(victim) = victims.into_iter().next() else {
+            tracing::error!(signal = %first.signal, "eviction manager: unable to evict any pods from the node");
+            return None;
+        };
+        self.count(starved, look);
+        let grace = self.grace(first, &victim.pod);
+        self.evict(&victim, starved, look, &usage, grace);
+        Some((victim, grace))
+    }
+
+    /// Pods that use anything, but none that the node cannot do without.
+    fn candidates(&mut self) -> Vec<PodHandle> {
+        let all = self.world.pods.borrow().clone();
+        self.ended.retain(|uid| all.iter().any(|handle| handle.pod.uid == *uid));
+        let may = |handle: &&PodHandle| {
+            handle.is_active()
+                && !admission::is_critical(&handle.pod)
+                && !self.ended.contains(&handle.pod.uid)
+        };
+        all.iter().filter(may).cloned().collect()
+    }
+
+    fn grace(&self, rule: &Rule, pod: &Pod) -> Duration {
+        match rule.is_hard() {
+            true => AT_ONCE,
+            false => self.policy.longest_grace.min(pod.grace).max(AT_ONCE),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "an age in seconds")]
+    fn count(&self, starved: &[Rule], look: &Look) {
+        let now = self.world.clock.wall_nanos();
+        for rule in starved {
+            let at = look.readings.get(&rule.signal).map_or(0, |reading| reading.at);
+            if at > 0 {
+                let age = now.saturating_sub(at).max(0) as f64 / 1e9;
+                self.world.metrics.eviction_stats_age.observe([rule.signal.as_str()], age);
+            }
+        }
+    }
+
+    fn evict(&mut self, victim: &PodHandle, starved: &[Rule], look: &Look, usage: &Usage, grace: Duration) {
+        let pod = &victim.pod;
+        let (message, annotations) = message::words(pod, usage.get(&pod.uid), starved, &look.readings);
+        tracing::warn!(pod = pod.full_name(), uid = %pod.uid, message, ?grace, "evicting pod");
+        let note = Note::pod(Kind::Warning, REASON, message.clone());
+        victim.tell(Note { annotations, ..note });
+        let disrupted = Some(message.clone());
+        victim.evict(Verdict { reason: REASON.to_owned(), message, disrupted }, Some(grace));
+        self.ended.insert(pod.uid.clone());
+        if let Some(rule) = starved.first() {
+            self.world.metrics.evictions.inc([rule.signal.as_str()]);
+        }
+    }
+}
+
+/// Waits until nothing of the pod is left that takes room, so that the next look tells what its end has brought
+/// (#43590); not for ever.
+async fn gone(victim: &PodHandle, grace: Duration) {
+    let most = (grace + grace / 2).max(SHORTEST_WAIT) + CLEAN_UP;
+    let over = victim.wait(|status| matches!(status.life, Life::Stopped | Life::Gone));
+    let pod = victim.pod.full_name();
+    match tokio::time::timeout(most, over).await {
+        Ok(_) => tracing::info!(pod, "eviction manager: pods successfully cleaned up"),
+        Err(_) => tracing::warn!(pod, "eviction manager: timed out waiting for pods to be cleaned up"),
+    }
+}
