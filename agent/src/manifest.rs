@@ -19,11 +19,10 @@ mod probe;
 mod resources;
 mod security;
 mod suggest;
+mod texts;
 mod volume;
 pub mod yaml;
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use gantry_base::error::chain;
@@ -39,9 +38,9 @@ pub(crate) use network::cut as hostname_of;
 use parse::Kind;
 use places::{Places, Step};
 pub(crate) use pod::fnv1a_128;
+pub(crate) use texts::read_file as read;
+pub use texts::{Text, read as read_all};
 
-/// As the kubelet takes of a file.
-const MAX_BYTES: u64 = 10 << 20;
 /// A List may hold Lists; not for ever.
 const MAX_DEPTH: usize = 8;
 
@@ -58,7 +57,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is too large.
-    #[error("{}: larger than {MAX_BYTES} bytes", path.display())]
+    #[error("{}: larger than {} bytes", path.display(), texts::MAX_BYTES)]
     TooLarge {
         /// As given.
         path: PathBuf,
@@ -220,11 +219,19 @@ pub enum Object {
 /// # Errors
 /// The first file with a problem: all of its fields that are wrong, or what else it is.
 pub fn load(paths: &[PathBuf]) -> Result<Loaded, Error> {
+    load_texts(&texts::read(paths)?)
+}
+
+/// The same of files that were read already.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_texts(texts: &[Text]) -> Result<Loaded, Error> {
     let mut loaded = Loaded::default();
     let mut seen: Vec<(&'static str, String, PathBuf)> = Vec::new();
     let mut owners: Vec<PathBuf> = Vec::new();
-    for path in paths {
-        let objects = parse_text(path, &read(path)?)?;
+    for Text { path, text } in texts {
+        let objects = parse_text(path, text)?;
         if objects.is_empty() {
             return Err(Error::Empty { path: path.clone() });
         }
@@ -415,17 +422,6 @@ fn secret_of(value: &Value) -> Result<object::Named<crate::api::Secret>, FieldEr
 pub(crate) fn described(text: &str) -> Option<k8s_openapi::api::core::v1::Pod> {
     let first = parse::documents(text).ok()?.into_iter().next()?;
     parse::typed(&first).ok()
-}
-
-/// The file's text.
-pub(crate) fn read(path: &Path) -> Result<String, Error> {
-    let wrap = |source| Error::Read { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).map_err(wrap)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(wrap)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(Error::TooLarge { path: path.to_owned() });
-    }
-    String::from_utf8(bytes).map_err(|source| Error::Encoding { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

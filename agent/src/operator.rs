@@ -2,6 +2,7 @@
 //! its answers' form is in [`form`]. Never changes a pod but through its handle. Called by `gantry
 //! run` and `gantry agent`.
 
+pub mod additions;
 pub mod cri_proxy;
 mod form;
 pub mod socket;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_base::error::chain;
 use gantry_proto::operator::operator_server::{Operator, OperatorServer};
 use gantry_proto::operator::{self as wire};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
@@ -24,12 +26,16 @@ use crate::agent::watcher::Pods;
 use crate::beyond::pulls::Pulls;
 use crate::clock::Clock;
 use crate::explain;
+use crate::manifest;
 use crate::node::NodeInfo;
 use crate::pod::Life;
 use crate::pod::worker::PodHandle;
+use additions::{Addition, Refused};
 
 /// Ten years: longer graces only overflow something.
 const MAX_GRACE: i64 = 10 * 365 * 86_400;
+/// Manifests are at most 10 MiB each.
+const MAX_REQUEST: usize = 32 << 20;
 /// Changes come in bursts; a screen needs no more than this.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 
@@ -46,6 +52,8 @@ pub struct Sources {
     pub runtime: Option<Channel>,
     /// Pulls under way, when the runtime does not tell of them itself.
     pub pulls: Option<Pulls>,
+    /// To whoever owns the set of pods; none where it is an API server's.
+    pub additions: Option<mpsc::Sender<Addition>>,
     /// Told when somebody asks the agent to end; whoever adds pods answers with [`Ending::Closed`].
     pub ending: watch::Sender<Ending>,
 }
@@ -84,7 +92,7 @@ impl Service {
     /// Over these.
     #[must_use]
     pub fn new(sources: Sources) -> OperatorServer<Self> {
-        OperatorServer::new(Self { sources })
+        OperatorServer::new(Self { sources }).max_decoding_message_size(MAX_REQUEST)
     }
 
     fn pods(&self) -> Arc<[PodHandle]> {
@@ -168,6 +176,29 @@ impl Operator for Service {
         let facts = explain::look::look(&handle.pod, &status, self.sources.pulls.as_ref(), now).await;
         let findings = explain::decide::decide(&facts).into_iter().map(form::finding).collect();
         Ok(Response::new(wire::ExplainPodResponse { findings, status: status.reason.clone() }))
+    }
+
+    async fn apply_manifests(
+        &self,
+        request: Request<wire::ApplyManifestsRequest>,
+    ) -> Result<Response<wire::ApplyManifestsResponse>, Status> {
+        let wire::ApplyManifestsRequest { manifests, replace } = request.into_inner();
+        let Some(additions) = &self.sources.additions else {
+            let text = "this agent runs the pods of an API server and of its manifest folder: `kubectl apply -f` adds \
+                        pods there";
+            return Err(Status::failed_precondition(text));
+        };
+        let texts: Vec<manifest::Text> = manifests.into_iter().map(form::text).collect();
+        let loaded = manifest::load_texts(&texts).map_err(|error| Status::invalid_argument(chain(&error)))?;
+        let (answer, answered) = oneshot::channel();
+        let ends = || Status::unavailable("the agent is about to end");
+        let addition = Addition { loaded, replace, answer };
+        additions.send(addition).await.map_err(|_| ends())?;
+        match answered.await {
+            Ok(Ok(added)) => Ok(Response::new(form::applied(&added))),
+            Ok(Err(Refused(why))) => Err(Status::already_exists(why)),
+            Err(_) => Err(ends()),
+        }
     }
 
     async fn shutdown(

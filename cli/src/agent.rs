@@ -52,14 +52,15 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         users: Range::default(),
         tuning: Tuning::default(),
     };
-    let (deps, _root) = setup.deps(channel.clone(), objects).await?;
+    let (deps, _root) = setup.deps(channel.clone(), objects.clone()).await?;
+    let pods = (pods, objects);
     let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;
     loop {
         // Both arms are cancel-safe: news stay marked, a signal is kept.
         tokio::select! {
             news = session.next() => match news {
                 News::Ending(Ending::Over) => break,
-                News::Ending(_) | News::Folder => {}
+                News::Ending(_) | News::Folder | News::Added => {}
             },
             () = signals.next() => {
                 tracing::info!("ending; the pods go on");

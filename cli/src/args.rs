@@ -4,6 +4,7 @@ mod image;
 mod join;
 mod node;
 mod pods;
+mod selector;
 mod streams;
 
 use std::path::PathBuf;
@@ -12,8 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use image::{ImageCommand, LoadArgs};
 pub(crate) use join::{JoinArgs, LeaveArgs};
-pub(crate) use node::{AgentArgs, DownArgs, PodsFlags, RunArgs};
-pub(crate) use pods::{PodFlags, PodName, Target, or_default};
+pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
+pub(crate) use pods::{Only, PodFlags, PodName, SomePods, Target, or_default};
+pub(crate) use selector::Selector;
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
 
 use crate::join::discovery::Endpoint;
@@ -38,12 +40,18 @@ pub(crate) enum Command {
     ///
     /// Ends with 0 when all pods succeeded or were stopped on request, 1 when one failed,
     /// 2 when a file is wrong. With --manifest-dir it goes on until Ctrl-C, with --detach in the
-    /// background until `gantry down`.
+    /// background until `gantry down`. While an agent runs already, it adds the pods to that agent's and
+    /// returns; its flags about the runtime do not count then.
     Run(Box<RunArgs>),
-    /// Run pods on a runtime with a socket of its own, until SIGTERM; the pods go on then, and the
-    /// next agent takes them up.
+    /// Add the pods of YAML files to those of a running agent.
     ///
-    /// It ends, and its pods with it, by `gantry down`.
+    /// A pod of the same name that is described otherwise is stopped, and the new one takes its place.
+    /// ConfigMaps and Secrets are replaced, and volumes that show them follow. The agent knows what was
+    /// added until it ends.
+    Apply(ApplyArgs),
+    /// Run pods on a separate `gantry runtime`.
+    ///
+    /// SIGTERM stops the agent, not the pods; the next agent adopts them. `gantry down` stops both.
     Agent(Box<AgentArgs>),
     /// Stop and remove every pod of an agent, end it, and end the runtime of `gantry run --detach`.
     Down(DownArgs),
@@ -51,17 +59,18 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Print what a container wrote.
     Logs(LogsArgs),
-    /// Run a command in a container; its exit code is this one's.
+    /// Run a command in a container and exit with its exit code.
     Exec(ExecArgs),
-    /// See what a container writes, and write to it.
+    /// Show what a container writes, and write to its stdin.
     Attach(AttachArgs),
-    /// Reach ports of a pod through this machine's.
+    /// Forward ports of this machine to a pod.
     PortForward(PortForwardArgs),
     /// Stop pods and remove them.
-    #[command(visible_alias = "rm")]
+    #[command(visible_aliases = ["rm", "delete"])]
     Stop(StopArgs),
-    /// Say why a pod does not get on, and what to do.
-    Explain(PodFlags),
+    /// Say why a pod is not running, and how to fix it.
+    #[command(visible_alias = "describe")]
+    Explain(SomePods),
     /// List what happened to pods.
     Events(EventsArgs),
     /// Show where the time of a pod's start went.
@@ -72,10 +81,11 @@ pub(crate) enum Command {
     Images(ImagesArgs),
     /// Remove images.
     Rmi(RmiArgs),
-    /// Bring images without a registry.
+    /// Load images without a registry.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Show what the containers of pods use.
+    /// Show how much processor time and memory containers use.
+    #[command(visible_alias = "top")]
     Stats(StatsArgs),
     /// Check whether this machine can run pods, and say what to do when it cannot.
     Doctor(Box<DoctorArgs>),
@@ -85,8 +95,10 @@ pub(crate) enum Command {
     Join(Box<JoinArgs>),
     /// Take this machine out of the cluster again: `kubeadm reset`, and what `gantry join` has changed.
     Leave(LeaveArgs),
-    /// Print what a shell reads to complete this command line.
+    /// Print the completion script for a shell.
     Completion(CompletionArgs),
+    /// Print the versions of Gantry, of its kubelet and of CRI.
+    Version,
     /// Write a manual page for each command; the package brings them.
     #[command(hide = true)]
     Manual(ManualArgs),
@@ -146,7 +158,7 @@ pub(crate) struct RuntimeFlags {
     /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
-    /// Images that are told as pinned, so that a kubelet never collects them: names as in a pull.
+    /// Images reported as pinned, which a kubelet never removes: names as in a pull.
     #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) pinned_images: Vec<String>,
     /// Images that are pulled at the start if they are not here: names as in a pull.
@@ -363,12 +375,11 @@ impl PsFormat {
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only of this pod.
+    /// Only of these pods.
     #[arg(value_name = "POD")]
-    pub(crate) pod: Option<PodName>,
-    /// Only pods of this namespace.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
+    pub(crate) pods: Vec<PodName>,
+    #[command(flatten)]
+    pub(crate) only: Only,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
 }
@@ -384,9 +395,8 @@ pub(crate) struct PsArgs {
     /// Only these pods.
     #[arg(value_name = "POD")]
     pub(crate) pods: Vec<PodName>,
-    /// Only pods of this namespace.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) only: Only,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
 }
@@ -395,7 +405,8 @@ pub(crate) struct PsArgs {
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) pod: PodFlags,
-    /// The container, when the pod has several.
+    /// The container; when not given, the one of the annotation
+    /// kubectl.kubernetes.io/default-container, or the first.
     #[arg(short, long)]
     pub(crate) container: Option<String>,
     /// Go on until the container has ended.
@@ -421,11 +432,20 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// The pods: NAME, pod/NAME or NAMESPACE/NAME.
-    #[arg(required_unless_present = "all", value_name = "POD")]
+    #[arg(required_unless_present_any = ["all", "files", "selector"], value_name = "POD")]
     pub(crate) pods: Vec<PodName>,
+    /// The pods of these files or folders; - is standard input.
+    #[arg(short, long = "filename", value_name = "FILE", conflicts_with_all = ["pods", "all"])]
+    pub(crate) files: Vec<PathBuf>,
     /// Every pod of the namespace.
     #[arg(long, conflicts_with = "pods")]
     pub(crate) all: bool,
+    /// The pods with these labels, as in app=web,tier!=db.
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with_all = ["pods", "all", "files"])]
+    pub(crate) selector: Option<Selector>,
+    /// With --all or --selector: in every namespace.
+    #[arg(short = 'A', long, conflicts_with_all = ["pods", "files", "namespace"])]
+    pub(crate) all_namespaces: bool,
     /// The pods' namespace; `default` when nothing says so.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,

@@ -19,7 +19,7 @@ pub(crate) async fn dial(socket: &Path) -> Result<OperatorClient<Channel>> {
     let channel = connect(&format!("unix://{}", path.display())).await.map_err(|error| {
         let absent = || {
             format!(
-                "no agent answers at {}: start one with `gantry run FILE`, or say where with --agent-socket",
+                "no agent answers at {}: start one with `gantry run FILE`, or pass its socket with --agent-socket",
                 socket.display()
             )
         };

@@ -14,7 +14,7 @@ use crate::args::{Cli, Command};
 /// The subcommand that has such a file.
 const RUNTIME: &str = "runtime";
 /// Subcommands that take something away.
-const ENDS: [&str; 5] = ["stop", "rm", "rmi", "down", "leave"];
+const ENDS: [&str; 6] = ["stop", "rm", "delete", "rmi", "down", "leave"];
 
 /// Parses the command line, and the file that it names.
 ///
@@ -173,7 +173,7 @@ mod tests {
             let line = ["gantry"].iter().chain(words);
             without_bad_tips(Cli::try_parse_from(line).unwrap_err()).render().to_string()
         };
-        for (wrong, tip) in [("top", "stop"), ("don", "down"), ("stopp", "stop")] {
+        for (wrong, tip) in [("stp", "stop"), ("don", "down"), ("delet", "delete")] {
             let text = said(&[wrong]);
             assert!(
                 !text.contains(&format!("'{tip}'")) && text.contains("unrecognized subcommand"),
@@ -181,8 +181,8 @@ mod tests {
             );
         }
         assert!(said(&["explan"]).contains("'explain'"), "{}", said(&["explan"]));
-        let text = said(&["ps", "-l", "x"]);
-        assert!(text.contains("unexpected argument '-l'") && !text.contains("as a value"), "{text}");
+        let text = said(&["ps", "-z", "x"]);
+        assert!(text.contains("unexpected argument '-z'") && !text.contains("as a value"), "{text}");
         let text = said(&["ps", "--namespac", "x"]);
         assert!(text.contains("'--namespace'"), "{text}");
     }

@@ -9,13 +9,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use gantry_agent::manifest::Text;
 use gantry_proto::cri::VersionRequest;
 use gantry_proto::operator::ListPodsRequest;
 use tokio::net::UnixStream;
 
 use crate::args::{RunArgs, RuntimeFlags};
-use crate::run::turn;
-use crate::{client, output, runtime_client};
+use crate::run::turn::{self, Turn};
+use crate::{apply, client, output, runtime_client};
 use daemon::Daemon;
 pub(crate) use words::reach;
 
@@ -31,14 +32,22 @@ pub(crate) fn runtime_socket(state: &Path) -> PathBuf {
 }
 
 /// Starts what does not run yet; returns when the agent has all of these pods.
-pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>) -> Result<ExitCode> {
-    make_absolute(&mut args)?;
+pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>, texts: Vec<Text>) -> Result<ExitCode> {
     let agent_socket = args.pods.agent_socket.clone();
     let state = args.flags.state.clone();
     let reach = reach(&state, &agent_socket);
     let root_dir = args.root_dir.clone().unwrap_or_else(|| args.flags.root.join("kubelet"));
     // Its lock is for the agent that is started below.
-    drop(turn::wait(&root_dir, &agent_socket, &state).await?);
+    match turn::wait(&root_dir, &agent_socket, &state, args.pods.manifest_dir.is_none()).await? {
+        Turn::Ours(root) => drop(root),
+        Turn::Theirs => return apply::beside(&agent_socket, texts).await,
+    }
+    if args.pods.files.iter().any(|file| file.as_os_str() == "-") {
+        bail!(
+            "--detach needs files: what standard input said could not be read again when the agent starts again"
+        );
+    }
+    make_absolute(&mut args)?;
     std::fs::create_dir_all(&state).with_context(|| format!("make the folder {}", state.display()))?;
     let socket = runtime_socket(&state);
     let runtime = if serves(&socket, || runtime_answers(&socket)).await {

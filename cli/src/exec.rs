@@ -95,8 +95,8 @@ async fn find(target: &ContainerFlags) -> Result<(Channel, Pod, Container)> {
     Ok((runtime_client::dial_agent(socket).await?, pod, container))
 }
 
-/// The one that is named, or the default one with what to say about it.
-fn choose<'a>(pod: &'a Pod, name: Option<&str>) -> Result<(&'a Container, Option<String>)> {
+/// The one that is named, or the default one with what to say about it; `gantry logs` takes the same.
+pub(crate) fn choose<'a>(pod: &'a Pod, name: Option<&str>) -> Result<(&'a Container, Option<String>)> {
     let all = || pod.containers.iter().chain(&pod.init_containers);
     let of_name = |name: &str| all().find(|container| container.name == name);
     if let Some(name) = name {

@@ -1,18 +1,21 @@
-//! `gantry explain`: why a pod does not get on. Owns the wording around the agent's findings; never
+//! `gantry explain`: why a pod is not running. Owns the wording around the agent's findings; never
 //! finds anything itself. Called by main.
 
 use anyhow::Result;
 use gantry_proto::operator::{ExplainPodRequest, ExplainPodResponse};
 
-use crate::args::{PodFlags, Target};
-use crate::{client, output};
+use crate::args::{SomePods, Target};
+use crate::{choice, client, output};
 
-pub(crate) async fn explain(pod: PodFlags) -> Result<()> {
-    let target = pod.target()?;
-    let mut client = client::dial(&pod.agent.agent_socket).await?;
-    let ask = ExplainPodRequest { namespace: target.namespace.clone(), name: target.name.clone() };
-    let answer = client::answer(client.explain_pod(ask).await)?;
-    Ok(output::print(render(&target, &answer).as_bytes())?)
+pub(crate) async fn explain(pods: SomePods) -> Result<()> {
+    let mut client = client::dial(&pods.agent.agent_socket).await?;
+    let mut texts = Vec::new();
+    for target in choice::choose(&mut client, &pods).await? {
+        let ask = ExplainPodRequest { namespace: target.namespace.clone(), name: target.name.clone() };
+        let answer = client::answer(client.explain_pod(ask).await)?;
+        texts.push(render(&target, &answer));
+    }
+    Ok(output::print(texts.join("\n").as_bytes())?)
 }
 
 fn render(pod: &Target, answer: &ExplainPodResponse) -> String {

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tonic::transport::Channel;
 
 use crate::args::{LogsArgs, PodFlags};
-use crate::client;
+use crate::{client, exec, output};
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -96,7 +96,11 @@ fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
     let chosen = if args.all_containers {
         all.into_iter().filter(|c| !c.log_path.is_empty()).collect()
     } else {
-        vec![choose(pod, &all, args.container.as_deref())?]
+        let (container, note) = exec::choose(pod, args.container.as_deref())?;
+        if let Some(note) = note {
+            output::say(&note);
+        }
+        vec![container]
     };
     let several = chosen.len() > 1;
     let source = |container: &Container| {
@@ -113,24 +117,6 @@ fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
         })
     };
     chosen.into_iter().map(source).collect()
-}
-
-/// The one that is named, or the only one that is not an init container.
-fn choose<'a>(pod: &'a Pod, all: &[&'a Container], name: Option<&str>) -> Result<&'a Container> {
-    let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-    match (name, pod.containers.as_slice()) {
-        (None, [only]) => Ok(only),
-        (None, _) => {
-            bail!(
-                "pod {} has several containers, choose one with -c or all with --all-containers: {}",
-                pod.name,
-                names.join(", ")
-            )
-        }
-        (Some(name), _) => all.iter().copied().find(|c| c.name == name).with_context(|| {
-            format!("pod {} has no container {name}; it has {}", pod.name, names.join(", "))
-        }),
-    }
 }
 
 /// `…/web/3.log` → `…/web/2.log`.

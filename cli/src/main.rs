@@ -2,7 +2,9 @@
 //! terminal output and exit codes; never decides what a pod needs. Called by people.
 
 mod agent;
+mod apply;
 mod args;
+mod choice;
 mod client;
 mod completion;
 mod config;
@@ -35,6 +37,7 @@ mod session;
 mod stats;
 mod stop;
 mod timeline;
+mod version;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
@@ -89,6 +92,7 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
             Command::Run(args) => run::run(args).await,
             Command::Agent(args) => agent::agent(args).await,
+            Command::Apply(args) => apply::apply(args).await,
             Command::Down(args) => down::down(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
             Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
@@ -108,6 +112,7 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Events(args) => ps::events(args).await.map(|()| ExitCode::SUCCESS),
             Command::Timeline(args) => timeline::timeline(args).await.map(|()| ExitCode::SUCCESS),
             Command::Completion(args) => Ok(completion::completion(&args).map(|()| ExitCode::SUCCESS)?),
+            Command::Version => version::version().map(|()| ExitCode::SUCCESS),
             Command::Manual(args) => manual::manual(&args.folder).map(|()| ExitCode::SUCCESS),
         }
     });
@@ -128,10 +133,15 @@ fn log_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && !no_color())
         // It would panic on a stderr that is gone, as with a terminal that was closed.
         .log_internal_errors(false)
         .init();
+}
+
+/// Whether the environment asks for plain text (no-color.org).
+fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// `gantry logs web | head -1` is not an error.

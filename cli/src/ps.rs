@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use gantry_agent::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
-use crate::args::{EventsArgs, PodName, PsArgs, PsFormat};
+use crate::args::{EventsArgs, Only, PodName, PsArgs, PsFormat};
 use crate::{client, left, output, pull, runtime_client};
 
 /// Home, and everything from there on gone.
@@ -20,11 +20,11 @@ pub(crate) async fn ps(args: PsArgs) -> Result<()> {
     let mut client = client::dial(&args.agent.agent_socket).await.map_err(left::told)?;
     if !args.watch {
         let pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-        if let Some(problem) = missing(&pods, &args) {
+        if let Some(problem) = missing(&pods, &args.pods, &args.only) {
             anyhow::bail!("{problem}");
         }
         if let Some(namespace) =
-            args.namespace.as_ref().filter(|name| pods.iter().all(|p| p.namespace != **name))
+            args.only.namespace.as_ref().filter(|name| pods.iter().all(|p| p.namespace != **name))
         {
             output::say(&format!("no pod in namespace {namespace}"));
         }
@@ -64,16 +64,13 @@ async fn with_pulls(mut pods: Vec<Pod>, args: &PsArgs) -> Vec<Pod> {
 
 /// What happened, oldest first, as `kubectl get events`.
 pub(crate) async fn events(args: EventsArgs) -> Result<()> {
-    let EventsArgs { pod, namespace, agent } = args;
+    let EventsArgs { pods: names, only, agent } = args;
     let mut client = client::dial(&agent.agent_socket).await?;
     let mut pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-    pods.retain(|p| {
-        namespace.as_ref().is_none_or(|name| p.namespace == *name)
-            && pod.as_ref().is_none_or(|name| name.is(&p.namespace, &p.name))
-    });
-    if let Some(name) = pod.filter(|_| pods.is_empty()) {
-        anyhow::bail!("this agent has no pod {name}: `gantry ps` shows those it has");
+    if let Some(problem) = missing(&pods, &names, &only) {
+        anyhow::bail!("{problem}");
     }
+    pods.retain(|pod| shown(pod, &names, &only));
     let mut list: Vec<(&Pod, &Event)> =
         pods.iter().flat_map(|pod| pod.events.iter().map(move |event| (pod, event))).collect();
     list.sort_by_key(|(_, event)| event.last_unix_nanos);
@@ -94,22 +91,25 @@ pub(crate) async fn events(args: EventsArgs) -> Result<()> {
 }
 
 /// What was asked for by name and is not there.
-fn missing(pods: &[Pod], args: &PsArgs) -> Option<String> {
-    let here = |pod: &Pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace);
+fn missing(pods: &[Pod], names: &[PodName], only: &Only) -> Option<String> {
+    let here = |pod: &Pod| only.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace);
     let there = |name: &PodName| pods.iter().any(|pod| here(pod) && name.is(&pod.namespace, &pod.name));
-    let missing: Vec<String> = args.pods.iter().filter(|name| !there(name)).map(PodName::to_string).collect();
+    let missing: Vec<String> = names.iter().filter(|name| !there(name)).map(PodName::to_string).collect();
     let known: Vec<String> = pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
-    let place = args.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
+    let place = only.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
     missing.first().map(|name| match name.contains('/') {
         true => client::no_pod(name, &known),
         false => client::no_pod(&format!("{place}{name}"), &known),
     })
 }
 
+/// Whether it is among those that were asked for.
+fn shown(pod: &Pod, names: &[PodName], only: &Only) -> bool {
+    only.fits(pod) && (names.is_empty() || names.iter().any(|name| name.is(&pod.namespace, &pod.name)))
+}
+
 fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<String> {
-    pods.retain(|pod| args.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace));
-    let meant = |pod: &Pod| args.pods.iter().any(|name| name.is(&pod.namespace, &pod.name));
-    pods.retain(|pod| args.pods.is_empty() || meant(pod));
+    pods.retain(|pod| shown(pod, &args.pods, &args.only));
     let forms = || pods.iter().map(form::pod).collect::<Vec<_>>();
     Ok(match args.output {
         PsFormat::Json => output::json(&forms())?,
@@ -204,6 +204,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_asked_for_and_not_there_is_an_error() {
         let pods = [named("default", "web"), named("shop", "web")];
+        let missing = |pods: &[Pod], args: &PsArgs| missing(pods, &args.pods, &args.only);
         assert_eq!(missing(&pods, &args(&[])), None);
         assert_eq!(missing(&pods, &args(&["pod/web", "shop/web"])), None);
         let has = "it has default/web, shop/web";

@@ -12,21 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use gantry_agent::manifest::Text;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::runtime::cri;
 use gantry_agent::users::Range;
 use gantry_agent::{manifest, node};
+use gantry_base::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
 use crate::session::{self, News, Session, Setup, Tuning};
-use crate::{detach, output, runtime};
+use crate::{apply, detach, output, runtime};
 use narrate::Narrators;
 use signals::Signals;
+use turn::Turn;
 
 /// The exit code for a file that is wrong.
 pub(crate) const BAD_MANIFEST: u8 = 2;
@@ -36,29 +39,24 @@ const INTERRUPTED: u8 = 130;
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let manifest::Loaded { pods, objects } = match manifest::load(&args.pods.files) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            output::say(&format!("error: {:#}", anyhow::Error::from(error)));
-            return Ok(ExitCode::from(BAD_MANIFEST));
-        }
-    };
-    if let Some(problem) = pointless(pods.len(), &args.pods) {
-        output::say(&format!("error: {problem}"));
+    let Some((texts, manifest::Loaded { pods, objects })) = read(&args.pods) else {
         return Ok(ExitCode::from(BAD_MANIFEST));
-    }
+    };
     if !session::may_run("run") {
         return Ok(ExitCode::FAILURE);
     }
     if args.detach {
         let uids = pods.iter().map(|pod| pod.uid.to_string()).collect();
-        return detach::detach(*args, uids).await;
+        return detach::detach(*args, uids, texts).await;
     }
     let RunArgs { pods: wanted, detach: _, flags, container_runtime_endpoint, root_dir } = *args;
     let PodsFlags { files: _, manifest_dir, agent_socket, pod_logs_dir } = wanted;
     let root_dir = root_dir.unwrap_or_else(|| flags.root.join("kubelet"));
     // First of all what tells whether another agent is here already.
-    let root = turn::wait(&root_dir, &agent_socket, &flags.state).await?;
+    let Turn::Ours(root) = turn::wait(&root_dir, &agent_socket, &flags.state, manifest_dir.is_none()).await?
+    else {
+        return apply::beside(&agent_socket, texts).await;
+    };
     let cgroup_root = flags.cgroup_root.clone();
     let mut signals = Signals::new()?.with_hangup()?;
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
@@ -81,7 +79,8 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         users: Range::default(),
         tuning: Tuning::default(),
     };
-    let (deps, _root) = setup.deps(channel.clone(), objects).await?;
+    let (deps, _root) = setup.deps(channel.clone(), objects.clone()).await?;
+    let pods = (pods, objects);
     let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
     let code = live(session, &mut signals, progress).await?;
@@ -89,6 +88,21 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
         runtime.stop().await?;
     }
     Ok(code)
+}
+
+/// What the files say and describe; none when it is told what is wrong with them.
+fn read(wanted: &PodsFlags) -> Option<(Vec<Text>, manifest::Loaded)> {
+    let texts = manifest::read_all(&wanted.files);
+    let loaded = texts.and_then(|texts| manifest::load_texts(&texts).map(|loaded| (texts, loaded)));
+    let problem = match &loaded {
+        Ok((_, loaded)) => pointless(loaded.pods.len(), wanted),
+        Err(error) => Some(chain(error)),
+    };
+    if let Some(problem) = problem {
+        output::say(&format!("error: {problem}"));
+        return None;
+    }
+    loaded.ok()
 }
 
 /// Why nothing would ever run; a folder may get its files later, but not by another name.
@@ -147,7 +161,7 @@ async fn until_over(
         // All arms are cancel-safe: the wait is polled by reference, news and signals are kept.
         tokio::select! {
             over = &mut over, if may_end => return Some(over),
-            News::Folder | News::Ending(_) = session.next() => continue,
+            News::Folder | News::Added | News::Ending(_) = session.next() => continue,
             () = signals.next() => count += 1,
         }
         match count {

@@ -43,7 +43,7 @@ pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
     connect(&unix(Path::new(RUNTIME_SOCKET))).await.with_context(|| {
         format!(
             "neither an agent answers at {} nor a runtime at {RUNTIME_SOCKET}: start one with \
-             `gantry run FILE` or `gantry runtime`, or say where with --agent-socket or \
+             `gantry run FILE` or `gantry runtime`, or pass a socket with --agent-socket or \
              --container-runtime-endpoint",
             agent.display()
         )

@@ -24,6 +24,7 @@ use gantry_agent::model::cgroup::limits::Rules;
 use gantry_agent::model::cgroup::names::Driver;
 use gantry_agent::model::pod::{Pod, PodUid};
 use gantry_agent::node::{Allocatable, HostIps, NodeInfo};
+use gantry_agent::operator::additions::{Added, Addition, Refused};
 use gantry_agent::operator::socket::{self, Socket};
 use gantry_agent::operator::{Ending, Sources};
 use gantry_agent::pod::restart::LONGEST_WAIT;
@@ -36,7 +37,7 @@ use gantry_agent::static_pods::choice::Found;
 use gantry_agent::users::{Range, UserRanges};
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::{node, orphans};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
@@ -214,6 +215,8 @@ impl Setup {
 pub(crate) enum News {
     /// The folder has changed, and its pods were applied.
     Folder,
+    /// Somebody added pods, or tried to.
+    Added,
     /// `gantry down`, and how far it is.
     Ending(Ending),
 }
@@ -223,6 +226,9 @@ pub(crate) enum News {
 pub(crate) struct Session {
     agent: Agent,
     wanted: Wanted,
+    /// What pods refer to; more comes with pods that are added.
+    objects: Files,
+    additions: mpsc::Receiver<Addition>,
     /// None without a folder, and once the pods are to end.
     folder: Option<watch::Receiver<Found>>,
     told: BTreeSet<String>,
@@ -238,7 +244,7 @@ pub(crate) struct Session {
 impl Session {
     /// Starts the pods, or takes them up; a folder is looked at that often, and when it changes.
     pub(crate) async fn start(
-        pods: Vec<Pod>,
+        (pods, objects): (Vec<Pod>, Files),
         folder: Option<(PathBuf, Duration)>,
         deps: Deps,
         runtime: Channel,
@@ -265,11 +271,15 @@ impl Session {
         let pods_seen = agent.watch_pods();
         let closed = ending_in.clone();
         let runtime = Some(runtime);
-        let sources = Sources { pods: pods_seen, node, clock, runtime, pulls, ending: ending_in };
+        let (additions_in, additions_out) = mpsc::channel(1);
+        let additions = Some(additions_in);
+        let sources = Sources { pods: pods_seen, node, clock, runtime, pulls, additions, ending: ending_in };
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let mut session = Self {
             agent,
             wanted: Wanted::new(pods),
+            objects,
+            additions: additions_out,
             folder,
             told: BTreeSet::new(),
             unsettled: true,
@@ -303,6 +313,9 @@ impl Session {
     /// The same, and those who asked for the end may look which pods there are.
     fn close(&mut self) {
         self.stop_following();
+        // Who waits for an answer is told that none comes.
+        self.additions.close();
+        while self.additions.try_recv().is_ok() {}
         self.closed.send_if_modified(|ending| {
             let open = matches!(ending, Ending::Not | Ending::Begun);
             if open {
@@ -328,7 +341,7 @@ impl Session {
         tokio::select! {
             // The end goes before a change of the folder: after it was heard of, no pod is added.
             biased;
-            // Both are watch::Receiver::changed.
+            // Changes stay marked, an addition stays in its channel.
             Ok(()) = self.ending.changed() => {
                 self.close();
                 News::Ending(*self.ending.borrow_and_update())
@@ -337,6 +350,10 @@ impl Session {
                 self.apply();
                 self.settle().await;
                 News::Folder
+            }
+            Some(addition) = self.additions.recv() => {
+                self.add(addition);
+                News::Added
             }
             else => std::future::pending().await,
         }
@@ -352,6 +369,31 @@ impl Session {
             Ok(()) => self.unsettled = false,
             Err(error) => tracing::warn!(error, "pods whose manifests are gone run on"),
         }
+    }
+
+    /// Adds pods as if their files had been given.
+    fn add(&mut self, Addition { loaded, replace, answer }: Addition) {
+        let pods = self.agent.pods();
+        let stay = pods.iter().filter(|handle| !handle.is_done() && !handle.is_leaving());
+        let there: BTreeSet<PodUid> = stay.map(|handle| handle.pod.uid.clone()).collect();
+        let found = self.folder.as_ref().map(|folder| folder.borrow().clone()).unwrap_or_default();
+        let answered = match self.wanted.add(&loaded.pods, &there, &found, replace) {
+            Ok(changes) => {
+                let objects = self.objects.take(&loaded.objects).into_iter();
+                let objects =
+                    objects.map(|(kind, (namespace, name), change)| Added { kind, namespace, name, change });
+                let pods = loaded.pods.into_iter().zip(changes).map(|(pod, change)| {
+                    let Pod { namespace, name, .. } = pod;
+                    Added { kind: "pod", namespace, name, change }
+                });
+                let added = objects.chain(pods).collect();
+                self.apply();
+                Ok(added)
+            }
+            Err(why) => Err(Refused(why)),
+        };
+        // Whoever asked may have gone.
+        let _ = answer.send(answered);
     }
 
     fn apply(&mut self) {

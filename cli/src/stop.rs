@@ -5,25 +5,27 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use gantry_agent::manifest;
 use gantry_proto::operator::{Container, ListPodsRequest, Pod, StopPodRequest};
 use tokio::task::JoinSet;
 
 use crate::args::{StopArgs, Target, or_default};
-use crate::{client, output};
+use crate::{choice, client, output};
 
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
-    let StopArgs { pods, all, namespace, agent, grace } = args;
+    let StopArgs { pods, files, all, selector, all_namespaces, namespace, agent, grace } = args;
+    let described = manifest::load(&files)?.pods;
     let mut client = client::dial(&agent.agent_socket).await?;
     let named = pods.iter().map(|pod| pod.target(namespace.as_deref()));
     let mut targets = named.collect::<Result<Vec<Target>>>()?;
-    if all {
+    targets.extend(described.into_iter().map(|pod| Target { namespace: pod.namespace, name: pod.name }));
+    if all || selector.is_some() {
         let list = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-        let namespace = or_default(namespace.as_deref());
-        let (here, elsewhere) = of_namespace(list, namespace);
-        if here.is_empty() {
-            output::say(&nothing_in(namespace, &elsewhere));
-        }
-        targets = here;
+        targets = match selector {
+            Some(selector) => choice::by_labels(list, &selector, namespace.as_deref(), all_namespaces)?,
+            None if all_namespaces => list.into_iter().map(target).collect(),
+            None => all_of(list, or_default(namespace.as_deref())),
+        };
     }
     // All at once: each takes as long as its grace period.
     let mut stopping = JoinSet::new();
@@ -47,9 +49,21 @@ pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
+/// Every pod of the namespace; says so when there is none.
+fn all_of(list: Vec<Pod>, namespace: &str) -> Vec<Target> {
+    let (here, elsewhere) = of_namespace(list, namespace);
+    if here.is_empty() {
+        output::say(&nothing_in(namespace, &elsewhere));
+    }
+    here
+}
+
+fn target(pod: Pod) -> Target {
+    Target { namespace: pod.namespace, name: pod.name }
+}
+
 /// Those of the namespace, and the others.
 fn of_namespace(list: Vec<Pod>, namespace: &str) -> (Vec<Target>, Vec<Target>) {
-    let target = |pod: Pod| Target { namespace: pod.namespace, name: pod.name };
     list.into_iter().map(target).partition(|target| target.namespace == namespace)
 }
 

@@ -2,15 +2,19 @@
 
 use gantry_proto::operator::{self as wire};
 
+use crate::api::files::Change;
 use crate::beyond::pulls::Pulls;
 use crate::events::Event;
 use crate::explain::Finding;
+use crate::manifest::Text;
 use crate::model::pod::Role;
 use crate::pod::Life;
 use crate::pod::status::{Condition, ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;
 use crate::runtime::Exit;
 use crate::timeline::Span;
+
+use super::additions::Added;
 
 /// The container that kubectl takes when none is named.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -22,6 +26,25 @@ pub(super) fn list(pods: &[PodHandle], node: &str) -> wire::ListPodsResponse {
         (status.life != Life::Gone).then(|| pod(handle, &status, node))
     };
     wire::ListPodsResponse { pods: pods.iter().filter_map(form).collect() }
+}
+
+pub(super) fn text(manifest: wire::Manifest) -> Text {
+    Text { path: manifest.path.into(), text: manifest.text }
+}
+
+pub(super) fn applied(added: &[Added]) -> wire::ApplyManifestsResponse {
+    let form = |added: &Added| wire::Applied {
+        kind: added.kind.to_owned(),
+        namespace: added.namespace.clone(),
+        name: added.name.clone(),
+        outcome: match added.change {
+            Change::Created => "created",
+            Change::Configured => "configured",
+            Change::Unchanged => "unchanged",
+        }
+        .to_owned(),
+    };
+    wire::ApplyManifestsResponse { applied: added.iter().map(form).collect() }
 }
 
 pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::Pod {

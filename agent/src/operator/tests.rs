@@ -30,6 +30,7 @@ fn sources(agent: &Agent) -> Sources {
         clock: Arc::new(SystemClock::new()),
         runtime: None,
         pulls: None,
+        additions: None,
         ending: watch::channel(Ending::Not).0,
     }
 }
@@ -155,4 +156,44 @@ fn a_pull_under_way_says_in_the_timeline_how_far_it_is() {
     assert_eq!(shown(0), "reg/web");
     let _pull = pulls.begin("reg/web:latest");
     assert_eq!((shown(0), shown(2)), ("reg/web: resolving".into(), "reg/web".into()));
+}
+
+#[tokio::test]
+async fn manifests_reach_whoever_owns_the_pods_and_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(&["reg/img:v1"]);
+    let agent = agent(&runtime, folder.path());
+    let text =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: more}\nspec:\n  containers:\n  - {name: c, image: i}\n";
+    let ask = |text: &str| {
+        let manifests = vec![wire::Manifest { path: "more.yaml".into(), text: text.into() }];
+        Request::new(wire::ApplyManifestsRequest { manifests, replace: true })
+    };
+    let service = Service { sources: sources(&agent) };
+    let refused = service.apply_manifests(ask(text)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "the pods of an API server");
+
+    let (additions, mut asked) = mpsc::channel::<Addition>(1);
+    let service = Service { sources: Sources { additions: Some(additions), ..sources(&agent) } };
+    let refused = service.apply_manifests(ask("kind: Nonsense\n")).await.unwrap_err();
+    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("more.yaml"), "{refused}");
+    let owner = async {
+        let Addition { loaded, replace, answer } = asked.recv().await.unwrap();
+        assert!(replace && loaded.pods.len() == 1);
+        let added = additions::Added {
+            kind: "pod",
+            namespace: "default".into(),
+            name: "more".into(),
+            change: crate::api::files::Change::Created,
+        };
+        answer.send(Ok(vec![added])).unwrap();
+        // It ends before it answers the next one.
+        drop(asked.recv().await.unwrap());
+    };
+    let asker = async {
+        let applied = service.apply_manifests(ask(text)).await.unwrap().into_inner().applied;
+        assert_eq!(applied[0].outcome, "created");
+        assert_eq!(service.apply_manifests(ask(text)).await.unwrap_err().code(), Code::Unavailable);
+    };
+    tokio::join!(owner, asker);
 }

@@ -9,7 +9,8 @@ use super::{AgentFlags, DEFAULT_AGENT_SOCKET, RuntimeFlags, unix_endpoint};
 /// Which pods, and where an agent keeps what it has of them.
 #[derive(Debug, Args)]
 pub(crate) struct PodsFlags {
-    /// Manifests; each may hold several documents of kind Pod, ConfigMap and Secret.
+    /// Manifests, or folders of them; - is standard input. Each may hold several documents of kind Pod,
+    /// ConfigMap and Secret.
     #[arg(required_unless_present = "manifest_dir", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Run the static pods of this folder, too, and follow its changes.
@@ -40,6 +41,15 @@ pub(crate) struct RunArgs {
     /// Folder of the pods' volumes, laid out as a kubelet's; `kubelet` below --root when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) root_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// Manifests, or folders of them; - is standard input.
+    #[arg(short, long = "filename", value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) agent: AgentFlags,
 }
 
 #[derive(Debug, Args)]

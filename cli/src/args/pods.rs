@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use gantry_proto::operator::Pod;
 
-use super::AgentFlags;
+use super::{AgentFlags, Selector};
 
 /// What stands before a pod's name in kubectl's own form, and what `gantry ps -o name` prints.
 const KINDS: [&str; 3] = ["pod", "pods", "po"];
@@ -105,6 +106,47 @@ impl PodFlags {
     /// As [`PodName::target`].
     pub(crate) fn target(&self) -> Result<Target> {
         self.pod.target(self.namespace.as_deref())
+    }
+}
+
+/// Some pods of one agent, by name or by labels.
+#[derive(Debug, Args)]
+pub(crate) struct SomePods {
+    /// The pods: NAME, pod/NAME or NAMESPACE/NAME.
+    #[arg(required_unless_present = "selector", value_name = "POD")]
+    pub(crate) pods: Vec<PodName>,
+    /// The pods with these labels, as in app=web,tier!=db.
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "pods")]
+    pub(crate) selector: Option<Selector>,
+    /// The pods' namespace; `default` when nothing says so.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// With --selector: in every namespace.
+    #[arg(short = 'A', long, conflicts_with_all = ["pods", "namespace"])]
+    pub(crate) all_namespaces: bool,
+    #[command(flatten)]
+    pub(crate) agent: AgentFlags,
+}
+
+/// Which pods of a list are shown; all of them when nothing is said.
+#[derive(Debug, Args)]
+pub(crate) struct Only {
+    /// Only pods with these labels, as in app=web,tier!=db.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub(crate) selector: Option<Selector>,
+    /// Only pods of this namespace.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// Pods of every namespace, which is the default here.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+}
+
+impl Only {
+    /// Whether the pod is shown.
+    pub(crate) fn fits(&self, pod: &Pod) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| pod.namespace == *namespace)
+            && self.selector.as_ref().is_none_or(|selector| selector.fits(&pod.labels))
     }
 }
 

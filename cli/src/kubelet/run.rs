@@ -154,7 +154,7 @@ async fn serve(work: Work) -> Result<()> {
     };
     let Running { pods, server } = parts.start().await?;
     let (ending, mut asked) = watch::channel(Ending::Not);
-    let sources = Sources { pods, node, clock, runtime: Some(channel), pulls, ending };
+    let sources = Sources { pods, node, clock, runtime: Some(channel), pulls, additions: None, ending };
     let mut stop = stopped.clone();
     let operator = tokio::spawn(socket.serve(sources, async move {
         // Stopped, or nobody can stop it any more.

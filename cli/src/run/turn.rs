@@ -31,39 +31,52 @@ enum Other {
     Silent,
 }
 
-/// The root folder, once it is free and nobody serves at the socket.
+/// Whose pods they become.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The root folder is free, and nobody serves at the socket.
+    Ours(Root),
+    /// Another agent stays, and may take them.
+    Theirs,
+}
+
+/// Waits for one that ends. When one stays, pods are added to it if they `may_join`.
 ///
 /// # Errors
-/// When another agent stays.
-pub(crate) async fn wait(root_dir: &Path, socket: &Path, state: &Path) -> Result<Root> {
+/// When another agent stays that cannot take them.
+pub(crate) async fn wait(root_dir: &Path, socket: &Path, state: &Path, may_join: bool) -> Result<Turn> {
     let begun = Instant::now();
     loop {
         let other = look(socket).await;
         let root = Root::open(root_dir);
         let patience = match (other, &root) {
-            (Other::Nobody, Ok(_)) => return Ok(root?),
+            (Other::Nobody, Ok(_)) => return Ok(Turn::Ours(root?)),
             (Other::WithPods, _) => Duration::ZERO,
             (Other::Silent, _) => SILENT,
             (Other::WithoutPods, _) | (Other::Nobody, Err(root::Error::Taken { .. })) => LEAVING,
-            (Other::Nobody, Err(_)) => return Ok(root?),
+            (Other::Nobody, Err(_)) => return Ok(Turn::Ours(root?)),
         };
         // Let go of at once: the other one may be about to look.
         let taken = root.err();
         if begun.elapsed() >= patience {
+            if may_join && matches!(other, Other::WithPods | Other::WithoutPods) {
+                return Ok(Turn::Theirs);
+            }
             return refuse(other, taken, socket, state);
         }
         tokio::time::sleep(STEP).await;
     }
 }
 
-fn refuse(other: Other, taken: Option<root::Error>, socket: &Path, state: &Path) -> Result<Root> {
+fn refuse(other: Other, taken: Option<root::Error>, socket: &Path, state: &Path) -> Result<Turn> {
     let own = "a second node on this machine needs --root, --state and --agent-socket of its own";
     if let (Other::Nobody, Some(error)) = (other, taken) {
         return Err(error).context(own);
     }
     let reach = reach(state, socket);
     bail!(
-        "an agent serves at {} already: `gantry ps` shows its pods, `gantry down{reach}` ends it and them; {own}",
+        "an agent serves at {} already: `gantry ps` shows its pods, `gantry run FILE` adds more, `gantry down{reach}` ends \
+         it and them; {own}",
         socket.display()
     )
 }
@@ -96,7 +109,7 @@ mod tests {
         let folder = folder("ends");
         let (root, socket) = (folder.join("root"), folder.join("agent.sock"));
         let held = Root::open(&root).unwrap();
-        let mut next = Box::pin(wait(&root, &socket, &folder));
+        let mut next = Box::pin(wait(&root, &socket, &folder, true));
         let waits =
             std::future::poll_fn(|context| std::task::Poll::Ready(next.as_mut().poll(context).is_pending()));
         assert!(waits.await, "it is held still");
@@ -110,13 +123,14 @@ mod tests {
         let folder = folder("stays");
         let root = folder.join("root");
         let held = Root::open(&root).unwrap();
-        let error = format!("{:#}", wait(&root, &folder.join("agent.sock"), &folder).await.unwrap_err());
+        let error =
+            format!("{:#}", wait(&root, &folder.join("agent.sock"), &folder, true).await.unwrap_err());
         assert!(error.contains("--root, --state and --agent-socket of its own"), "{error}");
         assert!(error.contains("another agent works in "), "{error}");
         drop(held);
         let usual = (Path::new("/run/gantry/agent.sock"), Path::new("/run/gantry"));
         let error = refuse(Other::WithPods, None, usual.0, usual.1).unwrap_err().to_string();
-        let want = "an agent serves at /run/gantry/agent.sock already: `gantry ps` shows its pods, `gantry down` ends it";
+        let want = "an agent serves at /run/gantry/agent.sock already: `gantry ps` shows its pods, `gantry run FILE` adds more, `gantry down` ends it";
         assert!(error.starts_with(want), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -6,9 +6,13 @@ use std::fs;
 use super::{assert_none, root, walk};
 
 /// In lower case; and what to write.
-const PHRASES: [(&str, &str); 12] = [
+const PHRASES: [(&str, &str); 16] = [
+    ("does not get on", "is not running"),
     ("nobody has to know", "no configuration is needed"),
     ("is monotone", "is never cancelled"),
+    ("say where with", "pass … with"),
+    ("its exit code is this one's", "exit with its exit code"),
+    ("are told as", "are reported as"),
     ("the file is told", "an error names the file"),
     ("another's machine", "a third party's machine"),
     ("to see what it is worth", "for benchmarks"),

@@ -1,0 +1,91 @@
+//! Pods that are added to a running agent: `gantry apply`, and `gantry run` beside one that is there. Owns the wording,
+//! kubectl's; never decides whether a pod may be added. Called by main, run and detach.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use gantry_agent::manifest::{self, Text};
+use gantry_proto::operator::{Applied, ApplyManifestsRequest, Manifest};
+
+use crate::args::ApplyArgs;
+use crate::run::BAD_MANIFEST;
+use crate::{client, output};
+
+/// Adds them, and puts those that are described otherwise in the place of pods of the same name.
+pub(crate) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
+    let checked =
+        manifest::read_all(&args.files).and_then(|texts| manifest::load_texts(&texts).map(|_| texts));
+    let texts = match checked {
+        Ok(texts) => texts,
+        Err(error) => {
+            output::say(&format!("error: {:#}", anyhow::Error::from(error)));
+            return Ok(ExitCode::from(BAD_MANIFEST));
+        }
+    };
+    let applied = add(&args.agent.agent_socket, texts, true).await?;
+    output::print(told(&applied).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds the pods of `gantry run` to those of the agent that is there; never replaces one.
+pub(crate) async fn beside(socket: &Path, texts: Vec<Text>) -> Result<ExitCode> {
+    let applied = add(socket, texts, false).await.context("add the pods to the agent that runs")?;
+    output::print(told(&applied).as_bytes())?;
+    if let Some(pod) = applied.iter().find(|applied| applied.kind == "pod") {
+        output::say(&beside_told(pod, socket));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn beside_told(pod: &Applied, socket: &Path) -> String {
+    let name = match pod.namespace.as_str() {
+        "default" => pod.name.clone(),
+        namespace => format!("{namespace}/{}", pod.name),
+    };
+    format!(
+        "the agent at {} runs them with its own flags: `gantry logs -f {name}` shows what one writes, `gantry stop {name}` \
+         ends it",
+        socket.display()
+    )
+}
+
+async fn add(socket: &Path, texts: Vec<Text>, replace: bool) -> Result<Vec<Applied>> {
+    let mut client = client::dial(socket).await?;
+    let manifest = |text: Text| Manifest { path: text.path.display().to_string(), text: text.text };
+    let manifests = texts.into_iter().map(manifest).collect();
+    let ask = ApplyManifestsRequest { manifests, replace };
+    Ok(client::answer(client.apply_manifests(ask).await)?.applied)
+}
+
+/// `pod/web created`, as kubectl.
+fn told(applied: &[Applied]) -> String {
+    let line =
+        |applied: &Applied| format!("{}/{} {}\n", applied.kind.to_lowercase(), applied.name, applied.outcome);
+    applied.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_added_is_told_in_kubectls_words() {
+        let applied = |kind: &str, namespace: &str, name: &str, outcome: &str| Applied {
+            kind: kind.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            outcome: outcome.into(),
+        };
+        let all = [
+            applied("ConfigMap", "default", "settings", "unchanged"),
+            applied("pod", "shop", "web", "created"),
+        ];
+        assert_eq!(told(&all), "configmap/settings unchanged\npod/web created\n");
+        let text = beside_told(&all[1], Path::new("/run/gantry/agent.sock"));
+        assert!(
+            text.contains("`gantry logs -f shop/web`") && text.contains("`gantry stop shop/web`"),
+            "{text}"
+        );
+    }
+}
