@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gantry_tests::debian;
 use gantry_tests::image::{Image, Layer};
 use gantry_tests::leakcheck;
 use gantry_tests::poll::poll;
@@ -22,6 +23,10 @@ const WAIT: Duration = Duration::from_secs(180);
 /// No registry has it: it comes by `kind load`.
 const IMAGE: &str = "localhost/tier/web:v1";
 const WEB: &str = include_str!("web.yaml");
+const ASK: &str =
+    "for n in 1 2 3 4 5 6 7 8 9 10; do curl -sS -m 5 http://web.default.svc.cluster.local; done";
+/// Debian's static busybox crashes in its `wget`, in a bare chroot, too.
+const CURL: (&str, &[&str]) = ("kind-curl", &["curl"]);
 
 /// One step of the tier.
 type Step = (&'static str, fn(&Bed) -> Result<()>);
@@ -45,6 +50,7 @@ struct Bed {
 /// All of it: a step whose predecessor has failed is not tried.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
+    debian::fetch_closure(CURL.0, CURL.1)?;
     let made = image::make(false)?;
     let folder = sh::target_dir().join("kind-tier");
     let before = seen()?;
@@ -134,9 +140,13 @@ fn load_image(bed: &Bed) -> Result<()> {
         "#!/bin/sh\nmkdir -p /tmp/www && hostname >/tmp/www/index.html && echo serving\n\
          exec httpd -f -p 8080 -h /tmp/www\n",
     );
-    let env = vec!["PATH=/bin".to_owned()];
-    let image =
-        Image { layers: vec![Layer::busybox()?, page], env, cmd: vec!["/serve".into()], ..Image::default() };
+    let env = vec!["PATH=/usr/bin:/bin".to_owned()];
+    let image = Image {
+        layers: vec![Layer::busybox()?, debian::closure_layer(CURL.0)?, page],
+        env,
+        cmd: vec!["/serve".into()],
+        ..Image::default()
+    };
     let archive = bed.folder.join("web.tar");
     fs::write(&archive, saved::classic(&image.build()?, &[IMAGE])?)?;
     let archive = archive.to_str().context("a path")?;
@@ -165,10 +175,8 @@ fn deployment(bed: &Bed) -> Result<()> {
 fn both_answer(bed: &Bed) -> Result<()> {
     let pods = bed.kubectl(&["get", "pods", "--selector=app=web", "--output", "name"])?;
     ensure!(pods.lines().count() == 2, "{pods}");
-    let asked =
-        "for n in 1 2 3 4 5 6 7 8 9 10; do wget -q -T 5 -O - http://web.default.svc.cluster.local; done";
     for pod in pods.lines() {
-        let words = ["kubectl", "exec", pod, "--", "sh", "-c", asked];
+        let words = ["kubectl", "exec", pod, "--", "sh", "-c", ASK];
         bed.until("both pods to answer", &words, |said| said.lines().collect::<BTreeSet<_>>().len() == 2)?;
     }
     Ok(())

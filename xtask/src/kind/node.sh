@@ -67,7 +67,7 @@ mount -t tmpfs none "$tree/tmp"
 mkdir "$tree/run/images"
 mount --bind "$work/images" "$tree/run/images"
 env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$tree" sh -eu -c '
-    gantry runtime --socket /run/containerd/containerd.sock &
+    gantry runtime --socket unix:///run/containerd/containerd.sock &
     runtime=$!
     tries=0
     until crictl version >/dev/null 2>&1; do
