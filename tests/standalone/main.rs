@@ -3,6 +3,8 @@
 //! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
 
 mod background;
+mod beside;
+mod examples;
 mod fleet;
 mod folder;
 mod foreign;
