@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_the_folder_is_never_in_the_way_of_nobody() {
+    fn a_pod_of_the_folder_is_in_the_way_until_it_was_stopped() {
         let found = Found { pods: vec![pod("fixed", 1000)], problems: vec![], ..Found::default() };
         let mut wanted = Wanted::new(Vec::new());
         let there = uids(&wanted.choose(&BTreeSet::new(), &found).0);

@@ -28,7 +28,7 @@ impl Gauge for Server {
             let look = move || {
                 let room = disk::space(&root, now());
                 node.fs = Some(room.map_err(|error| format!("failed to get rootFs stats: {error}"))?);
-                // Room is asked for now, whenever the runtime weighed its files.
+                // The runtime's times say when it counted its files. The room that is left is read at this call.
                 (fs.images.time, fs.containers.time) = (now(), now());
                 let disks = disks(&root, &fs.image_place, &fs.container_place);
                 Ok(Look { readings: readings(&node, &fs.images, &fs.containers), disks })
