@@ -21,6 +21,7 @@ mod security;
 mod suggest;
 mod texts;
 mod volume;
+mod workload;
 pub mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -86,7 +87,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The document is something that no single machine has.
-    #[error("{}: document {document}: {found} is not supported, only Pod, ConfigMap, Secret and List of apiVersion v1", path.display())]
+    #[error("{}: document {document}: {found} is not supported{}", path.display(), parse::instead(found))]
     Kind {
         /// As given.
         path: PathBuf,
@@ -196,6 +197,8 @@ pub struct Loaded {
     pub pods: Vec<Pod>,
     /// What the pods may refer to.
     pub objects: Files,
+    /// What is not done for the workloads among them, which a controller would do.
+    pub notes: Vec<String>,
 }
 
 /// One object of a file.
@@ -231,10 +234,11 @@ pub fn load_texts(texts: &[Text]) -> Result<Loaded, Error> {
     let mut seen: Vec<(&'static str, String, PathBuf)> = Vec::new();
     let mut owners: Vec<PathBuf> = Vec::new();
     for Text { path, text } in texts {
-        let objects = parse_text(path, text)?;
-        if objects.is_empty() {
+        let Reading { objects, notes, .. } = read_text(path, text, Workloads::Run)?;
+        if objects.is_empty() && notes.is_empty() {
             return Err(Error::Empty { path: path.clone() });
         }
+        loaded.notes.extend(notes);
         for object in objects {
             let (kind, name) = object.id();
             if let Some((_, _, first)) = seen.iter().find(|(k, n, _)| *k == kind && *n == name) {
@@ -319,20 +323,24 @@ impl Object {
     }
 }
 
-/// The objects of one file's text; `path` is only for the errors.
+/// The objects of one file's text, none of them a workload; `path` is only for the errors.
 ///
 /// # Errors
 /// All fields that are wrong, or the first problem of another kind.
 pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
+    Ok(read_text(path, text, Workloads::Refuse)?.objects)
+}
+
+fn read_text(path: &Path, text: &str, workloads: Workloads) -> Result<Reading, Error> {
     let documents = parse::documents(text)
         .map_err(|error| Error::Yaml { path: path.to_owned(), fault: yaml::Fault::new(&error, text) })?;
-    let mut read = Reading::default();
+    let mut read = Reading { workloads, ..Reading::default() };
     for (index, value) in documents.into_iter().enumerate() {
         read.document = index;
         read.document(path, value)?;
     }
     if read.wrong.is_empty() {
-        return Ok(read.objects);
+        return Ok(read);
     }
     let places = Places::of(text);
     let faults = read.wrong.into_iter().map(|(document, steps, error)| {
@@ -345,10 +353,21 @@ pub fn parse_text(path: &Path, text: &str) -> Result<Vec<Object>, Error> {
     Err(Error::Fields { path: path.to_owned(), faults })
 }
 
+/// What becomes of a Deployment and the like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Workloads {
+    /// A static pod's file holds a Pod.
+    #[default]
+    Refuse,
+    Run,
+}
+
 /// What has been read of a file.
 #[derive(Default)]
 struct Reading {
+    workloads: Workloads,
     objects: Vec<Object>,
+    notes: Vec<String>,
     /// Fields that are wrong: in which document, from 0, and where there.
     wrong: Vec<(usize, Vec<Step>, FieldError)>,
     /// The document that is read.
@@ -372,6 +391,13 @@ impl Reading {
                 parse::typed(value).and_then(object::config_map).map(Object::ConfigMap)
             }),
             Kind::Secret => self.object(&value, |value| secret_of(value).map(Object::Secret)),
+            Kind::Workload(kind) if self.workloads == Workloads::Run => {
+                if let Some((objects, note)) = self.read(&value, |value| workload::pods(kind, value)) {
+                    self.objects.extend(objects);
+                    self.notes.push(note);
+                }
+            }
+            Kind::Workload(_) => return Err(not(parse::shown(&value))),
             Kind::List if self.at.len() < 2 * MAX_DEPTH => match parse::items(value) {
                 Ok(items) => {
                     for (index, item) in items.into_iter().enumerate() {
@@ -392,14 +418,21 @@ impl Reading {
     }
 
     fn object(&mut self, value: &Value, read: impl Fn(&Value) -> Result<Object, FieldError>) {
+        if let Some(object) = self.read(value, read) {
+            self.objects.push(object);
+        }
+    }
+
+    fn read<T>(&mut self, value: &Value, read: impl Fn(&Value) -> Result<T, FieldError>) -> Option<T> {
         match faults::all(value, read) {
-            Ok(object) => self.objects.push(object),
+            Ok(read) => Some(read),
             Err(all) => {
                 let (document, at) = (self.document, &self.at);
                 self.wrong.extend(
                     all.into_iter()
                         .map(|(steps, error)| (document, at.iter().cloned().chain(steps).collect(), error)),
                 );
+                None
             }
         }
     }

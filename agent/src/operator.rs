@@ -5,6 +5,7 @@
 pub mod additions;
 pub mod cri_proxy;
 mod form;
+mod object;
 pub mod socket;
 mod stages;
 
@@ -126,18 +127,20 @@ fn grace_of(seconds: Option<i64>) -> Result<Option<Duration>, Status> {
 impl Operator for Service {
     async fn list_pods(
         &self,
-        _request: Request<wire::ListPodsRequest>,
+        request: Request<wire::ListPodsRequest>,
     ) -> Result<Response<wire::ListPodsResponse>, Status> {
-        Ok(Response::new(form::list(&self.pods(), &self.sources.node.name)))
+        let objects = request.into_inner().objects;
+        Ok(Response::new(form::list(&self.pods(), &self.sources.node.name, objects)))
     }
 
     async fn watch_pods(
         &self,
-        _request: Request<wire::ListPodsRequest>,
+        request: Request<wire::ListPodsRequest>,
     ) -> Result<Response<BoxStream<wire::ListPodsResponse>>, Status> {
         // A slow reader gets the newest state late, never a growing queue.
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(follow(self.sources.pods.clone(), self.sources.node.name.clone(), sender));
+        let (pods, node) = (self.sources.pods.clone(), self.sources.node.name.clone());
+        tokio::spawn(follow(pods, node, request.into_inner().objects, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(Ok))))
     }
 
@@ -237,7 +240,7 @@ impl Operator for Service {
 }
 
 /// Sends the list now and after each change, until nobody reads.
-async fn follow(mut pods: Pods, node: String, sender: mpsc::Sender<wire::ListPodsResponse>) {
+async fn follow(mut pods: Pods, node: String, objects: bool, sender: mpsc::Sender<wire::ListPodsResponse>) {
     loop {
         let handles = pods.borrow_and_update().clone();
         // A worker that has ended would say so at once, again and again.
@@ -246,7 +249,7 @@ async fn follow(mut pods: Pods, node: String, sender: mpsc::Sender<wire::ListPod
         changes.iter_mut().for_each(|status| {
             status.mark_unchanged();
         });
-        if sender.send(form::list(&handles, &node)).await.is_err() {
+        if sender.send(form::list(&handles, &node, objects)).await.is_err() {
             return;
         }
         let any = async {

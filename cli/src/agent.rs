@@ -26,13 +26,14 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         daemon::begin()?;
     }
     let PodsFlags { files, manifest_dir, agent_socket, pod_logs_dir } = pods;
-    let manifest::Loaded { pods, objects } = match manifest::load(&files) {
+    let manifest::Loaded { pods, objects, notes } = match manifest::load(&files) {
         Ok(loaded) => loaded,
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };
+    notes.iter().for_each(|note| output::say(note));
     if !session::may_run("agent") {
         return Ok(ExitCode::FAILURE);
     }

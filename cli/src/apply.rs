@@ -15,9 +15,12 @@ use crate::{client, output};
 /// Adds them, and puts those that are described otherwise in the place of pods of the same name.
 pub(crate) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
     let checked =
-        manifest::read_all(&args.files).and_then(|texts| manifest::load_texts(&texts).map(|_| texts));
+        manifest::read_all(&args.files).and_then(|texts| Ok((manifest::load_texts(&texts)?.notes, texts)));
     let texts = match checked {
-        Ok(texts) => texts,
+        Ok((notes, texts)) => {
+            notes.iter().for_each(|note| output::say(note));
+            texts
+        }
         Err(error) => {
             output::say(&format!("error: {:#}", anyhow::Error::from(error)));
             return Ok(ExitCode::from(BAD_MANIFEST));

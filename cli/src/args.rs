@@ -1,22 +1,31 @@
 //! The command line. Owns flags, defaults and help; never acts. Parsed by [`crate::main`].
 
+mod copy;
+mod duration;
+mod help;
 mod image;
 mod join;
 mod node;
 mod pods;
 mod selector;
+pub(crate) mod settings;
 mod streams;
+mod wait;
+mod watch;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use copy::{CpArgs, InspectArgs, ObjectFormat, Spec};
 pub(crate) use image::{ImageCommand, LoadArgs};
 pub(crate) use join::{JoinArgs, LeaveArgs};
 pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{Only, PodFlags, PodName, SomePods, Target, or_default};
 pub(crate) use selector::Selector;
 pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
+pub(crate) use wait::{Goal, WaitArgs};
+pub(crate) use watch::{LogsArgs, StatsArgs};
 
 use crate::join::discovery::Endpoint;
 
@@ -27,6 +36,11 @@ pub(crate) struct Cli {
     /// Say more on stderr; twice for each step.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Options from a file: each key is a flag in snake_case, and flags and variables win.
+    ///
+    /// /etc/gantry/config.toml when not given, if it is there.
+    #[arg(long, value_name = "FILE.toml", global = true)]
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -56,13 +70,26 @@ pub(crate) enum Command {
     /// Stop and remove every pod of an agent, end it, and end the runtime of `gantry run --detach`.
     Down(DownArgs),
     /// List the pods of a running agent.
+    #[command(after_help = help::PS)]
     Ps(PsArgs),
-    /// Print what a container wrote.
+    /// Print what containers wrote.
+    #[command(after_help = help::LOGS)]
     Logs(LogsArgs),
     /// Run a command in a container and exit with its exit code.
     Exec(ExecArgs),
     /// Show what a container writes, and write to its stdin.
     Attach(AttachArgs),
+    /// Copy files and folders to and from containers, which must have tar.
+    #[command(after_help = help::CP)]
+    Cp(CpArgs),
+    /// Wait until pods are in a state.
+    ///
+    /// Ends with 0 when all of them are, and with 1 when the time is over first.
+    #[command(after_help = help::WAIT)]
+    Wait(WaitArgs),
+    /// Print all that the runtime tells of a pod's sandbox and containers.
+    #[command(after_help = help::INSPECT)]
+    Inspect(InspectArgs),
     /// Forward ports of this machine to a pod.
     PortForward(PortForwardArgs),
     /// Stop pods and remove them.
@@ -84,8 +111,8 @@ pub(crate) enum Command {
     /// Load images without a registry.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Show how much processor time and memory containers use.
-    #[command(visible_alias = "top")]
+    /// Show how much processor time and memory containers use, and how much of their limits that is.
+    #[command(visible_alias = "top", after_help = help::STATS)]
     Stats(StatsArgs),
     /// Check whether this machine can run pods, and say what to do when it cannot.
     Doctor(Box<DoctorArgs>),
@@ -121,6 +148,7 @@ pub(crate) struct ManualArgs {
 /// Where the runtime keeps things; all of it can be moved, so that several nodes live on
 /// one machine.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Runtime")]
 pub(crate) struct RuntimeFlags {
     /// Images, layers, records of sandboxes and containers.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gantry")]
@@ -129,22 +157,22 @@ pub(crate) struct RuntimeFlags {
     #[arg(long, value_name = "DIR", default_value = "/run/gantry")]
     pub(crate) state: PathBuf,
     /// Network configurations; the first by name is used.
-    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/etc/cni/net.d")]
     pub(crate) cni_conf_dir: PathBuf,
     /// Network plugins that are not built in.
-    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/opt/cni/bin")]
     pub(crate) cni_bin_dir: PathBuf,
     /// Run the programs of that folder even for plugins that are built in.
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     pub(crate) cni_external: bool,
     /// Results of network plugins, kept until their pods are gone.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/results")]
+    #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/var/lib/cni/results")]
     pub(crate) cni_cache_dir: PathBuf,
     /// Leased addresses.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/networks")]
+    #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/var/lib/cni/networks")]
     pub(crate) cni_data_dir: PathBuf,
     /// Where network namespaces are pinned.
-    #[arg(long, value_name = "DIR", default_value = "/run/netns")]
+    #[arg(long, help_heading = "Network", value_name = "DIR", default_value = "/run/netns")]
     pub(crate) netns_dir: PathBuf,
     /// Cgroup below which pods and their classes are made.
     #[arg(long, value_name = "PATH", default_value = "/gantry")]
@@ -153,16 +181,16 @@ pub(crate) struct RuntimeFlags {
     #[arg(long)]
     pub(crate) systemd_cgroup: bool,
     /// How to reach registries: mirrors, certificates, plain HTTP; HOST/hosts.toml as containerd reads it.
-    #[arg(long, value_name = "DIR", default_value = "/etc/containerd/certs.d")]
+    #[arg(long, help_heading = "Images", value_name = "DIR", default_value = "/etc/containerd/certs.d")]
     pub(crate) registry_hosts_dir: PathBuf,
     /// Docker's config.json, for pulls that bring no credentials; gantry run reads root's own.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Images", value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
     /// Images reported as pinned, which a kubelet never removes: names as in a pull.
-    #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
+    #[arg(long, help_heading = "Images", value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) pinned_images: Vec<String>,
     /// Images that are pulled at the start if they are not here: names as in a pull.
-    #[arg(long, value_name = "IMAGE", value_delimiter = ',')]
+    #[arg(long, help_heading = "Images", value_name = "IMAGE", value_delimiter = ',')]
     pub(crate) prepull_images: Vec<String>,
     /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
@@ -171,26 +199,32 @@ pub(crate) struct RuntimeFlags {
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
     /// Seccomp profile of containers that name none: unconfined, runtime/default or localhost//PATH.
-    #[arg(long, value_name = "PROFILE", default_value = "unconfined")]
+    #[arg(long, help_heading = "Security", value_name = "PROFILE", default_value = "unconfined")]
     pub(crate) unset_seccomp_profile: String,
     /// What pods may name as their runtime: NAME:type=oci,path=/PROGRAM[,root=DIR] has containers made by an
     /// OCI runtime such as runc, NAME:type=gantry[,unset_seccomp_profile=PROFILE] by this one; again for each.
     #[arg(long, value_name = "NAME:KEY=VALUE,…", value_parser = a_handler)]
     pub(crate) handlers: Vec<String>,
     /// Folders of CDI files, which say what a device by name is; a later folder wins.
-    #[arg(long, value_name = "DIR,…", value_delimiter = ',', default_value = "/etc/cdi,/var/run/cdi")]
+    #[arg(
+        long,
+        help_heading = "Devices",
+        value_name = "DIR,…",
+        value_delimiter = ',',
+        default_value = "/etc/cdi,/var/run/cdi"
+    )]
     pub(crate) cdi_spec_dirs: Vec<PathBuf>,
     /// Whether containers may ask for CDI devices.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, help_heading = "Devices", value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) enable_cdi: bool,
     /// Apply no AppArmor profiles, also where the node has AppArmor.
-    #[arg(long)]
+    #[arg(long, help_heading = "Security")]
     pub(crate) disable_apparmor: bool,
     /// Give pods SELinux labels, where the node has SELinux.
-    #[arg(long)]
+    #[arg(long, help_heading = "Security")]
     pub(crate) enable_selinux: bool,
     /// How many SELinux categories there are to tell pods apart.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1024)]
+    #[arg(long, help_heading = "Security", value_name = "NUMBER", default_value_t = 1024)]
     pub(crate) selinux_category_range: u32,
     /// Where the id of this boot is read: tests play a reboot with it.
     #[arg(long, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id", hide = true)]
@@ -207,9 +241,6 @@ pub(crate) struct RuntimeArgs {
     /// Address to serve on.
     #[arg(long, value_name = "unix:///PATH", default_value = "unix:///run/gantry/gantry.sock", value_parser = unix_path)]
     pub(crate) socket: PathBuf,
-    /// The same options from a file: each key is a flag in snake_case, and flags win.
-    #[arg(long, value_name = "FILE.toml")]
-    pub(crate) config: Option<PathBuf>,
     /// Bring what `gantry run` needs beyond CRI, as a runtime that ends with its pods.
     #[arg(long, hide = true)]
     pub(crate) standalone: bool,
@@ -254,6 +285,13 @@ pub(crate) enum ListFormat {
     Yaml,
 }
 
+impl ListFormat {
+    /// Made to be looked at.
+    pub(crate) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
     /// Names, as in a pod's manifest.
@@ -286,21 +324,6 @@ pub(crate) struct RmiArgs {
     /// Every image that is not pinned; those in use give their space back with their last container.
     #[arg(short, long, conflicts_with = "images")]
     pub(crate) all: bool,
-    #[command(flatten)]
-    pub(crate) runtime: RuntimeEndpoint,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct StatsArgs {
-    /// Only this pod.
-    #[arg(value_name = "POD")]
-    pub(crate) pod: Option<PodName>,
-    /// Only pods of this namespace.
-    #[arg(short, long)]
-    pub(crate) namespace: Option<String>,
-    /// How to print.
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: ListFormat,
     #[command(flatten)]
     pub(crate) runtime: RuntimeEndpoint,
 }
@@ -358,7 +381,7 @@ pub(crate) enum PsFormat {
     Table,
     /// A table with more columns.
     Wide,
-    /// A JSON array.
+    /// A PodList of Kubernetes; the Pod itself when one is named.
     Json,
     /// The same as YAML.
     Yaml,
@@ -378,6 +401,9 @@ pub(crate) struct EventsArgs {
     /// Only of these pods.
     #[arg(value_name = "POD")]
     pub(crate) pods: Vec<PodName>,
+    /// How to print; JSON is an EventList of Kubernetes.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: ListFormat,
     #[command(flatten)]
     pub(crate) only: Only,
     #[command(flatten)]
@@ -399,34 +425,6 @@ pub(crate) struct PsArgs {
     pub(crate) only: Only,
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LogsArgs {
-    #[command(flatten)]
-    pub(crate) pod: PodFlags,
-    /// The container; when not given, the one of the annotation
-    /// kubectl.kubernetes.io/default-container, or the first.
-    #[arg(short, long)]
-    pub(crate) container: Option<String>,
-    /// Go on until the container has ended.
-    #[arg(short, long)]
-    pub(crate) follow: bool,
-    /// Of every container of the pod, each line with its container's name.
-    #[arg(long, conflicts_with = "container")]
-    pub(crate) all_containers: bool,
-    /// Of the instance before the present one.
-    #[arg(short, long, conflicts_with = "follow")]
-    pub(crate) previous: bool,
-    /// Only the last lines.
-    #[arg(long, value_name = "LINES")]
-    pub(crate) tail: Option<usize>,
-    /// Only lines that are not older, as in 10s, 5m or 1h30m.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) since: Option<std::time::Duration>,
-    /// Each line with the time it was written at.
-    #[arg(long)]
-    pub(crate) timestamps: bool,
 }
 
 #[derive(Debug, Args)]
@@ -480,30 +478,6 @@ pub(crate) struct TimelineArgs {
     pub(crate) agent: AgentFlags,
 }
 
-/// Numbers with the units h, m, s and ms, as Go prints durations.
-fn duration(text: &str) -> Result<std::time::Duration, String> {
-    let bad = || format!("expected a duration such as 10s, 5m or 1h30m, not {text:?}");
-    let mut rest = text;
-    let mut millis: u64 = 0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, next) = tail.split_at(unit);
-        let factor = match unit {
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1000,
-            "ms" => 1,
-            _ => return Err(bad()),
-        };
-        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(bad)?;
-        millis = millis.checked_add(part).ok_or_else(bad)?;
-        rest = next;
-    }
-    if text.is_empty() { Err(bad()) } else { Ok(std::time::Duration::from_millis(millis)) }
-}
-
 fn unix_path(text: &str) -> Result<PathBuf, String> {
     text.strip_prefix("unix://")
         .filter(|path| path.starts_with('/'))
@@ -523,16 +497,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_as_in_go() {
-        let millis = |text| duration(text).map(|d| d.as_millis()).ok();
-        assert_eq!(millis("10s"), Some(10_000));
-        assert_eq!(millis("1h30m5s250ms"), Some(5_405_250));
-        for bad in ["", "10", "s", "1x", "-1s", "99999999999999999999s", "1h-"] {
-            assert_eq!(millis(bad), None, "{bad}");
-        }
     }
 
     #[test]

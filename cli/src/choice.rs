@@ -15,7 +15,7 @@ pub(crate) async fn choose(client: &mut OperatorClient<Channel>, some: &SomePods
     let Some(selector) = &some.selector else {
         return some.pods.iter().map(|pod| pod.target(namespace)).collect();
     };
-    let list = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+    let list = client::answer(client.list_pods(ListPodsRequest::default()).await)?.pods;
     by_labels(list, selector, namespace, some.all_namespaces)
 }
 

@@ -11,7 +11,7 @@ use gantry_proto::operator::{ListPodsRequest, Pod};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::args::PodFlags;
+use crate::args::{PodFlags, Target};
 
 /// A client of the agent behind `socket`.
 pub(crate) async fn dial(socket: &Path) -> Result<OperatorClient<Channel>> {
@@ -70,12 +70,25 @@ pub(crate) fn answer<T>(result: Result<tonic::Response<T>, Status>) -> Result<T>
 
 /// The pod as the agent has it now.
 pub(crate) async fn find_pod(client: &mut OperatorClient<Channel>, flags: &PodFlags) -> Result<Pod> {
-    let pods = answer(client.list_pods(ListPodsRequest {}).await)?.pods;
-    let target = flags.target()?;
-    let known: Vec<String> = pods.iter().map(|p| format!("{}/{}", p.namespace, p.name)).collect();
-    pods.into_iter()
-        .find(|p| p.name == target.name && p.namespace == target.namespace)
-        .with_context(|| no_pod(&target.to_string(), &known))
+    pod(client, &flags.target()?).await
+}
+
+/// The same by its full name.
+pub(crate) async fn pod(client: &mut OperatorClient<Channel>, target: &Target) -> Result<Pod> {
+    let found = pods(client, std::slice::from_ref(target)).await?;
+    found.into_iter().next().with_context(|| format!("no pod {target}"))
+}
+
+/// All of them, in this order.
+pub(crate) async fn pods(client: &mut OperatorClient<Channel>, targets: &[Target]) -> Result<Vec<Pod>> {
+    let pods = answer(client.list_pods(ListPodsRequest::default()).await)?.pods;
+    let is = |pod: &&Pod, target: &Target| pod.name == target.name && pod.namespace == target.namespace;
+    let known = || pods.iter().map(|p| format!("{}/{}", p.namespace, p.name)).collect::<Vec<_>>();
+    let find = |target: &Target| {
+        let found = pods.iter().find(|pod| is(pod, target)).cloned();
+        found.with_context(|| no_pod(&target.to_string(), &known()))
+    };
+    targets.iter().map(find).collect()
 }
 
 /// `this agent has no pod default/web; it has none`.

@@ -1,40 +1,58 @@
-//! `--config FILE.toml`: the flags of `gantry runtime` from a file. Owns the mapping: each key is a flag's
-//! name in snake_case and stands before the flags of the command line, which win. So a new flag is a key
-//! without further doing. Called by main.
+//! `--config FILE.toml`: flags from a file. Owns the mapping: each key is a flag's name in snake_case; the command line
+//! and variables win. So a new flag is a key without further doing ([`crate::args::settings`]). Called by main.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::{ContextKind, ContextValue};
-use clap::{ArgAction, CommandFactory, Parser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, settings};
 
-/// The subcommand that has such a file.
-const RUNTIME: &str = "runtime";
+/// The variable that names the file; empty for none.
+pub(crate) const FILE: &str = "GANTRY_CONFIG";
+/// Read when nobody names one, if it is there.
+const USUAL: &str = "/etc/gantry/config.toml";
 /// Subcommands that take something away.
 const ENDS: [&str; 6] = ["stop", "rm", "delete", "rmi", "down", "leave"];
 
-/// Parses the command line, and the file that it names.
+/// Parses the command line, and the file that it, or `GANTRY_CONFIG`, names; else the one at the usual place.
 ///
 /// # Errors
 /// The file and the key that is wrong. A wrong command line ends the process, as clap has it.
 pub(crate) fn parse(line: &[OsString]) -> Result<Cli> {
-    let cli = Cli::try_parse_from(line).unwrap_or_else(|error| without_bad_tips(error).exit());
-    let Command::Runtime(args) = &cli.command else { return Ok(cli) };
-    let Some(file) = &args.config else { return Ok(cli) };
-    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    let from_file = flags(&text, file)?;
-    let at = line.iter().position(|word| word == RUNTIME).context("no subcommand")?;
-    let (before, after) = line.split_at(at + 1);
-    let whole: Vec<OsString> = before
-        .iter()
-        .cloned()
-        .chain(from_file.into_iter().map(Into::into))
-        .chain(after.iter().cloned())
-        .collect();
-    Cli::try_parse_from(whole).map_err(|error| {
+    parsed(line, std::env::var_os(FILE), Path::new(USUAL))
+}
+
+fn parsed(line: &[OsString], variable: Option<OsString>, usual: &Path) -> Result<Cli> {
+    let read = |line: &[OsString]| {
+        let matches = settings::command().try_get_matches_from(line)?;
+        Cli::from_arg_matches(&matches).map(|cli| (cli, matches))
+    };
+    let (cli, matches) =
+        read(line).unwrap_or_else(|error| with_good_tips(without_bad_tips(error), line).exit());
+    let named = cli.config.clone().or_else(|| variable.map(PathBuf::from));
+    let file = match named.as_deref() {
+        // No file at all, as in the environment of a daemon whose flags say everything.
+        Some(none) if none.as_os_str().is_empty() => return Ok(cli),
+        Some(named) => named,
+        None => usual,
+    };
+    let text = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(cli),
+        text => text.with_context(|| format!("read {}", file.display()))?,
+    };
+    let from_file = flags(&text, file, &matches)?;
+    // Behind `--` stand another program's words.
+    let at = line.iter().position(|word| word == "--").unwrap_or(line.len());
+    let (before, after) = line.split_at(at);
+    let own = before.iter().cloned();
+    let whole: Vec<OsString> =
+        own.chain(from_file.into_iter().map(Into::into)).chain(after.iter().cloned()).collect();
+    read(&whole).map(|(cli, _)| cli).map_err(|error| {
         // The command line alone was fine: it is the file.
         anyhow!(
             "{}: {}",
@@ -59,42 +77,72 @@ fn without_bad_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The file's keys as flags.
-fn flags(text: &str, file: &Path) -> Result<Vec<String>> {
+/// Who runs a command in a container may have left out what parts its words from ours.
+fn with_good_tips(mut error: clap::Error, line: &[OsString]) -> clap::Error {
+    let has = |word: &str| line.iter().any(|other| other == word);
+    if error.kind() == clap::error::ErrorKind::UnknownArgument && has("exec") && !has("--") {
+        let tip = "put `--` before the command, as in `gantry exec web -- ls`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// The file's keys as flags of the command that is called, without those that the command line or a variable has said;
+/// lists of both are one.
+fn flags(text: &str, file: &Path, matches: &ArgMatches) -> Result<Vec<String>> {
     let table: toml::Table = toml::from_str(text).with_context(|| file.display().to_string())?;
-    let command = Cli::command();
-    let command = command.find_subcommand(RUNTIME).context("no subcommand")?;
-    // Global flags and the file itself are the command line's.
-    let known: Vec<(String, &clap::Arg)> = command
-        .get_arguments()
-        .filter(|arg| !arg.is_global_set() && !matches!(arg.get_id().as_str(), "config" | "help" | "version"))
-        .filter_map(|arg| Some((arg.get_long()?.replace('-', "_"), arg)))
-        .collect();
+    let cli = settings::command();
+    let known = settings::all(&cli);
+    let (called, said) = called(&cli, matches);
     let mut flags = Vec::new();
     for (key, value) in table {
-        let Some((_, arg)) = known.iter().find(|(name, _)| *name == key) else {
-            let names = known.iter().filter(|(_, arg)| !arg.is_hide_set()).map(|(name, _)| name.as_str());
-            bail!("{}: unknown key {key:?}{}", file.display(), nearest(&key, names));
+        let Some((long, arg)) = known.iter().find(|(name, _)| settings::key(name) == key) else {
+            let shown = known.iter().filter(|(_, arg)| !arg.is_hide_set());
+            let names: Vec<String> = shown.map(|(name, _)| settings::key(name)).collect();
+            bail!(
+                "{}: unknown key {key:?}{}",
+                file.display(),
+                nearest(&key, names.iter().map(String::as_str))
+            );
         };
-        let long = arg.get_long().unwrap_or_default();
-        match (arg.get_action(), value) {
-            (ArgAction::SetTrue, toml::Value::Boolean(true)) => flags.push(format!("--{long}")),
-            (ArgAction::SetTrue, toml::Value::Boolean(false)) => {}
-            (ArgAction::SetTrue, _) => bail!("{}: {key}: expected true or false", file.display()),
-            (ArgAction::Append, toml::Value::Table(entries)) => {
-                for (name, entry) in entries {
-                    flags.push(format!("--{long}={}", entry_of(&name, entry, &key, file)?));
-                }
-            }
-            (ArgAction::Append, toml::Value::Array(values)) => {
-                for value in values {
-                    flags.push(format!("--{long}={}", plain(value, &key, file)?));
-                }
-            }
-            (_, value) => flags.push(format!("--{long}={}", plain(value, &key, file)?)),
+        let own = called.get_arguments().find(|own| own.get_long() == Some(long.as_str()));
+        let Some(own) = own.filter(|_| settings::is_taken(called.get_name(), long)) else { continue };
+        match (said.value_source(own.get_id().as_str()), own.get_action()) {
+            (Some(ValueSource::CommandLine), ArgAction::Append) => {}
+            (Some(ValueSource::CommandLine | ValueSource::EnvVariable), _) => continue,
+            _ => {}
         }
+        flags.extend(flags_of(&key, value, arg, file)?);
     }
     Ok(flags)
+}
+
+/// The command that does it, and what was said to it.
+fn called<'a>(cli: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
+    let (mut command, mut said) = (cli, matches);
+    while let Some((name, inner)) = said.subcommand() {
+        let Some(found) = command.find_subcommand(name) else { break };
+        (command, said) = (found, inner);
+    }
+    (command, said)
+}
+
+fn flags_of(key: &str, value: toml::Value, arg: &Arg, file: &Path) -> Result<Vec<String>> {
+    let long = arg.get_long().unwrap_or_default();
+    Ok(match (arg.get_action(), value) {
+        (ArgAction::SetTrue, toml::Value::Boolean(true)) => vec![format!("--{long}")],
+        (ArgAction::SetTrue, toml::Value::Boolean(false)) => Vec::new(),
+        (ArgAction::SetTrue, _) => bail!("{}: {key}: expected true or false", file.display()),
+        (ArgAction::Append, toml::Value::Table(entries)) => entries
+            .into_iter()
+            .map(|(name, entry)| Ok(format!("--{long}={}", entry_of(&name, entry, key, file)?)))
+            .collect::<Result<_>>()?,
+        (ArgAction::Append, toml::Value::Array(values)) => values
+            .into_iter()
+            .map(|value| Ok(format!("--{long}={}", plain(value, key, file)?)))
+            .collect::<Result<_>>()?,
+        (_, value) => vec![format!("--{long}={}", plain(value, key, file)?)],
+    })
 }
 
 /// A table's entry as its flag has it: `[handlers.NAME]` with keys is `NAME:key=value,…`.
@@ -149,7 +197,12 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::Command;
+
+    const RUNTIME: &str = "runtime";
 
     fn with(text: &str, flags: &[&str]) -> Result<Cli> {
         // Tests run side by side: each has a folder of its own.
@@ -162,7 +215,7 @@ mod tests {
         let mut line: Vec<OsString> =
             vec!["gantry".into(), "-v".into(), RUNTIME.into(), "--config".into(), file.into()];
         line.extend(flags.iter().map(Into::into));
-        let parsed = parse(&line);
+        let parsed = parsed(&line, None, Path::new("/nonexistent"));
         std::fs::remove_dir_all(&folder)?;
         parsed
     }
@@ -183,6 +236,10 @@ mod tests {
         assert!(said(&["explan"]).contains("'explain'"), "{}", said(&["explan"]));
         let text = said(&["ps", "-z", "x"]);
         assert!(text.contains("unexpected argument '-z'") && !text.contains("as a value"), "{text}");
+        let line: Vec<OsString> = ["gantry", "exec", "web", "ls"].map(Into::into).to_vec();
+        let error = without_bad_tips(Cli::try_parse_from(&line).unwrap_err());
+        let text = with_good_tips(error, &line).render().to_string();
+        assert!(text.contains("put `--` before the command"), "{text}");
         let text = said(&["ps", "--namespac", "x"]);
         assert!(text.contains("'--namespace'"), "{text}");
     }
@@ -201,7 +258,7 @@ mod tests {
         else {
             panic!("not a runtime");
         };
-        assert_eq!(args.flags.pinned_images, ["a:1", "b", "c", "d"]);
+        assert_eq!(args.flags.pinned_images, ["c", "d", "a:1", "b"]);
         let text =
             "[handlers.runc]\ntype = \"oci\"\npath = \"/usr/sbin/runc\"\n[handlers.own]\ntype = \"gantry\"\n";
         let Command::Runtime(args) = with(text, &["--handlers=x:type=gantry"]).unwrap().command else {
@@ -236,5 +293,47 @@ mod tests {
                 assert!(error.contains(word), "{error}");
             }
         }
+    }
+
+    /// With such a file at the usual place.
+    fn usual(text: &str, words: &[&str]) -> Result<Cli> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, text)?;
+        let line: Vec<OsString> = ["gantry"].iter().chain(words).map(Into::into).collect();
+        let parsed_of = |variable: Option<OsString>| parsed(&line, variable, &file);
+        let plain = parsed_of(Some(OsString::new()))?;
+        assert!(plain.config.is_none());
+        parsed_of(None)
+    }
+
+    #[test]
+    fn every_command_takes_what_it_knows_from_the_usual_file() {
+        let text = "agent_socket = \"/a.sock\"\nroot = \"/r\"\ncontainer_runtime_endpoint = \"unix:///c\"\n";
+        let Command::Ps(args) = usual(text, &["ps"]).unwrap().command else { panic!("no ps") };
+        assert_eq!(args.agent.agent_socket, Path::new("/a.sock"));
+        let Command::Ps(args) = usual(text, &["ps", "--agent-socket", "/b"]).unwrap().command else {
+            panic!("no ps");
+        };
+        assert_eq!(args.agent.agent_socket, Path::new("/b"));
+        let Command::Run(args) = usual(text, &["run", "x.yaml", "-d"]).unwrap().command else {
+            panic!("no run")
+        };
+        assert_eq!(
+            (args.flags.root.as_path(), args.pods.agent_socket.as_path()),
+            (Path::new("/r"), Path::new("/a.sock"))
+        );
+        assert_eq!(args.container_runtime_endpoint, None);
+        let Command::Exec(args) = usual(text, &["exec", "web", "--", "ls", "--", "x"]).unwrap().command
+        else {
+            panic!("no exec");
+        };
+        assert_eq!(
+            (args.command, args.target.pod.agent.agent_socket),
+            (vec!["ls".into(), "--".into(), "x".into()], "/a.sock".into())
+        );
+        assert!(usual(text, &["version"]).is_ok());
+        let error = usual("manifest_dir = \"/m\"", &["ps"]).unwrap_err().to_string();
+        assert!(error.contains("unknown key \"manifest_dir\""), "{error}");
     }
 }

@@ -121,7 +121,7 @@ async fn until_all_are_there(agent: &mut Daemon, socket: &Path, uids: &[String])
     loop {
         // Dialled anew: the first ones may find no socket, or one of an agent that is gone.
         if let Ok(mut client) = client::dial(socket).await
-            && let Ok(list) = client.list_pods(ListPodsRequest {}).await
+            && let Ok(list) = client.list_pods(ListPodsRequest::default()).await
         {
             let pods = list.into_inner().pods;
             if uids.iter().all(|uid| pods.iter().any(|pod| pod.uid == *uid)) {

@@ -21,17 +21,22 @@ pub(crate) async fn exec(args: ExecArgs) -> Result<ExitCode> {
         bail!("cannot exec into a container in a completed pod; current phase is {}", pod.phase);
     }
     let streams = Streams { stdin: target.stdin, tty: target.stdin && target.tty && on_terminal(&target) };
+    let url = url(&channel, &container.id, command, streams).await?;
+    Ok(code(remote::run(&url, streams).await?))
+}
+
+/// Where the command can be reached.
+pub(crate) async fn url(channel: &Channel, id: &str, cmd: Vec<String>, streams: Streams) -> Result<String> {
     let ask = ExecRequest {
-        container_id: container.id,
-        cmd: command,
+        container_id: id.to_owned(),
+        cmd,
         tty: streams.tty,
         stdin: streams.stdin,
         stdout: true,
         // A terminal has one way out.
         stderr: !streams.tty,
     };
-    let url = runtime_client::answer(runtime_client::runtime(channel).exec(ask).await)?.url;
-    Ok(code(remote::run(&url, streams).await?))
+    Ok(runtime_client::answer(runtime_client::runtime(channel.clone()).exec(ask).await)?.url)
 }
 
 /// Shows what the container writes from now on.
@@ -57,6 +62,9 @@ pub(crate) async fn attach(args: AttachArgs) -> Result<ExitCode> {
         stderr: !streams.tty,
     };
     let url = runtime_client::answer(runtime_client::runtime(channel).attach(ask).await)?.url;
+    if streams.stdin && streams.tty && remote::on_terminal() {
+        say(&target, "If you don't see a command prompt, try pressing enter.");
+    }
     Ok(code(remote::run(&url, streams).await?))
 }
 

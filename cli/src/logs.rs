@@ -4,18 +4,19 @@
 use std::collections::VecDeque;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
 use gantry_proto::operator::operator_client::OperatorClient;
-use gantry_proto::operator::{Container, Pod};
+use gantry_proto::operator::{Container, ListPodsRequest, Pod};
 use jiff::Timestamp;
 use tonic::transport::Channel;
 
-use crate::args::{LogsArgs, PodFlags};
-use crate::{client, exec, output};
+use crate::args::{LogsArgs, Target};
+use crate::{choice, client, exec, output};
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -23,7 +24,7 @@ const POLL: Duration = Duration::from_millis(100);
 struct Source {
     container: Container,
     reader: LogReader,
-    /// Before each line; empty for a single container.
+    /// Before each line; empty for a single container of a single pod.
     prefix: String,
     /// It may still grow.
     live: bool,
@@ -35,23 +36,42 @@ struct Filter {
     timestamps: bool,
 }
 
-pub(crate) async fn logs(args: LogsArgs) -> Result<()> {
-    let mut client = client::dial(&args.pod.agent.agent_socket).await?;
-    let pod = client::find_pod(&mut client, &args.pod).await?;
-    let filter = Filter {
-        since: args.since.map(|ago| Timestamp::now().checked_sub(ago)).transpose().context("--since")?,
-        timestamps: args.timestamps,
-    };
-    let mut sources = sources(&pod, &args)?;
+pub(crate) async fn logs(args: LogsArgs) -> Result<ExitCode> {
+    let mut client = client::dial(&args.pods.agent.agent_socket).await?;
+    let targets = choice::choose(&mut client, &args.pods).await?;
+    let pods = client::pods(&mut client, &targets).await?;
+    let ago = args.since.map(|ago| Timestamp::now().checked_sub(ago)).transpose().context("--since")?;
+    let filter = Filter { since: ago.or(args.since_time), timestamps: args.timestamps };
+    let (mut sources, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for pod in &pods {
+        match sources_of(pod, &args, pods.len() > 1) {
+            Ok(more) => sources.extend(more),
+            Err(error) if pods.len() > 1 => {
+                output::say(&format!("error: pod {}/{}: {error:#}", pod.namespace, pod.name));
+                code = ExitCode::FAILURE;
+            }
+            Err(error) => return Err(error),
+        }
+    }
     for source in &mut sources {
-        let lines = begin(&mut source.reader, args.tail).await?;
+        let lines = begin(&mut source.reader, args.last()).await?;
         write(source, lines, &filter)?;
     }
-    if !args.follow {
-        return Ok(());
+    if args.follow {
+        follow(&mut client, &targets, sources, &filter).await?;
     }
+    Ok(code)
+}
+
+/// Until each of them has ended.
+async fn follow(
+    client: &mut OperatorClient<Channel>,
+    targets: &[Target],
+    mut sources: Vec<Source>,
+    filter: &Filter,
+) -> Result<()> {
     while sources.iter().any(|source| source.live) {
-        let running = running(&mut client, &args.pod).await;
+        let running = running(client, targets).await;
         tokio::time::sleep(POLL).await;
         for source in sources.iter_mut().filter(|source| source.live) {
             // Looked at before its file: what it wrote before its end is still read below.
@@ -61,7 +81,7 @@ pub(crate) async fn logs(args: LogsArgs) -> Result<()> {
                 if lines.is_empty() {
                     break;
                 }
-                write(source, lines, &filter)?;
+                write(source, lines, filter)?;
             }
         }
     }
@@ -91,7 +111,7 @@ async fn begin(reader: &mut LogReader, tail: Option<usize>) -> Result<Vec<Line>>
     }
 }
 
-fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
+fn sources_of(pod: &Pod, args: &LogsArgs, of_several: bool) -> Result<Vec<Source>> {
     let all: Vec<&Container> = pod.init_containers.iter().chain(&pod.containers).collect();
     let chosen = if args.all_containers {
         all.into_iter().filter(|c| !c.log_path.is_empty()).collect()
@@ -102,7 +122,13 @@ fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
         }
         vec![container]
     };
-    let several = chosen.len() > 1;
+    let containers = chosen.len() > 1;
+    // kubectl's, and for the containers of one pod the shorter one.
+    let prefix = |container: &str| match (of_several || args.prefix, containers) {
+        (true, _) => format!("[pod/{}/{container}] ", pod.name),
+        (false, true) => format!("[{container}] "),
+        (false, false) => String::new(),
+    };
     let source = |container: &Container| {
         if container.log_path.is_empty() {
             bail!("container {} has not run yet: {} {}", container.name, container.reason, container.message);
@@ -111,7 +137,7 @@ fn sources(pod: &Pod, args: &LogsArgs) -> Result<Vec<Source>> {
         let path = if args.previous { previous(&path, &container.name)? } else { path };
         Ok(Source {
             reader: LogReader::new(&path),
-            prefix: if several { format!("[{}] ", container.name) } else { String::new() },
+            prefix: prefix(&container.name),
             live: args.follow,
             container: container.clone(),
         })
@@ -130,17 +156,14 @@ fn previous(path: &Path, container: &str) -> Result<PathBuf> {
 }
 
 /// IDs of running containers; an agent that is gone follows nothing any more.
-async fn running(client: &mut OperatorClient<Channel>, pod: &PodFlags) -> Vec<String> {
-    match client::find_pod(client, pod).await {
-        Ok(pod) => pod
-            .init_containers
-            .into_iter()
-            .chain(pod.containers)
-            .filter(|c| c.state == "running")
-            .map(|c| c.id)
-            .collect(),
-        Err(_) => Vec::new(),
-    }
+async fn running(client: &mut OperatorClient<Channel>, targets: &[Target]) -> Vec<String> {
+    let Ok(list) = client.list_pods(ListPodsRequest::default()).await else { return Vec::new() };
+    let wanted = |pod: &Pod| targets.iter().any(|t| t.name == pod.name && t.namespace == pod.namespace);
+    let pods = list.into_inner().pods.into_iter().filter(wanted);
+    pods.flat_map(|pod| pod.init_containers.into_iter().chain(pod.containers))
+        .filter(|container| container.state == "running")
+        .map(|container| container.id)
+        .collect()
 }
 
 /// Each line to the stream it was written to.
@@ -170,7 +193,10 @@ fn write(source: &Source, lines: Vec<Line>, filter: &Filter) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::{Cli, Command};
 
     #[test]
     fn the_earlier_log_is_one_below() {
@@ -192,5 +218,26 @@ mod tests {
         assert_eq!(texts(two), [&b"b"[..], b"c", b"d"]);
         assert!(begin(&mut LogReader::new(&path), Some(0)).await.unwrap().is_empty());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn lines_of_several_pods_name_pod_and_container() {
+        let container = |name: &str| Container {
+            name: name.into(),
+            log_path: format!("/l/{name}/0.log"),
+            ..Container::default()
+        };
+        let pod =
+            Pod { name: "web".into(), containers: vec![container("a"), container("b")], ..Pod::default() };
+        let prefixes = |words: &[&str], of_several: bool| {
+            let line = ["gantry", "logs", "web"].iter().chain(words);
+            let Command::Logs(args) = Cli::try_parse_from(line).unwrap().command else { panic!("no logs") };
+            let sources = sources_of(&pod, &args, of_several).unwrap();
+            sources.into_iter().map(|source| source.prefix).collect::<Vec<_>>()
+        };
+        assert_eq!(prefixes(&["-c", "b"], false), [""]);
+        assert_eq!(prefixes(&["-c", "b", "--prefix"], false), ["[pod/web/b] "]);
+        assert_eq!(prefixes(&["--all-containers"], false), ["[a] ", "[b] "]);
+        assert_eq!(prefixes(&["--all-containers"], true), ["[pod/web/a] ", "[pod/web/b] "]);
     }
 }

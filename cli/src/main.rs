@@ -8,6 +8,7 @@ mod choice;
 mod client;
 mod completion;
 mod config;
+mod cp;
 mod ctr;
 mod detach;
 mod doctor;
@@ -16,7 +17,9 @@ mod exec;
 mod explain;
 mod images;
 mod in_process;
+mod inspect;
 mod join;
+mod jsonpath;
 mod kubelet;
 mod leave;
 mod left;
@@ -28,6 +31,8 @@ mod panics;
 mod port_forward;
 mod ps;
 mod pull;
+#[cfg(test)]
+mod reference;
 mod remote;
 mod run;
 mod runtime;
@@ -38,6 +43,7 @@ mod stats;
 mod stop;
 mod timeline;
 mod version;
+mod wait;
 
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
@@ -95,9 +101,12 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Apply(args) => apply::apply(args).await,
             Command::Down(args) => down::down(args).await,
             Command::Ps(args) => ps::ps(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Logs(args) => logs::logs(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Logs(args) => logs::logs(args).await,
             Command::Exec(args) => exec::exec(args).await,
             Command::Attach(args) => exec::attach(args).await,
+            Command::Cp(args) => cp::cp(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Wait(args) => wait::wait(args).await,
+            Command::Inspect(args) => inspect::inspect(args).await.map(|()| ExitCode::SUCCESS),
             Command::PortForward(args) => port_forward::port_forward(args).await,
             Command::Stop(args) => stop::stop(args).await,
             Command::Pull(args) => pull::pull(args).await,

@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use clap::{Arg, ArgAction, Command, CommandFactory as _};
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use gantry_agent::config::flag::{self, Flag};
 
-use crate::args::Cli;
+use crate::args::settings;
 
 /// System administration: what they do takes root.
 const SECTION: &str = "8";
@@ -28,7 +28,7 @@ pub(crate) fn manual(folder: &Path) -> Result<()> {
 
 /// File names and what is in them.
 fn pages() -> Result<Vec<(String, Vec<u8>)>> {
-    let mut gantry = Cli::command().disable_help_subcommand(true).after_help(
+    let mut gantry = settings::command().disable_help_subcommand(true).after_help(
         "gantry kubelet, also by the name kubelet, takes the flags of upstream's: gantry-kubelet(8)",
     );
     gantry.build();
@@ -84,6 +84,8 @@ fn kubelet_flag(flag: &Flag) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory as _;
 
     #[test]
     fn each_command_has_a_page() {

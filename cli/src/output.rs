@@ -12,6 +12,9 @@ use serde::Serialize;
 /// Lines that stay below everything else on the terminal; one writer at a time while there are any.
 static FOOTER: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Home, and everything from there on gone.
+pub(crate) const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
 /// Text on stdout. A closed pipe is the caller's business.
 pub(crate) fn print(text: &[u8]) -> io::Result<()> {
     above(|| {

@@ -9,17 +9,15 @@ use anyhow::{Context, Result};
 use gantry_agent::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
-use crate::args::{EventsArgs, Only, PodName, PsArgs, PsFormat};
+use crate::args::{EventsArgs, ListFormat, Only, PodName, PsArgs, PsFormat};
 use crate::{client, left, output, pull, runtime_client};
-
-/// Home, and everything from there on gone.
-const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 /// Once, or again with each change.
 pub(crate) async fn ps(args: PsArgs) -> Result<()> {
     let mut client = client::dial(&args.agent.agent_socket).await.map_err(left::told)?;
+    let ask = ListPodsRequest { objects: matches!(args.output, PsFormat::Json | PsFormat::Yaml) };
     if !args.watch {
-        let pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        let pods = client::answer(client.list_pods(ask).await)?.pods;
         if let Some(problem) = missing(&pods, &args.pods, &args.only) {
             anyhow::bail!("{problem}");
         }
@@ -31,11 +29,11 @@ pub(crate) async fn ps(args: PsArgs) -> Result<()> {
         let pods = with_pulls(pods, &args).await;
         return Ok(output::print(render(pods, &args)?.as_bytes())?);
     }
-    let mut changes = client::answer(client.watch_pods(ListPodsRequest {}).await)?;
+    let mut changes = client::answer(client.watch_pods(ask).await)?;
     let live = std::io::stdout().is_terminal() && args.output.is_table();
     while let Some(list) = changes.message().await.context("follow the agent's pods")? {
         let text = render(with_pulls(list.pods, &args).await, &args)?;
-        let clear = if live { CLEAR } else { "" };
+        let clear = if live { output::CLEAR } else { "" };
         output::print(format!("{clear}{text}").as_bytes())?;
     }
     Ok(())
@@ -64,9 +62,9 @@ async fn with_pulls(mut pods: Vec<Pod>, args: &PsArgs) -> Vec<Pod> {
 
 /// What happened, oldest first, as `kubectl get events`.
 pub(crate) async fn events(args: EventsArgs) -> Result<()> {
-    let EventsArgs { pods: names, only, agent } = args;
+    let EventsArgs { pods: names, only, output: format, agent } = args;
     let mut client = client::dial(&agent.agent_socket).await?;
-    let mut pods = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+    let mut pods = client::answer(client.list_pods(ListPodsRequest::default()).await)?.pods;
     if let Some(problem) = missing(&pods, &names, &only) {
         anyhow::bail!("{problem}");
     }
@@ -74,6 +72,11 @@ pub(crate) async fn events(args: EventsArgs) -> Result<()> {
     let mut list: Vec<(&Pod, &Event)> =
         pods.iter().flat_map(|pod| pod.events.iter().map(move |event| (pod, event))).collect();
     list.sort_by_key(|(_, event)| event.last_unix_nanos);
+    match format {
+        ListFormat::Json => return Ok(output::print(output::json(&form::events(&list))?.as_bytes())?),
+        ListFormat::Yaml => return Ok(output::print(output::yaml(&form::events(&list))?.as_bytes())?),
+        ListFormat::Table | ListFormat::Wide => {}
+    }
     let now = SystemClock::new().wall_nanos();
     let mut rows = vec![["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned).to_vec()];
     for (pod, event) in list {
@@ -110,10 +113,10 @@ fn shown(pod: &Pod, names: &[PodName], only: &Only) -> bool {
 
 fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<String> {
     pods.retain(|pod| shown(pod, &args.pods, &args.only));
-    let forms = || pods.iter().map(form::pod).collect::<Vec<_>>();
+    let named = args.pods.len() == 1;
     Ok(match args.output {
-        PsFormat::Json => output::json(&forms())?,
-        PsFormat::Yaml => output::yaml(&forms())?,
+        PsFormat::Json => output::json(&form::pods(&pods, named)?)?,
+        PsFormat::Yaml => output::yaml(&form::pods(&pods, named)?)?,
         PsFormat::Name => pods.iter().map(|pod| format!("pod/{}\n", pod.name)).collect(),
         PsFormat::Table => table(&pods, false, SystemClock::new().wall_nanos()),
         PsFormat::Wide => table(&pods, true, SystemClock::new().wall_nanos()),

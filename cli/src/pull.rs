@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use gantry_agent::beyond::pulls::progress::Progress;
+use gantry_agent::clock::{Clock, SystemClock};
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::{ImageSpec, ImageStatusRequest, PullImageRequest};
 use tonic::transport::Channel;
@@ -92,9 +93,22 @@ fn show(progress: &Progress, image: &str, live: bool, drawn: usize) -> usize {
     lines.len()
 }
 
-/// `reg/web: 3 of 5 layers, 12.3MB of 45.6MB`.
+/// `reg/web: 3 of 5 layers, 12.3MB of 45.6MB, 4.1MB/s, 8 s left`.
 pub(crate) fn line(progress: &Progress, image: &str) -> String {
-    format!("{}: {}", output::one_line(image), output::one_line(&progress.words()))
+    let pace = pace(progress, SystemClock::new().wall_nanos());
+    format!("{}: {}{pace}", output::one_line(image), output::one_line(&progress.words()))
+}
+
+/// How fast it has come on the whole, and how long the rest takes at that rate; nothing when it says nothing.
+fn pace(progress: &Progress, now: i64) -> String {
+    let (come, total) = progress.bytes();
+    let nanos = u128::try_from(now.saturating_sub(progress.started_at)).unwrap_or(0);
+    let rate = (u128::from(come) * 1_000_000_000).checked_div(nanos).unwrap_or(0);
+    let Ok(rate @ 1..) = u64::try_from(rate) else { return String::new() };
+    match total.saturating_sub(come) {
+        0 => format!(", {}/s", output::bytes(rate)),
+        rest => format!(", {}/s, {} s left", output::bytes(rate), rest.div_ceil(rate)),
+    }
 }
 
 /// `pulling 12.3MB of 45.6MB`.
@@ -152,6 +166,8 @@ mod tests {
         assert!(lines.get(2).unwrap().ends_with("] 3.0kB\n"), "nothing of it is fetched: {lines:?}");
         assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
         assert_eq!(message(&progress), "pulling 1.0kB of 2.0kB");
+        assert_eq!(pace(&progress, 500_000_001), ", 2.0kB/s, 1 s left");
+        assert_eq!((pace(&progress, 1), pace(&progress, i64::MAX)), (String::new(), String::new()));
         let begun = Progress { stage: "resolving".into(), ..Progress::default() };
         assert_eq!(
             (line(&begun, "a"), message(&begun)),

@@ -39,12 +39,13 @@ const INTERRUPTED: u8 = 130;
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let Some((texts, manifest::Loaded { pods, objects })) = read(&args.pods) else {
+    let Some((texts, manifest::Loaded { pods, objects, notes })) = read(&args.pods) else {
         return Ok(ExitCode::from(BAD_MANIFEST));
     };
     if !session::may_run("run") {
         return Ok(ExitCode::FAILURE);
     }
+    notes.iter().for_each(|note| output::say(note));
     if args.detach {
         let uids = pods.iter().map(|pod| pod.uid.to_string()).collect();
         return detach::detach(*args, uids, texts).await;

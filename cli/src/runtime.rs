@@ -10,11 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{RuntimeArgs, RuntimeFlags};
 use crate::detach::daemon;
-use crate::sd_notify;
+use crate::{output, sd_notify};
 
 /// Serves until SIGINT or SIGTERM; pods run on afterwards.
 pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
-    let RuntimeArgs { socket, config: _, standalone, daemon, flags } = *args;
+    let RuntimeArgs { socket, standalone, daemon, flags } = *args;
     if daemon {
         daemon::begin()?;
     }
@@ -31,7 +31,7 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
         }
     };
     let listening = || {
-        tracing::info!(socket = %socket.display(), "serving");
+        output::say(&format!("the runtime serves at unix://{}", socket.display()));
         if let Err(error) = sd_notify::notify("READY=1") {
             tracing::warn!("tell systemd that the runtime is ready: {error}");
         }

@@ -3,14 +3,22 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use gantry_agent::manifest;
 use gantry_proto::operator::{Container, ListPodsRequest, Pod, StopPodRequest};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::args::{StopArgs, Target, or_default};
 use crate::{choice, client, output};
+
+/// What takes longer is said.
+const SOON: Duration = Duration::from_secs(2);
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+const STILL: &str = "waiting for containers that go on after SIGTERM: they are killed when the grace period of their pod \
+                     (terminationGracePeriodSeconds, 30 s by default) is over; `gantry stop --grace 0` kills at once";
 
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     let StopArgs { pods, files, all, selector, all_namespaces, namespace, agent, grace } = args;
@@ -20,7 +28,7 @@ pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     let mut targets = named.collect::<Result<Vec<Target>>>()?;
     targets.extend(described.into_iter().map(|pod| Target { namespace: pod.namespace, name: pod.name }));
     if all || selector.is_some() {
-        let list = client::answer(client.list_pods(ListPodsRequest {}).await)?.pods;
+        let list = client::answer(client.list_pods(ListPodsRequest::default()).await)?.pods;
         targets = match selector {
             Some(selector) => choice::by_labels(list, &selector, namespace.as_deref(), all_namespaces)?,
             None if all_namespaces => list.into_iter().map(target).collect(),
@@ -36,7 +44,14 @@ pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
         stopping.spawn(async move { (target, client::answer(client.stop_pod(ask).await)) });
     }
     let mut code = ExitCode::SUCCESS;
-    while let Some(stopped) = stopping.join_next().await {
+    let mut has_told = false;
+    while !stopping.is_empty() {
+        let Ok(Some(stopped)) = timeout(if has_told { FOR_EVER } else { SOON }, stopping.join_next()).await
+        else {
+            has_told = true;
+            output::say(STILL);
+            continue;
+        };
         let (target, answer) = stopped?;
         match answer {
             Ok(answer) => output::print(endings(&answer.pod.unwrap_or_default()).as_bytes())?,

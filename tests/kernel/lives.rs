@@ -40,7 +40,7 @@ spec:
 }
 
 fn list(run: &Standalone) -> Result<Value> {
-    serde_json::from_str(&run.gantry_ok("ps", &["--output=json"])?).context("the list of pods")
+    Ok(run.pods()?.into())
 }
 
 fn web(list: &Value) -> Value {

@@ -39,7 +39,7 @@ impl Folder {
         Ok(std::fs::rename(tmp, self.roots.path("manifests").join(name))?)
     }
 
-    /// Name, status and UID of each pod.
+    /// Name, phase and UID of each pod.
     fn pods(&self) -> Result<Vec<[String; 3]>, String> {
         let output = std::process::Command::new(place::bin_dir().map_err(|e| e.to_string())?.join("gantry"))
             .args(["ps", "--output=json"])
@@ -47,11 +47,10 @@ impl Folder {
             .output()
             .map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let list: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|error| format!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))?;
+        let pods = gantry_tests::standalone::flat(&text)
+            .map_err(|error| format!("{error:#}: {}", String::from_utf8_lossy(&output.stderr)))?;
         let word = |pod: &serde_json::Value, key: &str| pod[key].as_str().unwrap_or_default().to_owned();
-        let pods = list.as_array().cloned().unwrap_or_default();
-        Ok(pods.iter().map(|pod| ["name", "status", "uid"].map(|key| word(pod, key))).collect())
+        Ok(pods.iter().map(|pod| ["name", "phase", "uid"].map(|key| word(pod, key))).collect())
     }
 
     fn await_pods(&self, names: &[&str]) -> Result<Vec<[String; 3]>> {

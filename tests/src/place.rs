@@ -54,7 +54,7 @@ pub fn own_netns() -> Result<String> {
 }
 
 /// Set where the nodes under test have systemd make their cgroups.
-pub const SYSTEMD: &str = "GANTRY_SYSTEMD_CGROUP";
+pub const SYSTEMD: &str = "GANTRY_TEST_SYSTEMD";
 
 /// Whether every cgroup here is the tests' own.
 #[must_use]

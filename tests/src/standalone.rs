@@ -10,11 +10,51 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::node::{self, Roots};
 use crate::place;
 use crate::poll::poll;
+
+/// The pods of a PodList, each with what tests look at in one level: `name`, `namespace`, `uid`, `phase`, `ip`,
+/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `ready`, `restartCount`, `exitCode`.
+///
+/// # Errors
+/// When it is no such list.
+pub fn flat(list: &str) -> Result<Vec<Value>> {
+    let list: Value = serde_json::from_str(list).with_context(|| format!("a list of pods: {list}"))?;
+    ensure!(list["kind"] == "PodList" && list["apiVersion"] == "v1", "no PodList: {list}");
+    let pod = |pod: &Value| {
+        let containers = |key: &str| {
+            let list = pod["status"][key].as_array().into_iter().flatten();
+            list.map(flat_container).collect::<Vec<Value>>()
+        };
+        json!({
+            "name": pod["metadata"]["name"],
+            "namespace": pod["metadata"]["namespace"],
+            "uid": pod["metadata"]["uid"],
+            "phase": pod["status"]["phase"],
+            "ip": pod["status"]["podIP"],
+            "conditions": pod["status"]["conditions"],
+            "containers": containers("containerStatuses"),
+            "initContainers": containers("initContainerStatuses"),
+        })
+    };
+    Ok(list["items"].as_array().into_iter().flatten().map(pod).collect())
+}
+
+fn flat_container(status: &Value) -> Value {
+    let id = status["containerID"].as_str().unwrap_or_default();
+    let state = status["state"].as_object().and_then(|state| state.keys().next());
+    json!({
+        "name": status["name"],
+        "id": id.rsplit('/').next(),
+        "state": state,
+        "ready": status["ready"],
+        "restartCount": status["restartCount"],
+        "exitCode": status["state"]["terminated"]["exitCode"],
+    })
+}
 
 /// A `gantry run` or `gantry agent` in the background; killed when dropped.
 #[derive(Debug)]
@@ -206,12 +246,12 @@ impl Foreground {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The pods as `gantry ps --output=json` lists them.
+    /// The pods that `gantry ps --output=json` lists, [`flat`].
     ///
     /// # Errors
     /// As [`Foreground::gantry_ok`], or when it is no list.
     pub fn pods(&self) -> Result<Vec<Value>> {
-        serde_json::from_str(&self.gantry_ok("ps", &["--output=json"])?).context("the list of pods")
+        flat(&self.gantry_ok("ps", &["--output=json"])?)
     }
 
     /// Waits until the list of pods pleases; it tells what it lacks.

@@ -10,7 +10,7 @@ use gantry_tests::node::{self, Roots};
 use gantry_tests::poll::poll;
 use gantry_tests::ready::web_image;
 use gantry_tests::registry::Registry;
-use gantry_tests::standalone::run_command;
+use gantry_tests::standalone::{flat, run_command};
 use gantry_tests::{place, proc};
 use rustix::process::{Pid, Signal};
 
@@ -58,10 +58,9 @@ impl Background<'_> {
         poll("the pods to run", Duration::from_secs(60), || {
             let output = self.gantry(&["ps", "-o", "json"]).map_err(|error| format!("{error:#}"))?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let list: serde_json::Value =
-                serde_json::from_str(&text).map_err(|error| format!("{error}: {text}{}", self.logs()))?;
+            let list = flat(&text).map_err(|error| format!("{error:#}{}", self.logs()))?;
             let mut found = Vec::new();
-            for pod in list.as_array().into_iter().flatten() {
+            for pod in &list {
                 let container = &pod["containers"][0];
                 if container["state"] == "running" {
                     let text = |value: &serde_json::Value| value.to_string().trim_matches('"').to_owned();
@@ -73,7 +72,7 @@ impl Background<'_> {
                 }
             }
             found.sort();
-            if found.len() == count && list.as_array().is_some_and(|list| list.len() == count) {
+            if found.len() == count && list.len() == count {
                 Ok(found)
             } else {
                 Err(format!("{text}{}", self.logs()))

@@ -4,6 +4,7 @@
 
 mod background;
 mod beside;
+mod commands;
 mod examples;
 mod fleet;
 mod folder;

@@ -8,7 +8,7 @@ use gantry_tests::node::Roots;
 use gantry_tests::poll::poll;
 use gantry_tests::ready::{PAGE, web_image};
 use gantry_tests::registry::{self, Registry};
-use gantry_tests::standalone::{Standalone, run_command};
+use gantry_tests::standalone::{Standalone, flat, run_command};
 use gantry_tests::{http, place};
 
 fn manifest(image: &str, extra: &str) -> String {
@@ -25,7 +25,7 @@ fn await_ps(run: &Standalone, words: &[&str]) -> Result<serde_json::Value> {
         if !words.iter().all(|word| text.contains(word)) {
             return Err(text);
         }
-        serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
+        flat(&text).map(serde_json::Value::from).map_err(|error| format!("{error:#}"))
     })
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod bench;
+mod book;
 mod build;
 mod cell;
 mod churn;
@@ -68,6 +69,8 @@ enum Task {
         #[command(flatten)]
         look: Look,
     },
+    /// Makes a book of docs/, by the program mdbook, and looks up each of its links
+    Book,
     /// Runs the test tiers (as root, except static and unit)
     Test {
         /// Only this tier; may be given again
@@ -217,6 +220,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Task::Build { release } => build::build(release).map(|_| ()),
         Task::Demo { release, out, built, look: _ } => demo::outside(release, out, built),
+        Task::Book => book::run(),
         Task::Dist { look } => dist::run(look.no_install),
         Task::Cluster { task } => cluster::run(&task),
         Task::Conformance(wanted) => conformance::run(&wanted),

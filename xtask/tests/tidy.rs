@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 mod floors;
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/tokens.rs"]
 mod tokens;
 #[path = "tidy/words.rs"]
@@ -410,6 +412,7 @@ fn decisions_have_a_status_and_consequences() {
     assert!(!paths.is_empty(), "docs/adr holds no decision");
     let offenders: Vec<String> = paths
         .into_iter()
+        .filter(|path| !path.ends_with("README.md"))
         .filter(|path| {
             let text = fs::read_to_string(path).unwrap();
             !text.contains("Status:") || !text.contains("## Consequences")

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::field::FieldError;
 use super::places::{self, Step};
 use super::suggest;
+use super::workload::Workload;
 
 /// All documents that are not empty. Duplicate keys, alias bombs and values that JSON
 /// cannot hold are errors; `0644` is octal and `yes` a boolean, as in Kubernetes.
@@ -32,6 +33,8 @@ pub(super) enum Kind {
     ConfigMap,
     Secret,
     List,
+    /// Pods by a template.
+    Workload(Workload),
 }
 
 /// What the document says it is, or what it is instead.
@@ -42,9 +45,50 @@ pub(super) fn kind(value: &Value) -> Result<Kind, String> {
         (Some("ConfigMap"), Some("v1")) => Ok(Kind::ConfigMap),
         (Some("Secret"), Some("v1")) => Ok(Kind::Secret),
         (Some("List"), Some("v1")) => Ok(Kind::List),
-        (Some(kind), Some(version)) => Err(format!("kind {kind} of apiVersion {version}")),
-        (Some(kind), None) => Err(format!("kind {kind} without apiVersion")),
-        (None, _) => Err("a document without kind".to_owned()),
+        (Some("Deployment"), Some("apps/v1")) => Ok(Kind::Workload(Workload::Deployment)),
+        (Some("ReplicaSet"), Some("apps/v1")) => Ok(Kind::Workload(Workload::ReplicaSet)),
+        (Some("StatefulSet"), Some("apps/v1")) => Ok(Kind::Workload(Workload::StatefulSet)),
+        (Some("DaemonSet"), Some("apps/v1")) => Ok(Kind::Workload(Workload::DaemonSet)),
+        (Some("Job"), Some("batch/v1")) => Ok(Kind::Workload(Workload::Job)),
+        _ => Err(shown(value)),
+    }
+}
+
+/// `kind Service of apiVersion v1`.
+pub(super) fn shown(value: &Value) -> String {
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    match (text("kind"), text("apiVersion")) {
+        (Some(kind), Some(version)) => format!("kind {kind} of apiVersion {version}"),
+        (Some(kind), None) => format!("kind {kind} without apiVersion"),
+        (None, _) => "a document without kind".to_owned(),
+    }
+}
+
+/// What to do about a kind that only a cluster has, by what [`shown`] says of it; what there is otherwise.
+pub(super) fn instead(found: &str) -> &'static str {
+    let kind = found.split_whitespace().nth(1).unwrap_or_default();
+    match kind {
+        "Service" => {
+            ": kube-proxy serves its address in a cluster: remove it, and reach the pod by its IP, a hostPort or \
+             `gantry port-forward`"
+        }
+        "Ingress" | "HTTPRoute" | "Gateway" => {
+            ": a controller serves it in a cluster: remove it, and reach the pod by a hostPort"
+        }
+        "CronJob" => {
+            ": a controller starts its Jobs by the clock: run its template as a Job, by a systemd timer"
+        }
+        "PersistentVolumeClaim" | "PersistentVolume" => {
+            ": a controller binds it to a volume: remove it, and use a hostPath or emptyDir volume"
+        }
+        "ReplicationController" => ": write it as a ReplicaSet of apiVersion apps/v1",
+        "Namespace" | "ServiceAccount" => {
+            ": nothing keeps it without an API server: remove it, pods may name it"
+        }
+        _ => {
+            ", only Pod, ConfigMap, Secret and List of apiVersion v1, Deployment, ReplicaSet, StatefulSet and DaemonSet of \
+             apps/v1, and Job of batch/v1"
+        }
     }
 }
 

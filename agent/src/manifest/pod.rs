@@ -21,7 +21,8 @@ use crate::model::pod::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 
 /// Converts one pod, checking names and refusing what would not be honoured.
 pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {
-    let digest = if source.is_file() { content_uid(&pod) } else { String::new() };
+    let described = source.is_file().then(|| described(&pod));
+    let digest = described.as_deref().map_or_else(String::new, content_uid);
     let api::Pod { metadata, spec, status: _ } = pod;
     let meta = meta(metadata, source)?;
     let uid = match meta.uid.clone() {
@@ -29,7 +30,7 @@ pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {
         None => PodUid::parse(&digest).ok_or_else(|| invalid("metadata.uid", &digest, "is no UID"))?,
     };
     let spec = spec.ok_or_else(|| required("spec"))?;
-    with_spec(meta, uid, spec, source)
+    Ok(Pod { described: described.map(Into::into), ..with_spec(meta, uid, spec, source)? })
 }
 
 // Longer than functions should be: the ledger of PodSpec has a line for each field of the API.
@@ -154,6 +155,7 @@ fn with_spec(meta: Meta, uid: PodUid, spec: api::PodSpec, source: Source) -> Res
         runtime_class: runtime_class_name.unwrap_or_default(),
         service_links: enable_service_links.unwrap_or(true),
         resize_pending: false,
+        described: None,
         volumes,
         generation: meta.generation,
         created_at: meta.created_at,
@@ -285,7 +287,14 @@ fn shown_of(name: Option<String>, old_name: Option<String>, node: Option<String>
 
 /// The same content gives the same UID, so that a new run adopts what an earlier one
 /// started. FNV-1a over the canonical form: no secret hangs on it.
-fn content_uid(pod: &api::Pod) -> String {
+fn content_uid(described: &str) -> String {
+    let hash = format!("{:032x}", fnv1a_128(described.as_bytes()));
+    let part = |range: std::ops::Range<usize>| hash.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
+/// Without what only an API server writes.
+fn described(pod: &api::Pod) -> String {
     let metadata = ObjectMeta {
         annotations: pod.metadata.annotations.clone(),
         labels: pod.metadata.labels.clone(),
@@ -294,10 +303,7 @@ fn content_uid(pod: &api::Pod) -> String {
         ..ObjectMeta::default()
     };
     let canonical = api::Pod { metadata, spec: pod.spec.clone(), status: None };
-    let json = serde_json::to_vec(&canonical).unwrap_or_default();
-    let hash = format!("{:032x}", fnv1a_128(&json));
-    let part = |range: std::ops::Range<usize>| hash.get(range).unwrap_or_default();
-    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+    serde_json::to_string(&canonical).unwrap_or_default()
 }
 
 /// Of bytes that are no secret.

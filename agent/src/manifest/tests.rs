@@ -229,8 +229,8 @@ fn known_fields_that_are_not_honoured_are_refused() {
 #[test]
 fn what_is_no_pod_is_refused_by_name() {
     assert_eq!(
-        error("apiVersion: apps/v1\nkind: Deployment\n"),
-        "pod.yaml: document 1: kind Deployment of apiVersion apps/v1 is not supported, only Pod, ConfigMap, Secret and List of apiVersion v1"
+        error("apiVersion: v1\nkind: Deployment\n"),
+        "pod.yaml: document 1: kind Deployment of apiVersion v1 is not supported, only Pod, ConfigMap, Secret and List of apiVersion v1, Deployment, ReplicaSet, StatefulSet and DaemonSet of apps/v1, and Job of batch/v1"
     );
     assert!(parse("# nothing\n").unwrap().is_empty());
     assert!(error("a: 1\na: 2\n").contains("not valid YAML"));

@@ -11,6 +11,7 @@ pub mod volume;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -148,6 +149,8 @@ pub struct Pod {
     pub service_links: bool,
     /// The API describes other resources than those here, which it was admitted with.
     pub resize_pending: bool,
+    /// A file's object in its own words, as JSON: to be shown. None of pods that an API server describes.
+    pub described: Option<Arc<str>>,
 }
 
 /// Where a pod was described.

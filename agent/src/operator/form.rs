@@ -15,15 +15,18 @@ use crate::runtime::Exit;
 use crate::timeline::Span;
 
 use super::additions::Added;
+use super::object;
 
 /// The container that kubectl takes when none is named.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// Those that are there: one that was removed is remembered for its timeline only.
-pub(super) fn list(pods: &[PodHandle], node: &str) -> wire::ListPodsResponse {
+pub(super) fn list(pods: &[PodHandle], node: &str, objects: bool) -> wire::ListPodsResponse {
     let form = |handle: &PodHandle| {
         let status = handle.status.borrow();
-        (status.life != Life::Gone).then(|| pod(handle, &status, node))
+        let object = || if objects { object::text(&handle.pod, &status, node) } else { String::new() };
+        let with = |pod| wire::Pod { object: object(), ..pod };
+        (status.life != Life::Gone).then(|| with(pod(handle, &status, node)))
     };
     wire::ListPodsResponse { pods: pods.iter().filter_map(form).collect() }
 }
@@ -68,6 +71,7 @@ pub(super) fn pod(handle: &PodHandle, status: &PodStatus, node: &str) -> wire::P
         node: node.to_owned(),
         labels: handle.pod.labels.clone().into_iter().collect(),
         default_container: handle.pod.annotations.get(DEFAULT_CONTAINER).cloned().unwrap_or_default(),
+        object: String::new(),
     }
 }
 

@@ -56,7 +56,7 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     agent.pods().first().unwrap().wait(|s| s.reason == "Running").await;
     assert!(folder.path().join("logs/default_web_uid-1").exists());
 
-    let pods = client.list_pods(wire::ListPodsRequest {}).await.unwrap().into_inner().pods;
+    let pods = client.list_pods(wire::ListPodsRequest::default()).await.unwrap().into_inner().pods;
     let seen = pods.first().unwrap();
     assert_eq!((seen.name.as_str(), seen.phase.as_str(), seen.ip.as_str()), ("web", "Running", "10.88.0.2"));
     assert_eq!(seen.containers.first().unwrap().log_path, "/logs/web/0.log");
@@ -75,7 +75,7 @@ async fn pods_are_listed_stopped_and_their_stages_shown() {
     let web = pod.containers.first().unwrap();
     assert_eq!((web.state.as_str(), web.exit_code, runtime.residue()), ("terminated", 143, 0));
 
-    let listed = client.list_pods(wire::ListPodsRequest {}).await.unwrap().into_inner().pods;
+    let listed = client.list_pods(wire::ListPodsRequest::default()).await.unwrap().into_inner().pods;
     assert!(listed.is_empty(), "a removed pod is not there: {listed:?}");
 
     assert!(!folder.path().join("logs/default_web_uid-1").exists());
@@ -140,7 +140,7 @@ async fn a_pod_whose_worker_has_ended_is_told_once_not_without_end() {
         tokio::task::yield_now().await;
     }
     let (sender, mut lists) = mpsc::channel(16);
-    let following = tokio::spawn(follow(agent.watch_pods(), "node-1".into(), sender));
+    let following = tokio::spawn(follow(agent.watch_pods(), "node-1".into(), false, sender));
     lists.recv().await.unwrap();
     let more = tokio::time::timeout(Duration::from_secs(3600), lists.recv()).await;
     assert!(more.is_err(), "{more:?}");

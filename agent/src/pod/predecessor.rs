@@ -129,5 +129,6 @@ pub(crate) fn shell(known: KnownPod) -> Pod {
         runtime_class: String::new(),
         service_links: false,
         resize_pending: false,
+        described: None,
     }
 }

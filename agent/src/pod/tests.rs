@@ -61,6 +61,7 @@ pub(crate) fn pod() -> Pod {
         runtime_class: String::new(),
         service_links: false,
         resize_pending: false,
+        described: None,
     }
 }
 

@@ -34,6 +34,8 @@ impl Daemon {
         let err = out.try_clone().context("share the log")?;
         let child = Command::new(std::env::current_exe().context("find this program")?)
             .args(words)
+            // The words say it all: what the file adds to lists would come twice.
+            .env(crate::config::FILE, "")
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(out)

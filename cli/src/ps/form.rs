@@ -1,166 +1,104 @@
-//! A pod as JSON and YAML. Owns the field names, which are the Kubernetes API's where it has them;
-//! never talks to anybody. Called by [`super`].
+//! Pods and events as Kubernetes' objects. Owns the lists around them and the form of an event; a pod's own is the
+//! agent's. Never talks to anybody. Called by [`super`].
 
-use gantry_proto::operator::{Condition, Container, Event, Exit, Pod};
-use serde::Serialize;
+use anyhow::{Context, Result, bail};
+use gantry_proto::operator::{Event, Pod};
+use serde_json::{Value, json};
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct PodForm<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
-    phase: &'a str,
-    status: &'a str,
-    ip: &'a str,
-    #[serde(rename = "podIPs")]
-    ips: &'a [String],
-    #[serde(rename = "hostIPs")]
-    host_ips: &'a [String],
-    qos_class: &'a str,
-    node_name: &'a str,
-    started_at: Option<String>,
-    message: &'a str,
-    conditions: Vec<ConditionForm<'a>>,
-    init_containers: Vec<ContainerForm<'a>>,
-    containers: Vec<ContainerForm<'a>>,
-    events: Vec<EventForm<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ConditionForm<'a> {
-    r#type: &'a str,
-    status: &'static str,
-    reason: &'a str,
-    message: &'a str,
-    last_transition_time: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ContainerForm<'a> {
-    name: &'a str,
-    role: &'a str,
-    id: &'a str,
-    image: &'a str,
-    #[serde(rename = "imageID")]
-    image_id: &'a str,
-    state: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    /// Only of a container that has ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    started_at: Option<String>,
-    finished_at: Option<String>,
-    last_state: Option<ExitForm<'a>>,
-    restart_count: u32,
-    started: bool,
-    ready: bool,
-    log_path: &'a str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ExitForm<'a> {
-    exit_code: i32,
-    reason: &'a str,
-    message: &'a str,
-    started_at: Option<String>,
-    finished_at: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EventForm<'a> {
-    r#type: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    container: &'a str,
-    count: u32,
-    first_timestamp: Option<String>,
-    last_timestamp: Option<String>,
-}
-
-pub(super) fn pod(pod: &Pod) -> PodForm<'_> {
-    PodForm {
-        namespace: &pod.namespace,
-        name: &pod.name,
-        uid: &pod.uid,
-        phase: &pod.phase,
-        status: &pod.status,
-        ip: &pod.ip,
-        ips: &pod.ips,
-        host_ips: &pod.host_ips,
-        qos_class: &pod.qos,
-        node_name: &pod.node,
-        started_at: time(pod.started_at_unix_nanos),
-        message: &pod.message,
-        conditions: pod.conditions.iter().map(condition).collect(),
-        init_containers: pod.init_containers.iter().map(container).collect(),
-        containers: pod.containers.iter().map(container).collect(),
-        events: pod.events.iter().map(event).collect(),
+/// A PodList; the Pod itself when it was named.
+pub(super) fn pods(pods: &[Pod], named: bool) -> Result<Value> {
+    let mut items = pods.iter().map(object).collect::<Result<Vec<Value>>>()?;
+    match (named, items.len()) {
+        (true, 1) => Ok(items.remove(0)),
+        _ => Ok(list("PodList", &items)),
     }
 }
 
-fn condition(condition: &Condition) -> ConditionForm<'_> {
-    ConditionForm {
-        r#type: &condition.r#type,
-        status: if condition.holds { "True" } else { "False" },
-        reason: &condition.reason,
-        message: &condition.message,
-        last_transition_time: time(condition.since_unix_nanos),
+fn object(pod: &Pod) -> Result<Value> {
+    if pod.object.is_empty() {
+        bail!(
+            "the agent is older than this program and tells no Kubernetes object: end it, and start it again"
+        );
     }
+    serde_json::from_str(&pod.object).with_context(|| format!("read what the agent says of pod {}", pod.name))
 }
 
-fn container(container: &Container) -> ContainerForm<'_> {
-    ContainerForm {
-        name: &container.name,
-        role: &container.role,
-        id: &container.id,
-        image: &container.image,
-        image_id: &container.image_id,
-        state: &container.state,
-        reason: &container.reason,
-        message: &container.message,
-        exit_code: (container.state == "terminated").then_some(container.exit_code),
-        started_at: time(container.started_at_unix_nanos),
-        finished_at: time(container.finished_at_unix_nanos),
-        last_state: container.last_exit.as_ref().map(exit),
-        restart_count: container.restart_count,
-        started: container.started,
-        ready: container.ready,
-        log_path: &container.log_path,
-    }
+/// An EventList.
+pub(super) fn events(events: &[(&Pod, &Event)]) -> Value {
+    list("EventList", &events.iter().map(|(pod, told)| event(pod, told)).collect::<Vec<_>>())
 }
 
-fn exit(exit: &Exit) -> ExitForm<'_> {
-    ExitForm {
-        exit_code: exit.code,
-        reason: &exit.reason,
-        message: &exit.message,
-        started_at: time(exit.started_at_unix_nanos),
-        finished_at: time(exit.finished_at_unix_nanos),
-    }
+fn list(kind: &str, items: &[Value]) -> Value {
+    json!({ "apiVersion": "v1", "kind": kind, "metadata": {}, "items": items })
 }
 
-fn event(event: &Event) -> EventForm<'_> {
-    EventForm {
-        r#type: &event.r#type,
-        reason: &event.reason,
-        message: &event.message,
-        container: &event.container,
-        count: event.count,
-        first_timestamp: time(event.first_unix_nanos),
-        last_timestamp: time(event.last_unix_nanos),
+/// As a kubelet reports it.
+fn event(pod: &Pod, event: &Event) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "namespace": pod.namespace, "name": format!("{}.{:x}", pod.name, event.first_unix_nanos) },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+        },
+        "type": event.r#type,
+        "reason": event.reason,
+        "message": event.message,
+        "count": event.count,
+        "firstTimestamp": time(event.first_unix_nanos),
+        "lastTimestamp": time(event.last_unix_nanos),
+        "source": { "component": "kubelet", "host": pod.node },
+    });
+    if !event.container.is_empty() {
+        let init = pod.init_containers.iter().any(|container| container.name == event.container);
+        let list = if init { "initContainers" } else { "containers" };
+        object["involvedObject"]["fieldPath"] = format!("spec.{list}{{{}}}", event.container).into();
     }
+    object
 }
 
-/// RFC 3339; none for a moment that has not come.
+/// RFC 3339 in whole seconds; none for a moment that has not come.
 fn time(unix_nanos: i64) -> Option<String> {
-    if unix_nanos == 0 {
-        return None;
+    let seconds = unix_nanos.div_euclid(1_000_000_000);
+    let moment = (unix_nanos != 0).then(|| jiff::Timestamp::from_second(seconds).ok()).flatten();
+    moment.map(|time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_named_stands_alone_and_others_in_a_list() {
+        let pod = |name: &str| Pod {
+            name: name.into(),
+            object: format!(r#"{{"kind":"{name}"}}"#),
+            ..Pod::default()
+        };
+        assert_eq!(pods(&[pod("a")], true).unwrap()["kind"], "a");
+        let all = pods(&[pod("a"), pod("b")], true).unwrap();
+        assert_eq!((&all["kind"], &all["items"][1]["kind"]), (&json!("PodList"), &json!("b")));
+        assert_eq!(pods(&[pod("a")], false).unwrap()["kind"], "PodList");
+        assert_eq!(pods(&[], true).unwrap()["items"], json!([]));
+        assert!(pods(&[Pod::default()], false).unwrap_err().to_string().contains("older"));
     }
-    jiff::Timestamp::from_nanosecond(i128::from(unix_nanos)).ok().map(|time| time.to_string())
+
+    #[test]
+    fn an_event_names_pod_and_container() {
+        let pod = Pod { namespace: "shop".into(), name: "web".into(), uid: "u".into(), ..Pod::default() };
+        let told = Event {
+            r#type: "Warning".into(),
+            reason: "BackOff".into(),
+            container: "c".into(),
+            count: 3,
+            first_unix_nanos: 1_700_000_000_500_000_000,
+            ..Event::default()
+        };
+        let list = events(&[(&pod, &told)]);
+        let event = &list["items"][0];
+        assert_eq!(list["kind"], "EventList");
+        assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{c}");
+        assert_eq!(event["firstTimestamp"], "2023-11-14T22:13:20Z");
+        assert_eq!((&event["count"], &event["lastTimestamp"]), (&json!(3), &Value::Null));
+    }
 }

@@ -31,14 +31,28 @@ pub(crate) struct Streams {
     pub(crate) tty: bool,
 }
 
+/// What stands in the place of this process's own streams.
+#[derive(Debug, Default)]
+pub(crate) struct Pipes {
+    /// Ends with its sender.
+    pub(crate) stdin: Option<mpsc::Receiver<Vec<u8>>>,
+    /// Taken at the pace of its reader; the session ends with an error when that is gone.
+    pub(crate) stdout: Option<mpsc::Sender<Vec<u8>>>,
+}
+
 /// Runs the command behind `url` on this process's streams.
 pub(crate) async fn run(url: &str, streams: Streams) -> Result<i32> {
+    piped(url, streams, Pipes::default()).await
+}
+
+/// The same with other streams in the place of some.
+pub(crate) async fn piped(url: &str, streams: Streams, pipes: Pipes) -> Result<i32> {
     let (socket, protocol) = connect::websocket(url, &[V5, V4]).await?;
     let raw =
         (streams.tty && streams.stdin && terminal::is_there()).then(terminal::Raw::enter).transpose()?;
     let ended = tokio::select! {
         // Not used after this, either of them.
-        ended = converse(socket, protocol == V5, streams) => ended,
+        ended = converse(socket, protocol == V5, streams, pipes) => ended,
         signal = told_to_end() => Err(signal),
     };
     // Before anything is said about how it went.
@@ -69,18 +83,27 @@ enum Up {
 
 /// Both directions at once, and neither waits for the other: a command that echoes a long input would
 /// stop for good.
-async fn converse(socket: impl AsyncRead + AsyncWrite, half_closes: bool, streams: Streams) -> Result<i32> {
+async fn converse(
+    socket: impl AsyncRead + AsyncWrite,
+    half_closes: bool,
+    streams: Streams,
+    pipes: Pipes,
+) -> Result<i32> {
     let (reader, writer) = tokio::io::split(socket);
     let (pongs, controls) = mpsc::channel(4);
     tokio::select! {
         // Not used after this, either of them.
-        code = receive(Reader::new(reader, false), pongs) => code,
-        error = send(writer, controls, half_closes, streams) => Err(error),
+        code = receive(Reader::new(reader, false), pongs, pipes.stdout) => code,
+        error = send(writer, controls, half_closes, (streams, pipes.stdin)) => Err(error),
     }
 }
 
-async fn receive(mut reader: Reader<impl AsyncRead + Unpin>, pongs: mpsc::Sender<Vec<u8>>) -> Result<i32> {
-    let mut output = Output::default();
+async fn receive(
+    mut reader: Reader<impl AsyncRead + Unpin>,
+    pongs: mpsc::Sender<Vec<u8>>,
+    stdout: Option<mpsc::Sender<Vec<u8>>>,
+) -> Result<i32> {
+    let mut output = Output { stdout, error: Vec::new() };
     while let Some((opcode, payload)) = reader.next().await.context("the connection broke")? {
         match opcode {
             Opcode::Binary => output.take(&payload).await?,
@@ -98,10 +121,13 @@ async fn send(
     mut writer: impl AsyncWrite + Unpin,
     mut controls: mpsc::Receiver<Vec<u8>>,
     half_closes: bool,
-    streams: Streams,
+    (streams, stdin): (Streams, Option<mpsc::Receiver<Vec<u8>>>),
 ) -> anyhow::Error {
     let sending = async {
-        let mut stdin = streams.stdin.then(read_stdin).transpose()?;
+        let mut stdin = match stdin {
+            None => streams.stdin.then(read_stdin).transpose()?,
+            piped => piped,
+        };
         let mut resized = signal(SignalKind::window_change()).context("listen for SIGWINCH")?;
         if streams.tty {
             send_size(&mut writer).await?;
@@ -181,18 +207,22 @@ fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>> {
 }
 
 /// What has come from the other side.
-#[derive(Default)]
 struct Output {
+    stdout: Option<mpsc::Sender<Vec<u8>>>,
     error: Vec<u8>,
 }
 
 impl Output {
     async fn take(&mut self, message: &[u8]) -> Result<()> {
         let Some((channel, bytes)) = message.split_first() else { return Ok(()) };
-        match *channel {
-            STDOUT => print(bytes.to_vec(), std::io::stdout).await?,
-            STDERR => print(bytes.to_vec(), std::io::stderr).await?,
-            ERROR if self.error.len() < 1 << 20 => self.error.extend_from_slice(bytes),
+        match (*channel, &self.stdout) {
+            (STDOUT, Some(pipe)) => {
+                let gone = "what the command writes is not read any more";
+                pipe.send(bytes.to_vec()).await.ok().context(gone)?;
+            }
+            (STDOUT, None) => print(bytes.to_vec(), std::io::stdout).await?,
+            (STDERR, _) => print(bytes.to_vec(), std::io::stderr).await?,
+            (ERROR, _) if self.error.len() < 1 << 20 => self.error.extend_from_slice(bytes),
             _ => {}
         }
         Ok(())
@@ -285,7 +315,7 @@ mod tests {
                 writer.write_all(&encode(Opcode::Close, &[], None)).await.unwrap();
                 answer.0
             });
-            let code = converse(ours, true, Streams { stdin: false, tty: false }).await;
+            let code = converse(ours, true, Streams { stdin: false, tty: false }, Pipes::default()).await;
             assert_eq!(code.ok(), expected);
             assert_eq!(server.await.unwrap(), Opcode::Pong);
         }

@@ -22,6 +22,18 @@ const POLL: Duration = Duration::from_millis(50);
 /// An ended container's log is complete when nothing came for this many looks.
 const QUIET_LOOKS: u32 = 3;
 
+/// What the status of a pod says that does not come further by itself; of an init container behind `Init:`.
+const STUCK: [&str; 8] = [
+    "BackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "InvalidImageName",
+    "RunContainerError",
+    "StartError",
+];
+
 /// Everybody who tells of a pod.
 #[derive(Debug)]
 pub(super) struct Narrators {
@@ -98,6 +110,7 @@ struct Teller {
     reason: String,
     message: String,
     followed: BTreeSet<String>,
+    has_pointed: bool,
 }
 
 impl Teller {
@@ -133,6 +146,11 @@ impl Teller {
                 (message, _) => format!("{}: {message}", status.reason),
             };
             output::say(&output::one_line(&format!("{} {text}", self.pod)));
+            // Once: what is wrong changes less often than its words.
+            if !self.has_pointed && STUCK.iter().any(|stuck| status.reason.ends_with(stuck)) {
+                self.has_pointed = true;
+                output::say(&format!("→ gantry explain {}", self.pod));
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ async fn look(socket: &Path) -> Other {
     }
     let asked = async {
         let mut client = client::dial(socket).await?;
-        client::answer(client.list_pods(ListPodsRequest {}).await)
+        client::answer(client.list_pods(ListPodsRequest::default()).await)
     };
     match tokio::time::timeout(SILENT, asked).await {
         Ok(Ok(list)) if list.pods.is_empty() => Other::WithoutPods,

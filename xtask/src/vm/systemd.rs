@@ -50,7 +50,7 @@ Delegate=yes
 KillMode=process
 TasksMax=infinity
 TimeoutStartSec=infinity
-Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin:/gantry HOME=/root GANTRY_SYSTEMD_CGROUP=1
+Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin:/gantry HOME=/root GANTRY_TEST_SYSTEMD=1
 "#;
 
 const SCRIPT: &str = r#"exec >/dev/ttyS0 2>&1

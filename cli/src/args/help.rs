@@ -1,0 +1,34 @@
+//! Examples below the help of commands. Owns their text only. Shown by clap.
+
+pub(super) const LOGS: &str = "\
+Examples:
+  gantry logs web -f                        follow what a pod writes
+  gantry logs pod/web pod/db --tail 20      of two pods, each line with the pod it is from
+  gantry logs -l app=web -A --since 5m      of every pod with that label";
+
+pub(super) const STATS: &str = "\
+Examples:
+  gantry stats             what all containers use
+  gantry stats -w shop/web follow one pod";
+
+pub(super) const PS: &str = "\
+Examples:
+  gantry ps -o wide
+  gantry ps web -o json | jq .status.podIP";
+
+pub(super) const CP: &str = "\
+Examples:
+  gantry cp ./site web:/usr/share/nginx/html   a folder into a pod
+  gantry cp shop/web:/var/log/app.log app.log  a file out of one
+  gantry cp conf.d web:/etc -c side            into a container of it";
+
+pub(super) const WAIT: &str = "\
+Examples:
+  gantry wait --for=condition=Ready pod/web
+  gantry wait --for=delete pod/web --timeout 60s
+  gantry wait --for=jsonpath='{.status.phase}'=Succeeded -l job-name=sum";
+
+pub(super) const INSPECT: &str = "\
+Examples:
+  gantry inspect web | jq '.containers[0].info.pid'
+  gantry inspect web -c side -o yaml";
