@@ -9,3 +9,5 @@ pub mod error;
 pub mod failpoint;
 pub mod files;
 pub mod mountinfo;
+pub mod mutex;
+pub mod timeline;

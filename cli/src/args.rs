@@ -194,7 +194,7 @@ pub(crate) struct RuntimeFlags {
     pub(crate) prepull_images: Vec<String>,
     /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
-    pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
+    pub(crate) pull_without: Vec<gantry_image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,
@@ -369,7 +369,7 @@ pub(crate) struct DoctorFlags {
     pub(crate) cni_external: bool,
     /// Optimisations of pulls to leave out, for benches: side-by-side, large-pipes, sync-behind, pieces, largest-first, batches.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
-    pub(crate) pull_without: Vec<gantry_shim::image::Optimisation>,
+    pub(crate) pull_without: Vec<gantry_image::Optimisation>,
     /// Folder of gantry-monitor, gantry-pause and gantry-unpack; beside this program when not given.
     #[arg(long, value_name = "DIR")]
     pub(crate) programs_dir: Option<PathBuf>,

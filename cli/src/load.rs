@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use gantry_proto::beyond::LoadImagesRequest;
 use gantry_proto::beyond::beyond_client::BeyondClient;
-use gantry_shim::unpack::{Packing, inflate};
+use gantry_unpack::{Packing, inflate};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;

@@ -9,7 +9,7 @@ pub(crate) fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);
         // Or it is an error that somebody waits for, such as a damaged image index.
-        if !gantry_shim::contained::is_contained() {
+        if !gantry_image::contained::is_contained() {
             std::process::abort();
         }
     }));

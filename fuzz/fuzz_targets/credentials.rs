@@ -1,4 +1,4 @@
 //! WWW-Authenticate and docker's config.json.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_shim::fuzzing::credentials(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_image::fuzzing::credentials(data));

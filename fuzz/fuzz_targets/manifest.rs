@@ -1,4 +1,4 @@
 //! Manifests, indexes and image configs.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_shim::fuzzing::manifest(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_image::fuzzing::manifest(data));

@@ -1,4 +1,4 @@
-//! What the unpacker and a monitor say.
+//! What the unpacker says.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_shim::fuzzing::messages(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| gantry_unpack::fuzzing::messages(data));

@@ -75,7 +75,7 @@ fn checks(root: &Path) -> Result<BTreeSet<String>> {
 /// Functions that `#[test]` stands before, at most a line away.
 fn tests(root: &Path) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for folder in ["shim/src", "cni/src", "tests/kernel"] {
+    for folder in ["shim", "cni/src", "tests/kernel"] {
         for text in texts(&root.join(folder), "rs")? {
             for rest in text.split("#[test]").chain(text.split("#[tokio::test")).skip(1) {
                 let function = rest.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));

@@ -14,7 +14,6 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use crate::container;
-use crate::descriptors;
 use crate::error::Error;
 use crate::exec::monitor_of;
 use crate::exec::terminal::Terminal;
@@ -22,6 +21,7 @@ use crate::monitor_client::Told;
 use crate::node::Node;
 use crate::node::new_id;
 use crate::store::Container;
+use gantry_monitor::descriptors;
 
 /// The way to a container's stdin.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal};
 pub use gantry_cgroup::{Hierarchy, Layout};
 pub use resources::Resources;
 
-use crate::sys;
+use gantry_sys as sys;
 
 /// A cgroup operation that failed.
 #[derive(Debug, thiserror::Error)]

@@ -24,8 +24,8 @@ use crate::cgroup::Cgroup;
 use crate::error::Error as Failed;
 use crate::error::checkpoint::{Error, file};
 use crate::node::Node;
-use crate::remove;
 use crate::store::{Container, ContainerState};
+use gantry_image::remove;
 
 /// Below the container's folder, for as long as a checkpoint is being made. What it is called in it is what it is
 /// called in the archive.

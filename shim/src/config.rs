@@ -5,8 +5,9 @@ pub mod handlers;
 
 use std::path::PathBuf;
 
+use crate::cdi;
 use crate::store::record::OciProgram;
-use crate::{cdi, image};
+use gantry_image as image;
 use handlers::{Handler, Handlers};
 
 /// Another one after each reboot.

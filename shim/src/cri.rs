@@ -27,8 +27,8 @@ use crate::error::Error;
 use crate::node::Node;
 use crate::sandbox::network;
 use crate::store::LookupError;
-use crate::timeline::unix_nanos;
 use crate::{attach, checkpoint, container, exec, metrics, sandbox, status, streaming};
+use gantry_base::timeline::unix_nanos;
 
 /// Both services on one node.
 #[derive(Debug, Clone)]

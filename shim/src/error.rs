@@ -17,7 +17,9 @@ use tonic::{Code, Status};
 use crate::store::LookupError;
 use crate::store::names::Taken;
 use crate::store::record;
-use crate::{cdi, cgroup, exit, image, monitor_client, seccomp, spec};
+use crate::{cdi, cgroup, monitor_client, seccomp, spec};
+use gantry_image as image;
+use gantry_monitor::exit;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +60,7 @@ pub enum Error {
     #[error(transparent)]
     Cdi(#[from] cdi::Error),
     #[error(transparent)]
-    Hook(#[from] crate::init::hooks::Error),
+    Hook(#[from] gantry_monitor::init::hooks::Error),
     /// Nobody knows what they have done.
     #[error("the poststart hooks were interrupted by an end of the runtime")]
     HooksInterrupted,

@@ -9,12 +9,12 @@ use gantry_proto::monitor::Exited;
 use tokio::sync::mpsc;
 
 use crate::container::end;
-use crate::exit::ExitRecord;
 use crate::monitor_client::Event;
 use crate::node::Node;
 use crate::reconnect;
 use crate::sandbox::stop;
 use crate::store::{Sandbox, SandboxState};
+use gantry_monitor::exit::ExitRecord;
 
 /// Between attempts to reach a monitor that does not answer; doubled each time.
 const RECONNECT: Duration = Duration::from_secs(1);

@@ -198,7 +198,7 @@ impl Prepared {
         let terminal = match self.console {
             // It was sent before the monitor said that the program runs.
             Some(socket) => Some(
-                crate::descriptors::receive_one(&socket)
+                gantry_monitor::descriptors::receive_one(&socket)
                     .and_then(Terminal::new)
                     .map_err(|source| Error::Streams("receive the terminal of the exec", source))?,
             ),

@@ -13,11 +13,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::mutex::lock;
 use crate::status;
 use crate::store::story::Kind;
 use crate::store::{Container, Sandbox, Store};
-use crate::timeline::unix_nanos;
+use gantry_base::mutex::lock;
+use gantry_base::timeline::unix_nanos;
 
 /// Events a client may be behind: a few starts of every pod of a full node.
 const CAPACITY: usize = 4096;

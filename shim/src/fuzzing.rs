@@ -3,11 +3,9 @@
 //! beside the parsers. Only built by `cargo fuzz` (which sets `cfg(fuzzing)`) and for tests, which run
 //! every input of `fuzz/corpus` through them, so that a finding that is kept stays fixed.
 
-pub use crate::image::fuzzing::{credentials, hosts, manifest, reference};
 pub use crate::seccomp::fuzzing::seccomp;
 pub use crate::spec::fuzzing::spec;
 pub use crate::streaming::fuzzing::{spdy, websocket};
-pub use crate::unpack::fuzzing::{inflate, layer, messages, unpack};
 
 #[cfg(test)]
 mod seeds;

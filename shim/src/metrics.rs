@@ -21,7 +21,7 @@ use crate::stats::disk;
 use crate::stats::network::{self, Traffic};
 use crate::store::record::{ContainerRecord, PodName};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
-use crate::timeline::unix_nanos;
+use gantry_base::timeline::unix_nanos;
 use names::Family;
 
 const NANOS: u64 = 1_000_000_000;

@@ -15,8 +15,8 @@ use gantry_proto::monitor::{
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::wire;
 use drive::drive;
+use gantry_monitor::wire;
 
 /// How long a monitor may take to answer what it does at once. It has one thread, which hangs with the disk
 /// of a log; a caller that waits for it would hang as well, a kubelet's worker for logs, say.

@@ -18,11 +18,11 @@ use crate::cgroup::Layout;
 use crate::config::Config;
 use crate::error::Error;
 use crate::feed::Feed;
-use crate::image::Images;
 use crate::monitor_client::Event;
 use crate::selinux::Selinux;
 use crate::store::Store;
-use crate::usage::walker::Walker;
+use gantry_image::Images;
+use gantry_image::usage::walker::Walker;
 use room::Room;
 
 /// Shared by all operations, behind an Arc.

@@ -86,12 +86,12 @@ impl Counter {
         let path = Path::new(&cgroup.oom_counter);
         let file = File::open(path)?;
         let (notifier, interest) = if cgroup.unified {
-            (sys::poll::watch_exceptions(file.into())?, Interest::PRIORITY)
+            (sys::watch_exceptions(file.into())?, Interest::PRIORITY)
         } else {
             let told = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let control = path.with_file_name("cgroup.event_control");
             fs::write(control, format!("{} {}", told.as_raw_fd(), file.as_raw_fd()))?;
-            (sys::poll::watch(told)?, Interest::READABLE)
+            (sys::watch(told)?, Interest::READABLE)
         };
         Ok(Self { file: path.to_owned(), notifier, interest })
     }

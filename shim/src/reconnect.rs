@@ -13,9 +13,10 @@ use crate::container::{end, process, start};
 use crate::error::Error;
 use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;
+use crate::ooms;
 use crate::sandbox::launch;
 use crate::store::{ContainerState, Sandbox, SandboxState, record};
-use crate::{ooms, sys};
+use gantry_sys as sys;
 
 /// How long a monitor may take to answer. One that writes to a slow disk answers later, and is asked
 /// again in the background.

@@ -16,15 +16,17 @@ use tokio::task::JoinSet;
 
 use crate::container::{self, end, process};
 use crate::error::Error;
-use crate::exit::ExitRecord;
 use crate::monitor_client;
 use crate::node::Node;
 use crate::sandbox::{stop, stuck};
 use crate::store::container::Ended;
 use crate::store::record::{self, ContainerRecord, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
-use crate::timeline::unix_nanos;
-use crate::{checkpoint, events, exit, reconnect, trash};
+use crate::{checkpoint, events, reconnect};
+use gantry_base::timeline::unix_nanos;
+use gantry_image::trash;
+use gantry_monitor::exit;
+use gantry_monitor::exit::ExitRecord;
 
 /// How long what earlier lives left may keep this one from serving; the rest is freed beside it.
 const LEFTOVERS: Duration = Duration::from_secs(10);

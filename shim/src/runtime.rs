@@ -28,13 +28,14 @@ use crate::config::Config;
 use crate::config::handlers::Handler;
 use crate::cri::Service;
 use crate::cri::held::UntilSent;
-use crate::image::Images;
 use crate::node::{Node, ProgramError, Programs};
 use crate::selinux::Selinux;
 use crate::spec::profiles;
 use crate::store::{Store, pins};
-use crate::usage::walker::Walker;
-use crate::{cgroup, events, image, probe, recover, sandbox, streaming};
+use crate::{cgroup, events, probe, recover, sandbox, streaming};
+use gantry_image as image;
+use gantry_image::Images;
+use gantry_image::usage::walker::Walker;
 use vital::Vital;
 
 /// What cri-client sets as its limit, too.

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::node::Node;
 use crate::status;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
-use crate::timeline::unix_nanos;
+use gantry_base::timeline::unix_nanos;
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of CRI's fields")]
 fn value(value: u64) -> Option<UInt64Value> {

@@ -11,7 +11,7 @@ use crate::config::IFNAME;
 use crate::store::container::Ended;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
-use crate::timeline::Span;
+use gantry_base::timeline::Span;
 
 /// Verbose info: where the time went.
 pub(crate) fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {

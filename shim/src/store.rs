@@ -16,7 +16,7 @@ pub(crate) use container::{Container, ContainerState};
 pub(crate) use names::Names;
 pub(crate) use sandbox::{Sandbox, SandboxState};
 
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
 
 /// No object, or more than one, has an id that begins so.
 #[derive(Debug, thiserror::Error)]

@@ -1,25 +1,27 @@
-//! Safe wrappers of the system calls that rustix lacks. Owns all `unsafe` of the project;
-//! never decides anything. Called by the monitor, the child it clones, pause, and the runtime.
+//! Descriptors that tokio waits for. Called by the runtime, for terminals, pidfds and what the kernel notifies of.
 
-#![allow(unsafe_code, reason = "the one place for it; every block has its SAFETY")]
-
-pub mod allow;
-pub mod bpf;
-pub mod clone;
-pub mod cpu;
-pub mod exec;
-pub mod fd;
-pub mod mount;
-pub mod pidfd;
-#[cfg(feature = "runtime")]
-pub mod poll;
-pub mod seccomp;
-pub mod signal;
-pub mod task;
+#![allow(unsafe_code, reason = "every block has its SAFETY")]
 
 use std::io;
+use std::os::fd::OwnedFd;
 
-/// Turns the -1 of a libc call into the errno it left.
-pub(crate) fn check(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Hands a descriptor to tokio.
+///
+/// # Errors
+/// `EPERM` for a file that can't be waited for.
+pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by what is returned, and is closed with it.
+    unsafe { AsyncFd::register(fd) }.map_err(Into::into)
+}
+
+/// Hands a descriptor to tokio that tells its news as an exceptional condition (`EPOLLPRI`): kernfs files do.
+///
+/// # Errors
+/// `EPERM` for a file that can't be waited for.
+pub(crate) fn watch_exceptions(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by what is returned, and is closed with it.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }.map_err(Into::into)
 }

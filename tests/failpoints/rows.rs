@@ -185,7 +185,7 @@ pub(crate) fn sites() -> Result<BTreeMap<String, bool>> {
     let mut found = BTreeMap::new();
     // A machine that was not built on has a copy.
     let copied = std::env::var_os(place::SOURCES).map(PathBuf::from);
-    let source = copied.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).join("shim/src");
+    let source = copied.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).join("shim");
     let mut folders = vec![source.clone()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {

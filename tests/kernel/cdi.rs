@@ -1,5 +1,5 @@
 //! CDI devices as the container's processes and the hooks meet them. What a file means is tested where it is
-//! read (shim/src/cdi), how a hook is run where it is (shim/src/init/hooks).
+//! read (shim/src/cdi), how a hook is run where it is (shim/monitor/src/init/hooks).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

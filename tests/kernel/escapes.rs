@@ -1,6 +1,6 @@
 //! The known ways out of a container, each by its number, as far as pods are needed to try them. Each was
 //! seen red with its guard taken out: docs/threat-model.md says which, and names those that are tried in
-//! other tiers (CVE-2020-15157: `shim/src/image/tests/network.rs`).
+//! other tiers (CVE-2020-15157: `shim/image/src/image/tests/network.rs`).
 
 use std::os::fd::AsRawFd;
 use std::path::Path;

@@ -38,7 +38,7 @@ pub(crate) fn dist(epoch: &str) -> Result<PathBuf> {
     let folder = target.join(TARGET).join("dist");
     let of_static = target.join("dist-static");
     let static_flags: Vec<_> = STATIC_FLAGS.split(' ').map(str::to_owned).chain(rust).collect();
-    for package in static_packages("programs") {
+    for package in STATIC {
         let mut command = sh::cargo(&["build", "--locked", "--profile", "tiny", "--target", TARGET]);
         build(command.args(package).env("CARGO_TARGET_DIR", &of_static), &static_flags)?;
     }
@@ -76,7 +76,7 @@ pub(crate) fn toolchain() -> Result<PathBuf> {
 
 /// Builds everything and returns the folder it lies in.
 pub(crate) fn build(release: bool) -> Result<PathBuf> {
-    let folder = compile(release, &[], "programs")?;
+    let folder = compile(release, &[], &[])?;
     install_all(&folder)?;
     println!("built {} and {} beside it", folder.join("gantry").display(), BESIDE.join(", "));
     Ok(folder)
@@ -84,7 +84,8 @@ pub(crate) fn build(release: bool) -> Result<PathBuf> {
 
 /// As `build`, and once more with failpoints into the folder `failpoints` beside it all.
 pub(crate) fn with_failpoints() -> Result<PathBuf> {
-    let folder = compile(false, &["--features", "gantry/failpoints"], "programs,failpoints")?;
+    let folder =
+        compile(false, &["--features", "gantry/failpoints"], &["--features", "gantry-monitor/failpoints"])?;
     let wired = folder.join(place::FAILPOINTS);
     std::fs::create_dir_all(&wired).with_context(|| format!("make {}", wired.display()))?;
     install(&folder.join("gantry"), &wired.join("gantry"))?;
@@ -110,26 +111,27 @@ pub(crate) fn static_program(checkout: &Path, target: &Path, name: &str) -> Resu
 }
 
 /// Leaves the static programs where cargo puts them, and returns the folder of gantry.
-fn compile(release: bool, more: &[&str], programs: &str) -> Result<PathBuf> {
+fn compile(release: bool, more: &[&str], of_monitor: &[&str]) -> Result<PathBuf> {
     let mut args = vec!["build", "--package", "gantry"];
     args.extend(more);
     if release {
         args.push("--release");
     }
     sh::run(&mut sh::cargo(&args))?;
-    for package in static_packages(programs) {
+    for package in STATIC {
         let mut command = sh::cargo(&["build", "--profile", "tiny", "--target", TARGET]);
-        sh::run(command.args(package).env("RUSTFLAGS", STATIC_FLAGS))?;
+        let features = if package.contains(&"gantry-monitor") { of_monitor } else { &[] };
+        sh::run(command.args(package).args(features).env("RUSTFLAGS", STATIC_FLAGS))?;
     }
     Ok(sh::target_dir().join(if release { "release" } else { "debug" }))
 }
 
-/// What cargo is to build for the programs beside gantry, in two calls.
-fn static_packages(features: &str) -> [Vec<&str>; 2] {
-    let shim = ["--package", "gantry-shim", "--no-default-features", "--features", features];
-    let bins = ["--bin", "gantry-monitor", "--bin", "gantry-pause", "--bin", "gantry-unpack"];
-    [shim.into_iter().chain(bins).collect(), vec!["--package", "gantry-workload"]]
-}
+/// What cargo is to build for the programs beside gantry, a call each: packages of one call share their features.
+const STATIC: [&[&str]; 3] = [
+    &["--package", "gantry-monitor", "--bins"],
+    &["--package", "gantry-unpack", "--bins"],
+    &["--package", "gantry-workload"],
+];
 
 /// Test programs in Go: the other implementations that ours are held against.
 pub(crate) const IN_GO: [&str; 2] = ["stream-client", "runc"];

@@ -50,37 +50,41 @@ struct Target {
     files: &'static [&'static str],
 }
 
-const TARGETS: [Target; 14] = [
+const TARGETS: [Target; 15] = [
     Target {
         name: "layer",
         files: &[
-            "shim/src/unpack/tarball.rs",
-            "shim/src/unpack/tarball/fields.rs",
-            "shim/src/unpack/tarball/pax.rs",
-            "shim/src/unpack/plan.rs",
+            "shim/unpack/src/tarball.rs",
+            "shim/unpack/src/tarball/fields.rs",
+            "shim/unpack/src/tarball/pax.rs",
+            "shim/unpack/src/plan.rs",
         ],
     },
-    Target { name: "unpack", files: &["shim/src/unpack.rs", "shim/src/unpack/tree.rs"] },
+    Target { name: "unpack", files: &["shim/unpack/src/layer.rs", "shim/unpack/src/tree.rs"] },
     Target {
         name: "inflate",
         files: &[
-            "shim/src/unpack/inflate.rs",
-            "inflate/src/member.rs",
-            "inflate/src/block.rs",
-            "inflate/src/code.rs",
-            "inflate/src/symbols.rs",
-            "inflate/src/fast.rs",
-            "inflate/src/input.rs",
-            "inflate/src/output.rs",
+            "shim/unpack/src/inflate.rs",
+            "shim/inflate/src/member.rs",
+            "shim/inflate/src/block.rs",
+            "shim/inflate/src/code.rs",
+            "shim/inflate/src/symbols.rs",
+            "shim/inflate/src/fast.rs",
+            "shim/inflate/src/input.rs",
+            "shim/inflate/src/output.rs",
         ],
     },
-    Target { name: "messages", files: &["shim/src/unpack/report.rs", "shim/src/wire.rs"] },
-    Target { name: "manifest", files: &["shim/src/image/manifest.rs"] },
-    Target { name: "reference", files: &["shim/src/image/reference.rs", "shim/src/image/digest.rs"] },
-    Target { name: "hosts", files: &["shim/src/image/registry/hosts.rs"] },
+    Target { name: "messages", files: &["shim/unpack/src/report.rs"] },
+    Target { name: "frames", files: &["shim/monitor/src/wire.rs"] },
+    Target { name: "manifest", files: &["shim/image/src/image/manifest.rs"] },
+    Target {
+        name: "reference",
+        files: &["shim/image/src/image/reference.rs", "shim/image/src/image/digest.rs"],
+    },
+    Target { name: "hosts", files: &["shim/image/src/image/registry/hosts.rs"] },
     Target {
         name: "credentials",
-        files: &["shim/src/image/auth.rs", "shim/src/image/registry/docker_config.rs"],
+        files: &["shim/image/src/image/auth.rs", "shim/image/src/image/registry/docker_config.rs"],
     },
     Target {
         name: "spdy",
@@ -179,9 +183,13 @@ fn own(target: &Target) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The seeds of targets whose bytes nobody could write by hand; tests of the shim know them.
+/// The seeds of targets whose bytes nobody could write by hand; tests of the runtime's crates know them.
 fn seeds() -> Result<()> {
-    let mut cargo = sh::cargo(&["test", "--package", "gantry-shim", "--lib", "fuzzing::seeds"]);
+    let mut cargo = sh::cargo(&["test", "--lib"]);
+    for package in ["gantry-monitor", "gantry-shim", "gantry-unpack"] {
+        cargo.args(["--package", package]);
+    }
+    cargo.arg("seeds_are_written_where_they_are_asked_for");
     sh::run(cargo.env("GANTRY_FUZZ_SEEDS", sh::root().join("fuzz/corpus")))
 }
 

@@ -243,7 +243,7 @@ pub(crate) fn failpoints(programs: &Path, filter: Option<&str>, machine: Machine
         let wired = format!("{}/{program}", place::FAILPOINTS);
         add_program(&mut cpio, &programs.join(&wired), &format!("/gantry/{wired}"), scratch.path())?;
     }
-    cpio.tree(&sh::root().join("shim/src"), "/gantry/sources/shim/src")?;
+    cpio.tree(&sh::root().join("shim"), "/gantry/sources/shim")?;
     let filters: Vec<String> = filter.into_iter().map(str::to_owned).collect();
     let script = format!("export {}=/gantry/sources\n{}", place::SOURCES, script(&binaries, &filters));
     checked_boot(cpio, &script, machine, None, End::Off)

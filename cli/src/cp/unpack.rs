@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use gantry_shim::unpack::{EntryKind, TarError, Tarball, shown};
+use gantry_unpack::{EntryKind, TarError, Tarball, shown};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 

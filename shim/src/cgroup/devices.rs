@@ -7,7 +7,7 @@ use std::path::Path;
 use gantry_proto::monitor::Device;
 use rustix::fs::FileType;
 
-use crate::sys::bpf::Instruction;
+use gantry_sys::bpf::Instruction;
 
 /// One permission. None is a wildcard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
 
 /// Readings closer together than this share a rate: the kernel's totals move by ticks.
 const MIN_INTERVAL: i64 = 500_000_000;

@@ -178,6 +178,6 @@ mod tests {
         fs::File::from(state).read_to_string(&mut text).unwrap();
         assert_eq!(text, "THAWED");
         assert_eq!(fs::read_to_string(folder.path().join("freezer.state")).unwrap(), "FROZEN");
-        crate::remove::tree(&folder.path().join("a")).unwrap();
+        gantry_image::remove::tree(&folder.path().join("a")).unwrap();
     }
 }

@@ -4,8 +4,8 @@
 use gantry_proto::cri;
 use serde_json::{Map, Value, json};
 
-use crate::monitor::timestamp;
 use crate::store::record::{ContainerRecord, SandboxRecord};
+use gantry_monitor::monitor::timestamp;
 
 /// `config.dump`. `runtime`: who makes the container.
 pub(super) fn config(

@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::criu::{self, Criu, Failure};
 use super::{archive, documents, plan, process, thaw, writable};
 use crate::cgroup::Cgroup;
+use crate::container;
 use crate::error::Error as Failed;
 use crate::error::checkpoint::{Error, file};
 use crate::handler::program;
@@ -23,8 +24,8 @@ use crate::node::Node;
 use crate::status;
 use crate::store::Container;
 use crate::store::record::SandboxRecord;
-use crate::timeline::unix_nanos;
-use crate::{container, remove};
+use gantry_base::timeline::unix_nanos;
+use gantry_image::remove;
 
 /// criu's log of a dump that failed: containerd's name for it, in the container's folder.
 const KEPT_LOG: &str = "criu-dump.log";

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use gantry_base::mountinfo::MountInfo;
 use gantry_proto::monitor::{NamespaceMode, StartContainer};
 
-use crate::init::cgroups::View;
+use gantry_monitor::init::cgroups::View;
 
 /// The images, below the work folder.
 pub(super) const IMAGES: &str = "checkpoint";

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::merged;
 use crate::error::Error;
 use crate::spec::user::Accounts;
-use crate::within;
+use gantry_monitor::within;
 
 /// More than any account file of an image; no more is read.
 const MAX_ACCOUNTS: u64 = 4 << 20;
@@ -133,7 +133,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::image::tests::require_root;
+    use gantry_shim_testing::require_root;
 
     struct Layers(tempfile::TempDir);
 

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::handler::document::{self, Limits};
-use crate::init::cgroups::View;
 use crate::store::record::SandboxRecord;
+use gantry_monitor::init::cgroups::View;
 
 /// Below the container's folder.
 pub(super) const FOLDER: &str = "bundle";

@@ -21,8 +21,6 @@ use crate::cgroup::Cgroup;
 use crate::config::HOST_FILES;
 use crate::error::Error;
 use crate::handler::plan;
-use crate::image::pins::Pin;
-use crate::image::{Image, Reference};
 use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec;
@@ -33,8 +31,10 @@ use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
 use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
-use crate::timeline::unix_nanos;
-use crate::user_mapping;
+use gantry_base::timeline::unix_nanos;
+use gantry_image::pins::Pin;
+use gantry_image::{Image, Reference};
+use gantry_monitor::user_mapping;
 
 /// In errors.
 const KIND: &str = "container";
@@ -122,7 +122,7 @@ async fn add(store: &Store, sandbox: &Sandbox, container: &Arc<Container>) -> Re
 fn undo(folder: &Path, pin: Pin) {
     if folder.exists() {
         // The failure is what the caller must hear; what stays is removed at the next start.
-        if let Err(error) = crate::remove::tree(folder) {
+        if let Err(error) = gantry_image::remove::tree(folder) {
             tracing::warn!(folder = %folder.display(), "{error}");
         }
     }

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use super::{hooks, stop};
 use crate::cgroup::Cgroup;
-use crate::exit::ExitRecord;
 use crate::node::Node;
 use crate::store::container::Ended;
 use crate::store::story::Kind;
 use crate::store::{Container, ContainerState};
+use gantry_monitor::exit::ExitRecord;
+use gantry_sys::pidfd;
+
 use crate::sys;
-use crate::timeline::unix_nanos;
+use gantry_base::timeline::unix_nanos;
 
 /// How long a monitor may take from an end to its report: it drains the output for two seconds.
 pub(crate) const REPORT: Duration = Duration::from_secs(3);
@@ -84,7 +86,7 @@ pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
 
 /// Follows a container by its pidfd alone, none when it has ended already, and records its end.
 pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pidfd: Option<Arc<OwnedFd>>) {
-    match pidfd.as_ref().map(|pidfd| pidfd.try_clone().and_then(sys::poll::watch)) {
+    match pidfd.as_ref().map(|pidfd| pidfd.try_clone().and_then(sys::watch)) {
         Some(Ok(watched)) => {
             // Readable once the process has ended; an error of the wait itself is no other answer.
             let _ = watched.readable().await;
@@ -136,7 +138,7 @@ pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -
 /// The kernel knows the status once the process's new parent has reaped it, which takes a moment.
 async fn from_kernel(pidfd: &OwnedFd) -> Option<ExitRecord> {
     for _ in 0..50 {
-        if let Ok(Some(status)) = sys::pidfd::wait_status(pidfd.as_fd()) {
+        if let Ok(Some(status)) = pidfd::wait_status(pidfd.as_fd()) {
             let code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
             return Some(ExitRecord::seen(code, unix_nanos(), 0));
         }

@@ -14,8 +14,8 @@ use gantry_proto::monitor::{HookStage, Hooks};
 
 use super::{bundle, planned};
 use crate::error::Error;
-use crate::init::hooks::{self, State};
 use crate::store::Container;
+use gantry_monitor::init::hooks::{self, State};
 
 /// Files beside the bundle's configuration, made before each: whoever finds one after an end of the runtime knows
 /// that hooks have begun.

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use super::merged;
 use crate::error;
 use crate::error::image_mounts::Error;
-use crate::image::pins::Pin;
-use crate::image::{Image, Images};
-use crate::within;
+use gantry_image::pins::Pin;
+use gantry_image::{Image, Images};
+use gantry_monitor::within;
 
 /// Pins the images of all mounts; one for each mount of the request.
 ///

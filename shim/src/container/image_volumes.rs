@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use self::budget::Budget;
 use super::merged;
 use crate::error::Error;
-use crate::within;
+use gantry_monitor::within;
 
 /// Below the container's folder.
 const FOLDER: &str = "volumes";
@@ -283,7 +283,7 @@ mod tests {
         }
         let of = |volumes: &[String]| {
             let made = make(volumes, &BTreeSet::new(), (&layers, &["l".into()]), &folder);
-            crate::remove::tree(&folder.join(FOLDER)).unwrap();
+            gantry_image::remove::tree(&folder.join(FOLDER)).unwrap();
             made.map_err(|error| gantry_base::error::chain(&error))
         };
         // A little may be there as often as the image says.

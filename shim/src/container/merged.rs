@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
 use crate::error::Error;
-use crate::init::overlay;
-use crate::sys::task;
+use gantry_monitor::init::overlay;
+use gantry_sys::task;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 

@@ -13,7 +13,7 @@ use crate::store::record::Process;
 pub(crate) fn open(process: Process) -> std::io::Result<OwnedFd> {
     let pid = Pid::from_raw(process.pid).ok_or(rustix::io::Errno::SRCH)?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    let ticks = crate::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
+    let ticks = gantry_monitor::monitor::start_time_ticks(process.pid).map_err(|error| error.source)?;
     if ticks == process.start_time_ticks { Ok(pidfd) } else { Err(rustix::io::Errno::SRCH.into()) }
 }
 
@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn rt_7_4_a_pid_that_was_given_to_another_is_not_the_process() {
         let pid = i32::try_from(std::process::id()).unwrap();
-        let ticks = crate::monitor::start_time_ticks(pid).unwrap();
+        let ticks = gantry_monitor::monitor::start_time_ticks(pid).unwrap();
         assert!(open(Process { pid, start_time_ticks: ticks }).is_ok());
         let other = open(Process { pid, start_time_ticks: ticks - 1 }).unwrap_err();
         assert_eq!(other.raw_os_error(), Some(libc::ESRCH));

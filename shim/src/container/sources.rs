@@ -16,8 +16,8 @@ use gantry_proto::cri;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::Error;
-use crate::mutex::lock;
 use crate::selinux;
+use gantry_base::mutex::lock;
 
 /// How long all sources of a container may take. Shorter than the kubelet's own two minutes, so that it
 /// hears why.

@@ -21,8 +21,8 @@ use crate::spec::container::resources;
 use crate::store::record::{StartFailure, Started};
 use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
-use crate::timeline::unix_nanos;
-use crate::user_mapping;
+use gantry_base::timeline::unix_nanos;
+use gantry_monitor::user_mapping;
 
 /// How long the child may take to its program: a mount source on a dead network disk never answers.
 /// Shorter than the kubelet's own two minutes, so that it hears why.

@@ -18,7 +18,7 @@ use crate::handler::program;
 use crate::node::Node;
 use crate::store::story::Kind;
 use crate::store::{Container, ContainerState};
-use crate::sys;
+use gantry_sys as sys;
 
 /// How long a container has to be gone after SIGKILL, output drained and exit recorded.
 const KILL_END: Duration = Duration::from_secs(10);
@@ -131,7 +131,7 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
         Cgroup::new(&of.layout, &owned.record().cgroup)?.remove()?;
         hooks::poststop(&owned);
         failpoint!("remove.cgroup"?);
-        crate::remove::tree(&owned.folder).map_err(|source| Error::Files {
+        gantry_image::remove::tree(&owned.folder).map_err(|source| Error::Files {
             what: "remove",
             path: owned.folder.clone(),
             source,

@@ -16,13 +16,13 @@ use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached};
 use crate::config::handlers::Handlers;
 use crate::error::Error;
-use crate::image::{Auth, Image, Images, Naming, Reference, Upload, Usage};
 use crate::node::Node;
 use crate::spec;
 use crate::stats::disk;
 use crate::status;
-use crate::timeline::{Recorder, unix_nanos};
-use crate::usage::walker::PATIENCE;
+use gantry_base::timeline::{Recorder, unix_nanos};
+use gantry_image::usage::walker::PATIENCE;
+use gantry_image::{Auth, Image, Images, Naming, Reference, Upload, Usage};
 
 /// Characters of a user's name in a list: more than any system's user has.
 const LISTED_USER: usize = 256;

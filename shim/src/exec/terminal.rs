@@ -8,8 +8,8 @@ use rustix::termios::Winsize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::init::console;
 use crate::sys;
+use gantry_monitor::init::console;
 
 /// Rows and columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -30,7 +30,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&master, true)?;
-        Ok(Self { master: sys::poll::watch(master)? })
+        Ok(Self { master: sys::watch(master)? })
     }
 
     /// The container's side of it, for whoever knows when its processes have ended: until this is dropped, a

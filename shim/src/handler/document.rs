@@ -11,8 +11,8 @@ use gantry_proto::monitor::{
 use serde_json::{Map, Value, json};
 
 use crate::capabilities;
-use crate::init::cgroups::View;
-use crate::init::external::{MOUNTS, SHM};
+use gantry_monitor::init::cgroups::View;
+use gantry_monitor::init::external::{MOUNTS, SHM};
 
 /// Of the specification that is followed: the newest whose every word both runc 1.1 and crun 1.8 know.
 const VERSION: &str = "1.0.2";
@@ -169,7 +169,7 @@ fn devpts(start: &StartContainer) -> Vec<&'static str> {
     let mut options = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
     // The group of terminals, where the pod has it.
     let users = start.users.as_ref();
-    if users.is_none_or(|users| crate::user_mapping::to_host(users.gids.as_ref(), 5).is_some()) {
+    if users.is_none_or(|users| gantry_monitor::user_mapping::to_host(users.gids.as_ref(), 5).is_some()) {
         options.push("gid=5");
     }
     options

@@ -44,7 +44,7 @@ pub(super) fn open_files(pids: &[Pid]) -> Option<Open> {
 /// The soft limit of open files of this process and no other that has its number since.
 pub(super) fn open_files_limit(process: Process) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{}/limits", process.pid)).ok()?;
-    let ticks = crate::monitor::start_time_ticks(process.pid).ok()?;
+    let ticks = gantry_monitor::monitor::start_time_ticks(process.pid).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let soft = line.split_whitespace().next()?.parse().ok()?;
     (ticks == process.start_time_ticks).then_some(soft)
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_limit_is_of_the_process_itself() {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let start_time_ticks = crate::monitor::start_time_ticks(pid).unwrap();
+        let start_time_ticks = gantry_monitor::monitor::start_time_ticks(pid).unwrap();
         let own = Process { pid, start_time_ticks };
         assert!(open_files_limit(own).unwrap() > 0);
         assert_eq!(open_files_limit(Process { start_time_ticks: start_time_ticks + 1, ..own }), None);

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Call, Event, Told};
-use crate::wire;
+use gantry_monitor::wire;
 
 /// Descriptors that fit into one message; no request has more.
 const MAX_DESCRIPTORS: usize = 4;

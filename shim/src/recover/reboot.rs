@@ -66,7 +66,7 @@ async fn collect(container: Arc<Container>) {
     let folder = container.folder.clone();
     let job = move || {
         for path in WRITTEN.map(|name| folder.join(name)) {
-            if let Err(error) = crate::remove::tree(&path) {
+            if let Err(error) = gantry_image::remove::tree(&path) {
                 tracing::warn!(folder = %path.display(), "after a reboot: {error}");
             }
         }

@@ -83,10 +83,8 @@ pub(super) async fn start(node: &Arc<Node>, id: &str) -> Result<(MonitorClient, 
         }
     });
     let (client, welcome) = MonitorClient::connect(ours, id, node.events.clone()).await?;
-    let ticks = crate::monitor::start_time_ticks(welcome.monitor_pid).map_err(|error| Error::Process {
-        id: id.to_owned(),
-        pid: welcome.monitor_pid,
-        source: error.source,
+    let ticks = gantry_monitor::monitor::start_time_ticks(welcome.monitor_pid).map_err(|error| {
+        Error::Process { id: id.to_owned(), pid: welcome.monitor_pid, source: error.source }
     })?;
     Ok((client, Process { pid: welcome.monitor_pid, start_time_ticks: ticks }))
 }

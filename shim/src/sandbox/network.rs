@@ -16,7 +16,7 @@ use crate::sandbox::pod_arguments;
 use crate::spec::sandbox::SandboxSpec;
 use crate::status::addresses;
 use crate::store::record::{Network, Process, SandboxRecord};
-use crate::timeline::{Recorder, Span};
+use gantry_base::timeline::{Recorder, Span};
 
 /// The network configuration for a new sandbox: read anew each time, because it comes and goes with
 /// the network add-on.

@@ -27,7 +27,7 @@ use crate::store::names::{Claim, Taken, fingerprint};
 use crate::store::record::{self, OciProgram, Process, SandboxRecord, VERSION};
 use crate::store::story::Kind;
 use crate::store::{Sandbox, SandboxState};
-use crate::timeline::unix_nanos;
+use gantry_base::timeline::unix_nanos;
 
 /// Of pause: like Kubernetes' own sandboxes, killed after everything that matters less.
 const PAUSE_OOM_SCORE: i32 = -998;

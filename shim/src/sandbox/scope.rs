@@ -12,9 +12,9 @@ use gantry_systemd::{Property, Systemd, Value};
 use super::place;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
-use crate::init::pause::SEED;
 use crate::node::Node;
 use crate::store::record::{SandboxRecord, Scope};
+use gantry_monitor::init::pause::SEED;
 
 /// How long systemd waits for processes that were sent SIGKILL already, before and after it sends its own.
 const STOP_MICROSECONDS: u64 = 1_000_000;

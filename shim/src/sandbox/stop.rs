@@ -73,7 +73,11 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
     failpoint!("remove.containers"?);
     let folder = sandbox.folder.clone();
     tokio::task::spawn_blocking(move || {
-        crate::remove::tree(&folder).map_err(|source| Error::Files { what: "remove", path: folder, source })
+        gantry_image::remove::tree(&folder).map_err(|source| Error::Files {
+            what: "remove",
+            path: folder,
+            source,
+        })
     })
     .await??;
     failpoint!("remove.folder"?);

@@ -10,9 +10,9 @@ use super::handler;
 use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, userns};
 use crate::cgroup::Resources;
 use crate::config::handlers::Handlers;
-use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::SandboxRecord;
+use gantry_image::ImageConfig;
 
 /// The request's security context after the checks.
 #[derive(Debug, Clone)]

@@ -12,9 +12,9 @@ use super::container::{self, Checked};
 use super::sandbox::SandboxSpec;
 use super::{Error, capabilities, resources, user};
 use crate::config::handlers::Handlers;
-use crate::image::ImageConfig;
 use crate::seccomp::Wanted;
 use crate::store::record::{self, NamespaceModes, PodName, SandboxRecord};
+use gantry_image::ImageConfig;
 
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 const MAX_ID: u32 = i32::MAX as u32;

@@ -5,7 +5,7 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{IdMapping, StartContainer, UserMapping};
 
 use super::Error;
-use crate::user_mapping;
+use gantry_monitor::user_mapping;
 
 /// The maps of a user namespace; None for the node's.
 ///

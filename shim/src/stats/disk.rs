@@ -5,8 +5,8 @@ use gantry_proto::cri;
 
 use crate::node::Node;
 use crate::store::{Container, ContainerState};
-use crate::timeline::unix_nanos;
-use crate::usage::walker::{Job, PATIENCE};
+use gantry_base::timeline::unix_nanos;
+use gantry_image::usage::walker::{Job, PATIENCE};
 
 /// Has the writable layers of these containers measured where that is due, and waits for it, no longer than
 /// half a second for all of them.

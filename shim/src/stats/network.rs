@@ -37,7 +37,7 @@ pub(crate) fn interfaces(id: &str, pause: Process) -> Result<Vec<Interface>, Err
     let wrap = |source: io::Error| Error::Process { id: id.to_owned(), pid: pause.pid, source };
     let text = fs::read_to_string(format!("/proc/{}/net/dev", pause.pid)).map_err(wrap)?;
     // Looked at afterwards: had the pid been given to another meanwhile, it would show now.
-    let ticks = crate::monitor::start_time_ticks(pause.pid).map_err(|error| wrap(error.source))?;
+    let ticks = gantry_monitor::monitor::start_time_ticks(pause.pid).map_err(|error| wrap(error.source))?;
     if ticks != pause.start_time_ticks {
         return Err(wrap(rustix::io::Errno::SRCH.into()));
     }

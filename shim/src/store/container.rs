@@ -11,8 +11,8 @@ use super::kept::{Kept, Saving};
 use super::record::ContainerRecord;
 use super::story::{Kind, Story};
 use crate::cgroup::rate::Rate;
-use crate::timeline::Recorder;
-use crate::usage::walker::Figure;
+use gantry_base::timeline::Recorder;
+use gantry_image::usage::walker::Figure;
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl Ended {
     /// From an exit record. OOMKilled when the counter rose and the code is SIGKILL's, or that code
     /// passed on by a shell; an OOM that the container outlived is never blamed on a later exit.
     #[must_use]
-    pub(crate) fn from_exit(exit: &crate::exit::ExitRecord) -> Self {
+    pub(crate) fn from_exit(exit: &gantry_monitor::exit::ExitRecord) -> Self {
         let (reason, message) = match exit.exit_code {
             _ if !exit.known => ("Unknown", "the container's monitor was gone when it ended"),
             137 if exit.oom_kills > 0 => ("OOMKilled", ""),
@@ -162,7 +162,7 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::ExitRecord;
+    use gantry_monitor::exit::ExitRecord;
 
     #[test]
     fn the_reason_follows_code_and_oom_counter() {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use super::record::{self, Error};
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
 
 /// The way to the disk: ends when the change is there.
 pub(crate) type Saving = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;

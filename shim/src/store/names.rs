@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tokio::sync::Notify;
 
-use crate::image::Digest;
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
+use gantry_image::Digest;
 
 /// Taken names, each with who holds it.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use gantry_proto::monitor::{IdMapping, UserMapping};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::timeline::unix_nanos;
+use gantry_base::timeline::unix_nanos;
 
 /// File name inside an object's folder.
 pub(crate) const FILE: &str = "record.json";

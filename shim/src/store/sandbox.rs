@@ -10,8 +10,8 @@ use super::record::SandboxRecord;
 use super::story::{Kind, Story};
 use crate::cgroup::rate::Rate;
 use crate::monitor_client::MonitorClient;
-use crate::mutex::lock;
-use crate::timeline::Recorder;
+use gantry_base::mutex::lock;
+use gantry_base::timeline::Recorder;
 
 /// How many of these may hang at once: the kubelet tries again and again.
 const SOURCES: usize = 8;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use gantry_proto::cri;
 
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
 
 pub(crate) use cri::ContainerEventType as Kind;
 

@@ -28,7 +28,7 @@ impl HangUp {
     /// When there is no descriptor left.
     pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         let own = socket.as_fd().try_clone_to_owned()?;
-        Ok(Self { socket: Some(crate::sys::poll::watch(own)?), activity: None })
+        Ok(Self { socket: Some(crate::sys::watch(own)?), activity: None })
     }
 
     /// Of a client that is known to be there: it lives in this process.

@@ -23,8 +23,8 @@ use super::lobby::{Guest, Lobby};
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
-use crate::mutex::lock;
 use crate::node::Node;
+use gantry_base::mutex::lock;
 
 /// Clients that have not upgraded yet; one more makes the oldest of them go.
 const MAX_CONNECTIONS: usize = 1000;

@@ -10,7 +10,7 @@ use base64::Engine;
 use gantry_proto::cri;
 
 use crate::error::token::Error;
-use crate::mutex::lock;
+use gantry_base::mutex::lock;
 
 const TTL: Duration = Duration::from_secs(60);
 const MAX_WAITING: usize = 1000;

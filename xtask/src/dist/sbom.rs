@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use crate::{build, sh};
 
 /// The packages that programs are made of, with the flags that `build` gives them.
-const MADE_OF: [&[&str]; 2] =
-    [&["gantry"], &["gantry-shim", "--no-default-features", "--features", "programs"]];
+const MADE_OF: [&[&str]; 3] = [&["gantry"], &["gantry-monitor"], &["gantry-unpack"]];
 
 /// A crate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -50,15 +50,25 @@ fn row(name: &str, reached: usize, all: usize) -> String {
     format!("{name:<46}{reached:>5} of {all:>5} lines {:>4} %", reached * 100 / all.max(1))
 }
 
+/// The crates that have targets: the folder, and the name.
+const CRATES: [(&str, &str); 5] = [
+    ("cni", "gantry-cni"),
+    ("shim", "gantry-shim"),
+    ("shim/image", "gantry-image"),
+    ("shim/monitor", "gantry-monitor"),
+    ("shim/unpack", "gantry-unpack"),
+];
+
 /// The tests of the crates that have targets, by the crate's folder.
 fn build() -> Result<BTreeMap<&'static str, PathBuf>> {
     let wrapper = sh::target_dir().join("fuzz/instrumented");
     fs::create_dir_all(wrapper.parent().context("the target folder")?)?;
     fs::write(&wrapper, WRAPPER)?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
-    let packages = ["--package", "gantry-shim", "--package", "gantry-cni", "--lib", "--no-run"];
-    let mut cargo = sh::cargo(&["test", "--message-format=json-render-diagnostics"]);
-    cargo.args(packages).env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
+    let mut cargo = sh::cargo(&["test", "--message-format=json-render-diagnostics", "--lib", "--no-run"]);
+    cargo
+        .args(CRATES.iter().flat_map(|(_, name)| ["--package", name]))
+        .env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
     // Build scripts of ours are instrumented, too, and would leave profiles of themselves.
     let text = sh::output(cargo.env("LLVM_PROFILE_FILE", "/dev/null"))?;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -70,7 +80,8 @@ fn build() -> Result<BTreeMap<&'static str, PathBuf>> {
             messages.filter(of_crate).filter_map(|message| Some(message.get("executable")?.as_str()?.into()));
         found.next().with_context(|| format!("cargo built no tests of {name}"))
     };
-    Ok(BTreeMap::from([("shim", program("gantry_shim")?), ("cni", program("gantry_cni")?)]))
+    let of_crate = |(folder, name): &(&'static str, &str)| Ok((*folder, program(&name.replace('-', "_"))?));
+    CRATES.iter().map(of_crate).collect()
 }
 
 fn of_target(
@@ -79,7 +90,8 @@ fn of_target(
     programs: &BTreeMap<&'static str, PathBuf>,
 ) -> Result<BTreeMap<String, Lines>> {
     let folder = own(target)?;
-    let name = target.files.first().and_then(|file| file.split('/').next()).unwrap_or_default();
+    let name =
+        target.files.first().and_then(|file| file.split_once("/src/")).map_or("", |(folder, _)| folder);
     let program = programs.get(name).with_context(|| format!("{} tries no known crate", target.name))?;
     let (raw, merged) = (folder.join("profile.raw"), folder.join("profile"));
     let mut replay = std::process::Command::new(program);

@@ -6,7 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::imports::{Import, Imports, imports};
 
 /// Whose floors ARCHITECTURE.md lists.
-pub(crate) const CRATES: [&str; 5] = ["agent/src", "cni/src", "inflate/src", "shim/src", "systemd/src"];
+pub(crate) const CRATES: [&str; 8] = [
+    "agent/src",
+    "cni/src",
+    "shim/image/src",
+    "shim/inflate/src",
+    "shim/monitor/src",
+    "shim/src",
+    "shim/unpack/src",
+    "systemd/src",
+];
 
 /// Crate by crate: its floors from the top down, each with its modules.
 pub(crate) type Floors = BTreeMap<String, Vec<Vec<String>>>;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::Stat;
 
-use crate::unpack::{Looks, Space};
-use crate::usage::{self, Usage};
+use gantry_image::usage::{self, Usage};
+use gantry_unpack::{Looks, Space};
 
 /// What is copied without a look at how large the image is.
 const FREE: Usage = Usage { bytes: 64 << 20, inodes: 4096 };

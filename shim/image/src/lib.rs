@@ -1,0 +1,16 @@
+//! Images of the runtime, and how much of the disk folders use. Crate map in ARCHITECTURE.md. Used by `gantry-shim`.
+
+pub mod contained;
+mod image;
+pub mod remove;
+pub mod trash;
+pub mod usage;
+
+#[cfg(any(test, fuzzing))]
+pub use image::fuzzing;
+pub use image::{
+    ArchiveError, Auth, AuthError, Class, Config, Digest, DigestError, DockerConfigError, Error, HostsError,
+    Image, ImageConfig, Images, IngestError, LayerError, LayerProgress, ManifestError, Naming, Optimisation,
+    PullProgress, Reference, ReferenceError, RegistryError, StoreError, Switches, UnknownOptimisation,
+    Unpacker, Upload, Usage, pins, prepull,
+};

@@ -1,0 +1,13 @@
+//! The program `gantry-unpack`: see `gantry_unpack`. Started by the runtime, never by hand.
+
+use std::process::ExitCode;
+
+use gantry_unpack::{Command, run};
+
+#[expect(clippy::print_stderr, reason = "for whoever starts it by hand; the runtime reads the exit code")]
+fn main() -> ExitCode {
+    let result = Command::parse(std::env::args_os().skip(1)).and_then(|command| run(&command));
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("gantry-unpack: {error}");
+    ExitCode::from(error.exit_code())
+}
