@@ -10,6 +10,7 @@ use gantry_tests::ready::{PAGE, web_image};
 use gantry_tests::registry::{self, Registry};
 use gantry_tests::standalone::{Standalone, flat, run_command};
 use gantry_tests::{http, place};
+use tokio::signal::unix::{SignalKind, signal};
 
 fn manifest(image: &str, extra: &str) -> String {
     format!(
@@ -115,6 +116,9 @@ fn the_end_of_the_terminal_ends_the_pods() -> Result<()> {
     let roots = Roots::new()?;
     let scope = gantry_tests::leakcheck::Scope { folders: Vec::new(), ..roots.scope() };
     let before = Snapshot::take(&scope)?;
+    // Under nohup(1) SIGHUP is ignored, by children too; one that is handled is theirs by default again (execve(2)).
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _handled = runtime.block_on(async { signal(SignalKind::hangup()) })?;
     let mut run = Standalone::start(roots, &manifest(&image, "    args: [count, '0']\n"))?;
     await_ps(&run, &["Running"])?;
     run.hang_up()?;
