@@ -395,9 +395,6 @@ fn static_checks() -> Counts {
     let deny = if deny.is_file() { deny } else { Path::new("cargo-deny").to_owned() };
     let mut deny = Command::new(deny);
     deny.args(["check", "bans", "licenses", "sources"]).current_dir(sh::root());
-    let programs = ["--package", "gantry-shim", "--no-default-features", "--features", "programs"];
-    let mut clippy_programs = sh::cargo(&["clippy"]);
-    clippy_programs.args(programs).args(["--lib", "--bins", "--", "--deny", "warnings"]);
     let mut clippy_features = sh::cargo(&["clippy", "--package", "gantry-agent", "--package", "gantry-shim"]);
     clippy_features.args(["--package", "gantry", "--features", "gantry/containerd,gantry/failpoints"]);
     clippy_features.args(["--all-targets", "--", "--deny", "warnings"]);
@@ -406,7 +403,6 @@ fn static_checks() -> Counts {
         ("clippy", sh::cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])),
         // Tests that no plain `cargo test` runs are not among `--all-targets`.
         ("clippy of the kernel tier", sh::cargo(&KERNEL_CLIPPY.split_whitespace().collect::<Vec<_>>())),
-        ("clippy of the static programs", clippy_programs),
         ("clippy of the features containerd and failpoints", clippy_features),
         ("licences, bans and sources of dependencies", deny),
     ] {
