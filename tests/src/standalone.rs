@@ -17,7 +17,7 @@ use crate::place;
 use crate::poll::poll;
 
 /// The pods of a PodList, each with what tests look at in one level: `name`, `namespace`, `uid`, `phase`, `ip`,
-/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `ready`, `restartCount`, `exitCode`.
+/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `reason`, `ready`, `restartCount`, `exitCode`.
 ///
 /// # Errors
 /// When it is no such list.
@@ -50,6 +50,7 @@ fn flat_container(status: &Value) -> Value {
         "name": status["name"],
         "id": id.rsplit('/').next(),
         "state": state,
+        "reason": state.and_then(|state| status["state"][state.as_str()]["reason"].as_str()),
         "ready": status["ready"],
         "restartCount": status["restartCount"],
         "exitCode": status["state"]["terminated"]["exitCode"],
