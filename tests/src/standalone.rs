@@ -17,7 +17,8 @@ use crate::place;
 use crate::poll::poll;
 
 /// The pods of a PodList, each with what tests look at in one level: `name`, `namespace`, `uid`, `phase`, `ip`,
-/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `reason`, `ready`, `restartCount`, `exitCode`.
+/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `reason`, `ready`, `restartCount`,
+/// `exitCode`.
 ///
 /// # Errors
 /// When it is no such list.
