@@ -5,9 +5,10 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use gantry_proto::operator::operator_client::OperatorClient;
 use gantry_proto::operator::{ListPodsRequest, Pod};
+use serde_json::Value;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -89,6 +90,16 @@ pub(crate) async fn pods(client: &mut OperatorClient<Channel>, targets: &[Target
         found.with_context(|| no_pod(&target.to_string(), &known()))
     };
     targets.iter().map(find).collect()
+}
+
+/// The pod as Kubernetes' object, of a list that was asked for with objects.
+pub(crate) fn object(pod: &Pod) -> Result<Value> {
+    if pod.object.is_empty() {
+        bail!(
+            "the agent is older than this program and tells no Kubernetes object: end it, and start it again"
+        );
+    }
+    serde_json::from_str(&pod.object).with_context(|| format!("read what the agent says of pod {}", pod.name))
 }
 
 /// `this agent has no pod default/web; it has none`.

@@ -12,6 +12,7 @@ use gantry_proto::cri::{
     ListContainerStatsRequest,
 };
 use serde::Serialize;
+use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::args::{ListFormat, StatsArgs};
@@ -57,7 +58,7 @@ pub(crate) async fn stats(args: StatsArgs) -> Result<()> {
             anyhow::bail!("no running container of a pod {name}: `gantry ps` shows what there is");
         }
         for row in &mut rows {
-            row.limits = limits(&mut client, &row.id).await;
+            row.limits = limits(&mut client, &row.id).await?;
         }
         let text = match args.output {
             ListFormat::Table => table(&rows, false),
@@ -79,11 +80,14 @@ fn is_meant(row: &Row, args: &StatsArgs) -> bool {
 }
 
 /// What the container may use; nothing is known of one that is gone by now.
-async fn limits(client: &mut RuntimeServiceClient<Channel>, id: &str) -> Limits {
+async fn limits(client: &mut RuntimeServiceClient<Channel>, id: &str) -> Result<Limits> {
     let ask = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-    let Ok(answer) = client.container_status(ask).await else { return Limits::default() };
-    let resources = answer.into_inner().status.and_then(|status| status.resources?.linux);
-    resources.as_ref().map_or_else(Limits::default, Limits::of)
+    let answer = match client.container_status(ask).await {
+        Err(status) if status.code() == Code::NotFound => return Ok(Limits::default()),
+        answer => runtime_client::answer(answer)?,
+    };
+    let resources = answer.status.and_then(|status| status.resources?.linux);
+    Ok(resources.as_ref().map_or_else(Limits::default, Limits::of))
 }
 
 /// None without one.

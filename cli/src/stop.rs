@@ -17,7 +17,7 @@ use crate::{choice, client, output};
 /// What takes longer is said.
 const SOON: Duration = Duration::from_secs(2);
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-const STILL: &str = "waiting for containers that go on after SIGTERM: they are killed when the grace period of their pod \
+const STILL: &str = "still stopping: a container that goes on after SIGTERM is killed when the grace period of its pod \
                      (terminationGracePeriodSeconds, 30 s by default) is over; `gantry stop --grace 0` kills at once";
 
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {

@@ -93,7 +93,7 @@ fn fits(pod: Option<&Pod>, goal: &Goal, target: &Target) -> Result<bool> {
         (Goal::Delete, pod) => return Ok(pod.is_none()),
         (Goal::Create, pod) => return Ok(pod.is_some()),
         (_, None) => bail!("pod {target} was deleted while waiting for it"),
-        (wanted, Some(pod)) => (wanted, object(pod)?),
+        (wanted, Some(pod)) => (wanted, client::object(pod)?),
     };
     Ok(match wanted {
         Goal::Condition(name, value) => {
@@ -118,15 +118,6 @@ fn fits(pod: Option<&Pod>, goal: &Goal, target: &Target) -> Result<bool> {
         },
         Goal::Delete | Goal::Create => false,
     })
-}
-
-fn object(pod: &Pod) -> Result<Value> {
-    if pod.object.is_empty() {
-        bail!(
-            "the agent is older than this program and tells no Kubernetes object: end it, and start it again"
-        );
-    }
-    serde_json::from_str(&pod.object).with_context(|| format!("read what the agent says of pod {}", pod.name))
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ impl Cell {
             .env("GANTRY_CELL_OUTSIDE", OUTSIDE)
             .env("GANTRY_CELL_INSIDE", self.inside())
             .env("TMPDIR", self.temporary.path())
+            // What this machine's own Gantry is told is nothing to tests.
+            .env("GANTRY_CONFIG", "")
             .env(place::OWN_CGROUPS, "1")
             .env(place::OUTER_NETNS, place::own_netns()?);
         Ok(command)

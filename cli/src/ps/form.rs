@@ -1,26 +1,19 @@
 //! Pods and events as Kubernetes' objects. Owns the lists around them and the form of an event; a pod's own is the
 //! agent's. Never talks to anybody. Called by [`super`].
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use gantry_proto::operator::{Event, Pod};
 use serde_json::{Value, json};
 
+use crate::client;
+
 /// A PodList; the Pod itself when it was named.
 pub(super) fn pods(pods: &[Pod], named: bool) -> Result<Value> {
-    let mut items = pods.iter().map(object).collect::<Result<Vec<Value>>>()?;
+    let mut items = pods.iter().map(client::object).collect::<Result<Vec<Value>>>()?;
     match (named, items.len()) {
         (true, 1) => Ok(items.remove(0)),
         _ => Ok(list("PodList", &items)),
     }
-}
-
-fn object(pod: &Pod) -> Result<Value> {
-    if pod.object.is_empty() {
-        bail!(
-            "the agent is older than this program and tells no Kubernetes object: end it, and start it again"
-        );
-    }
-    serde_json::from_str(&pod.object).with_context(|| format!("read what the agent says of pod {}", pod.name))
 }
 
 /// An EventList.

@@ -1,5 +1,5 @@
 //! A folder for what a target reads as files. Owns its name, and outside a fuzzer its end. Called by the bodies of the
-//! targets.
+//! targets. The parsers of `cni` have the same in their own crate, which depends on nothing of the runtime.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
