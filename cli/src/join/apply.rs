@@ -51,10 +51,8 @@ impl<'a> Doer<'a> {
                 self.note(Made::File(path.clone()))?;
                 write(path, content, 0o644)?;
             }
-            Step::Module { name, optional } => match (load(name), optional) {
-                (Err(error), true) => {
-                    return Ok(Some(format!("{error:#}; Services between pods of one bridge fail")));
-                }
+            Step::Module { name, fails } => match (load(name), fails) {
+                (Err(error), Some(what)) => return Ok(Some(format!("{error:#}; {what}"))),
                 (done, _) => done?,
             },
             Step::Sysctl { name, now, wanted } => {

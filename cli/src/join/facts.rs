@@ -43,6 +43,7 @@ pub(crate) struct Machine {
     pub(crate) kubelet: Option<(PathBuf, bool)>,
     pub(crate) overlay: bool,
     pub(crate) br_netfilter: bool,
+    pub(crate) nf_conntrack: bool,
     /// Values by name; without those that the kernel has not.
     pub(crate) sysctls: BTreeMap<&'static str, String>,
     /// Cgroup v2 alone.

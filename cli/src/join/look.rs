@@ -27,8 +27,8 @@ const TRACES: [&str; 4] = [
     "/etc/kubernetes/pki/ca.crt",
     "/var/lib/kubelet/config.yaml",
 ];
-/// Folders that kubeadm and kubelets make and `kubeadm reset` empties at most, inner ones first.
-const THEIRS: [&str; 7] = [
+/// Folders that kubeadm, kubelets and networks make and `kubeadm reset` empties at most, inner ones first.
+const THEIRS: [&str; 9] = [
     "/etc/kubernetes/pki",
     "/etc/kubernetes/manifests",
     "/etc/kubernetes/tmp",
@@ -36,6 +36,8 @@ const THEIRS: [&str; 7] = [
     "/var/lib/kubelet",
     "/var/log/containers",
     "/var/log/pods",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
 ];
 /// Where configurations of networks are.
 pub(crate) const CNI_CONF: &str = "/etc/cni/net.d";
@@ -57,6 +59,7 @@ pub(super) async fn machine(cluster: &Cluster, wanted: &Wanted) -> Machine {
         }),
         overlay: read("/proc/filesystems").lines().any(|line| line.ends_with("\toverlay")),
         br_netfilter: Path::new("/proc/sys/net/bridge").exists(),
+        nf_conntrack: Path::new("/proc/sys/net/netfilter/nf_conntrack_max").exists(),
         sysctls: values(&plan::SETTINGS),
         unified: Layout::detect().is_ok_and(|layout| layout.is_unified()),
         swap: read("/proc/swaps").lines().skip(1).any(|line| !line.trim().is_empty()),

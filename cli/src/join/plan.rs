@@ -192,7 +192,7 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
         settings.extend([FORWARD_V6, FORWARD_V6_DEFAULT]);
     }
     if !machine.overlay {
-        plan.steps.push(Step::Module { name: "overlay", optional: false });
+        plan.steps.push(Step::Module { name: "overlay", fails: None });
     }
     // Packets that a bridge passes from pod to pod go past kube-proxy's rules unless these say otherwise.
     if cluster.kube_proxy {
@@ -202,7 +202,15 @@ fn kernel(plan: &mut Plan, machine: &Machine, cluster: &Cluster, node_ip: Option
             settings.push(BRIDGE_CALLS_V6);
         }
         if !machine.br_netfilter {
-            plan.steps.push(Step::Module { name: "br_netfilter", optional: true });
+            plan.steps.push(Step::Module {
+                name: "br_netfilter",
+                fails: Some("Services between pods of one bridge fail"),
+            });
+        }
+        // kube-proxy sets its sysctls before its rules would load it, and ends where they are not there.
+        modules.push("nf_conntrack");
+        if !machine.nf_conntrack {
+            plan.steps.push(Step::Module { name: "nf_conntrack", fails: Some("kube-proxy fails") });
         }
     }
     let content = format!("{HEADING}{}\n", modules.join("\n"));

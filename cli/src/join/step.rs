@@ -19,10 +19,10 @@ pub(crate) enum Step {
         path: PathBuf,
         content: String,
     },
-    /// Whether a node can do without.
+    /// What fails without it; none: the node does.
     Module {
         name: &'static str,
-        optional: bool,
+        fails: Option<&'static str>,
     },
     Sysctl {
         name: &'static str,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::join::FOREIGN;
 use crate::join::record::Record;
@@ -38,7 +38,12 @@ pub(super) enum Undo {
     Sysctl { name: &'static str, before: String },
     /// A folder of kubeadm's or the kubelet's that was not there before.
     Folder(PathBuf),
+    /// Such a folder of logs, with the logs: kubelet and kubeadm leave those of the last pods.
+    Logs(PathBuf),
 }
+
+/// A kubelet's folders of logs, and of links to them.
+const LOGS: [&str; 2] = ["/var/log/containers", "/var/log/pods"];
 
 pub(super) fn plan(record: &Record, now: &Now, delete_node: bool) -> Vec<Undo> {
     let mut steps = Vec::new();
@@ -64,7 +69,10 @@ pub(super) fn plan(record: &Record, now: &Now, delete_node: bool) -> Vec<Undo> {
             let theirs = now.sysctls.get(name).is_some_and(|now| now == set && now != before);
             theirs.then(|| Undo::Sysctl { name, before: before.clone() })
         }));
-        steps.extend(now.folders.iter().cloned().map(Undo::Folder));
+        steps.extend(now.folders.iter().map(|path| {
+            let is_of_logs = LOGS.iter().any(|logs| path.as_path() == Path::new(logs));
+            if is_of_logs { Undo::Logs(path.clone()) } else { Undo::Folder(path.clone()) }
+        }));
     }
     steps.extend(own.into_iter().cloned().map(Undo::Made));
     steps
@@ -85,6 +93,7 @@ impl fmt::Display for Undo {
             }
             Self::Sysctl { name, before } => write!(f, "set the sysctl {name} back to {before}"),
             Self::Folder(path) => write!(f, "remove the folder {} if it is empty", path.display()),
+            Self::Logs(path) => write!(f, "remove the folder {} with the logs of pods", path.display()),
         }
     }
 }

@@ -36,6 +36,7 @@ impl Undoer {
             Undo::Made(Made::Join { cri_socket }) => self.reset(cri_socket).await,
             Undo::Made(Made::File(path)) | Undo::Network(path) => forget(path),
             Undo::Made(Made::Folder(path)) | Undo::Folder(path) => empty(path),
+            Undo::Logs(path) => logs(path),
             Undo::Made(Made::Sysctl { name, before }) => set(name, before),
             Undo::Sysctl { name, before } => set(name, before),
             Undo::Made(Made::HostsLine(line)) => without(Path::new("/etc/hosts"), line),
@@ -89,6 +90,15 @@ pub(super) fn forget(path: &Path) -> Result<()> {
     gone(fs::remove_file(path)).with_context(|| format!("remove {}", path.display()))
 }
 
+/// All of it was made after the join. A link is removed, and never followed.
+fn logs(path: &Path) -> Result<()> {
+    match gone(fs::remove_dir_all(path)) {
+        // A mount of somebody's: it is empty now.
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(()),
+        done => done.with_context(|| format!("remove {}", path.display())),
+    }
+}
+
 /// What others have put there is theirs.
 fn empty(path: &Path) -> Result<()> {
     match gone(fs::remove_dir(path)) {
@@ -134,6 +144,20 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "127.0.0.1 localhost\n\n10.0.0.1 a");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         without(&folder.path().join("none"), "x").unwrap();
+    }
+
+    #[test]
+    fn logs_go_with_their_folder_and_nothing_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pods, elsewhere) = (folder.path().join("pods"), folder.path().join("elsewhere"));
+        fs::create_dir_all(pods.join("default_web_1/web")).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(pods.join("default_web_1/web/0.log"), "serving").unwrap();
+        fs::write(elsewhere.join("kept"), "x").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, pods.join("link")).unwrap();
+        logs(&pods).unwrap();
+        logs(&pods).unwrap();
+        assert!(!pods.exists() && elsewhere.join("kept").exists());
     }
 
     #[test]

@@ -12,7 +12,7 @@ const SOCKET: &str = "unix:///run/gantry/gantry.sock";
 fn machine() -> Machine {
     let settings = [FORWARD, BRIDGE_CALLS].map(|name| (name, "1".to_owned()));
     let files = [
-        (MODULES, format!("{HEADING}overlay\nbr_netfilter\n")),
+        (MODULES, format!("{HEADING}overlay\nbr_netfilter\nnf_conntrack\n")),
         (SYSCTLS, format!("{HEADING}{FORWARD} = 1\n{BRIDGE_CALLS} = 1\n")),
         (HOSTS, "127.0.0.1 localhost\n".to_owned()),
     ];
@@ -22,6 +22,7 @@ fn machine() -> Machine {
         kubelet: Some(("/usr/bin/kubelet".into(), true)),
         overlay: true,
         br_netfilter: true,
+        nf_conntrack: true,
         sysctls: settings.into(),
         unified: true,
         swap: false,
@@ -112,6 +113,7 @@ fn a_bare_machine_is_prepared_from_the_kernel_up() {
     let machine = Machine {
         overlay: false,
         br_netfilter: false,
+        nf_conntrack: false,
         sysctls: [(FORWARD, "0".to_owned())].into(),
         folders: vec!["/etc/modules-load.d".into(), "/etc/sysctl.d".into(), FOLDER.into()],
         files: [(PathBuf::from(HOSTS), String::new())].into(),
@@ -122,7 +124,8 @@ fn a_bare_machine_is_prepared_from_the_kernel_up() {
         [
             "load the kernel module overlay",
             "load the kernel module br_netfilter",
-            "write /etc/modules-load.d/gantry-join.conf: overlay; br_netfilter",
+            "load the kernel module nf_conntrack",
+            "write /etc/modules-load.d/gantry-join.conf: overlay; br_netfilter; nf_conntrack",
             "set the sysctl net.ipv4.ip_forward to 1 (was 0)",
             "write /etc/sysctl.d/99-gantry-join.conf: net.ipv4.ip_forward = 1; \
              net.bridge.bridge-nf-call-iptables = 1",
@@ -142,7 +145,7 @@ fn bridges_pass_packets_to_iptables_where_kube_proxy_is() {
     assert_eq!(before_kubeadm(&bridged, &cluster()), [line]);
     let without = Cluster { kube_proxy: false, ..cluster() };
     assert_eq!(
-        before_kubeadm(&Machine { br_netfilter: false, ..bridged }, &without),
+        before_kubeadm(&Machine { br_netfilter: false, nf_conntrack: false, ..bridged }, &without),
         [
             "write /etc/modules-load.d/gantry-join.conf: overlay",
             "write /etc/sysctl.d/99-gantry-join.conf: net.ipv4.ip_forward = 1",

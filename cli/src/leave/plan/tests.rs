@@ -34,7 +34,7 @@ fn now() -> Now {
         sysctls: [("kernel.panic", "10"), ("vm.panic_on_oom", "0"), ("vm.overcommit_memory", "0")]
             .map(|(name, value)| (name, value.to_owned()))
             .into(),
-        folders: vec!["/etc/kubernetes/pki".into(), "/etc/kubernetes".into()],
+        folders: vec!["/etc/kubernetes/pki".into(), "/etc/kubernetes".into(), "/var/log/pods".into()],
     }
 }
 
@@ -57,6 +57,7 @@ fn a_node_leaves_by_kubeadm_first_and_by_our_own_steps_in_reverse() {
             "set the sysctl kernel.panic back to 0",
             "remove the folder /etc/kubernetes/pki if it is empty",
             "remove the folder /etc/kubernetes if it is empty",
+            "remove the folder /var/log/pods with the logs of pods",
             "remove from /etc/hosts: 10.0.0.1 kind-control-plane # gantry join",
             "set the sysctl net.ipv4.ip_forward back to 0",
             "remove the folder /etc/cni if it is empty",
