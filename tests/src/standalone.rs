@@ -17,8 +17,8 @@ use crate::place;
 use crate::poll::poll;
 
 /// The pods of a PodList, each with what tests look at in one level: `name`, `namespace`, `uid`, `phase`, `ip`,
-/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `reason`, `ready`, `restartCount`,
-/// `exitCode`.
+/// `conditions`, and `containers` and `initContainers` with `name`, `id`, `state`, `reason`, `lastReason`, `ready`,
+/// `restartCount`, `exitCode`.
 ///
 /// # Errors
 /// When it is no such list.
@@ -46,12 +46,14 @@ pub fn flat(list: &str) -> Result<Vec<Value>> {
 
 fn flat_container(status: &Value) -> Value {
     let id = status["containerID"].as_str().unwrap_or_default();
-    let state = status["state"].as_object().and_then(|state| state.keys().next());
+    let state = |when: &str| status[when].as_object().and_then(|state| state.iter().next());
+    let reason = |when| state(when).map(|(_, state)| &state["reason"]);
     json!({
         "name": status["name"],
         "id": id.rsplit('/').next(),
-        "state": state,
-        "reason": state.and_then(|state| status["state"][state.as_str()]["reason"].as_str()),
+        "state": state("state").map(|(name, _)| name),
+        "reason": reason("state"),
+        "lastReason": reason("lastState"),
         "ready": status["ready"],
         "restartCount": status["restartCount"],
         "exitCode": status["state"]["terminated"]["exitCode"],

@@ -109,8 +109,7 @@ fn life_of_web(run: &mut Standalone, out: &Path) -> Result<()> {
 fn life_of_hog(run: &mut Standalone) -> Result<()> {
     run.await_pods("the pod to be out of memory twice", 60, |pods| {
         let container = pods.first()?.pointer("/containers/0")?;
-        let last = container.pointer("/lastState/reason")?;
-        (last == "OOMKilled" && container["reason"] == "CrashLoopBackOff").then_some(())
+        (container["lastReason"] == "OOMKilled" && container["reason"] == "CrashLoopBackOff").then_some(())
     })?;
     stage::gantry(run, "ps", &[])?;
     let told = stage::gantry(run, "explain", &["hog"])?;
