@@ -5,6 +5,7 @@ mod duration;
 mod help;
 mod image;
 mod join;
+mod login;
 mod node;
 mod pods;
 mod selector;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use copy::{CpArgs, InspectArgs, ObjectFormat, Spec};
 pub(crate) use image::{ImageCommand, LoadArgs};
 pub(crate) use join::{JoinArgs, LeaveArgs};
+pub(crate) use login::{LoginArgs, LogoutArgs, Secret};
 pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{Only, PodFlags, PodName, SomePods, Target, or_default};
 pub(crate) use selector::Selector;
@@ -111,6 +113,15 @@ pub(crate) enum Command {
     /// Load images without a registry.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Log in to a registry: check a user name and a password there, and keep them for pulls.
+    ///
+    /// They are kept in docker's config.json, as text that can be read. `gantry run` and `gantry pull` without a
+    /// runtime read $HOME/.docker/config.json; a `gantry runtime` reads the file that its --registry-auth-file names.
+    #[command(after_help = help::LOGIN)]
+    Login(LoginArgs),
+    /// Log out of a registry: remove what `gantry login` has kept.
+    #[command(after_help = help::LOGOUT)]
+    Logout(LogoutArgs),
     /// Show how much processor time and memory containers use, and how much of their limits that is.
     #[command(visible_alias = "top", after_help = help::STATS)]
     Stats(StatsArgs),

@@ -24,6 +24,7 @@ mod kubelet;
 mod leave;
 mod left;
 mod load;
+mod login;
 mod logs;
 mod manual;
 mod output;
@@ -113,6 +114,8 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
             Command::Images(args) => images::images(args).await.map(|()| ExitCode::SUCCESS),
             Command::Rmi(args) => images::rmi(args).await,
             Command::Image(ImageCommand::Load(args)) => load::load(args).await,
+            Command::Login(args) => login::login(args).await,
+            Command::Logout(args) => login::logout(args),
             Command::Stats(args) => stats::stats(args).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(args) => doctor::doctor(*args).await,
             Command::Join(args) => join::join(*args).await,

@@ -54,10 +54,13 @@ pub(crate) async fn serve(args: Box<RuntimeArgs>) -> Result<()> {
 pub(crate) fn standalone_config(flags: RuntimeFlags) -> Result<Config> {
     let mut flags = flags;
     // A runtime of one's own pulls as oneself; one that serves others' pods must be told to.
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let own = || home.map(|home| home.join(".docker/config.json"));
-    flags.registry_auth_file = flags.registry_auth_file.or_else(own);
+    flags.registry_auth_file = flags.registry_auth_file.or_else(own_auth_file);
     Ok(Config { default_network: true, ..config(flags)? })
+}
+
+/// Docker's config.json of whoever runs this; none without a home.
+pub(crate) fn own_auth_file() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".docker/config.json"))
 }
 
 /// The flags as the runtime's configuration.

@@ -32,3 +32,13 @@ pub(super) const INSPECT: &str = "\
 Examples:
   gantry inspect web | jq '.containers[0].info.pid'
   gantry inspect web -c side -o yaml";
+
+pub(super) const LOGIN: &str = "\
+Examples:
+  gantry login registry.example.com                               asks for user and password
+  gantry login registry:5000 -u me --password-stdin < token.txt
+  gantry login -u me                                              Docker Hub";
+
+pub(super) const LOGOUT: &str = "\
+Examples:
+  gantry logout registry.example.com";

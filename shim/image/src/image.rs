@@ -49,7 +49,7 @@ pub use load::{Naming, Upload};
 pub use manifest::{ImageConfig, ManifestError};
 pub use progress::{LayerProgress, PullProgress};
 pub use reference::{Reference, ReferenceError};
-pub use registry::{DockerConfigError, HostsError, RegistryError};
+pub use registry::{DockerConfigError, HostsError, RegistryError, login};
 pub use store::StoreError;
 pub use switches::{Optimisation, Switches, UnknownOptimisation};
 

@@ -12,5 +12,5 @@ pub use image::{
     ArchiveError, Auth, AuthError, Class, Config, Digest, DigestError, DockerConfigError, Error, HostsError,
     Image, ImageConfig, Images, IngestError, LayerError, LayerProgress, ManifestError, Naming, Optimisation,
     PullProgress, Reference, ReferenceError, RegistryError, StoreError, Switches, UnknownOptimisation,
-    Unpacker, Upload, Usage, pins, prepull,
+    Unpacker, Upload, Usage, login, pins, prepull,
 };

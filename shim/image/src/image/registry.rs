@@ -10,6 +10,7 @@ mod hosts;
 mod http_client;
 mod known;
 mod lanes;
+pub mod login;
 mod patience;
 mod pieces;
 mod shelf;

@@ -12,7 +12,7 @@ mod pieces;
 mod prepull;
 mod pulls;
 mod removal;
-mod server;
+pub(crate) mod server;
 
 use gantry_shim_testing::archive::Archive;
 use std::collections::HashMap;

@@ -1,6 +1,8 @@
 //! The node's own credentials in docker's `config.json`. Owns reading the file and finding a host in it;
 //! runs no credential helper. Called by `registry` for each pull, so that a login needs no restart.
 
+pub(super) mod edit;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -91,7 +93,7 @@ pub(super) fn credentials(path: &Path, host: &str) -> Result<Credentials, Docker
 }
 
 /// The host of `https://index.docker.io/v1/`, `host:5000`, `http://host`; Docker Hub by one name.
-fn names(entry: &str) -> String {
+pub(super) fn names(entry: &str) -> String {
     let rest = entry.split_once("://").map_or(entry, |(_, rest)| rest);
     match rest.split('/').next().unwrap_or_default().to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),

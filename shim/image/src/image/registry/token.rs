@@ -85,13 +85,17 @@ impl Endpoint {
         if server.scheme() != "https" && !plain {
             return Err(refuse(format!("token server {:?} does not speak https", clip(realm))));
         }
-        let default_scope = format!("repository:{}:pull", self.path);
-        let (service, scope) = (service.unwrap_or_default(), scope.unwrap_or(&default_scope));
+        // A login is about no repository.
+        let own = (!self.path.is_empty()).then(|| format!("repository:{}:pull", self.path));
+        let (service, scope) = (service.unwrap_or_default(), scope.or(own.as_deref()));
         let mut headers = HeaderMap::new();
         let (method, body) = match &self.authorization.credentials {
-            Credentials::Refresh(token) => (Method::POST, Some(refresh_form(token, service, scope))),
+            Credentials::Refresh(token) => {
+                (Method::POST, Some(refresh_form(token, service, scope.unwrap_or_default())))
+            }
             credentials => {
-                server.query_pairs_mut().append_pair("service", service).append_pair("scope", scope);
+                let scope = scope.map(|scope| ("scope", scope));
+                server.query_pairs_mut().append_pair("service", service).extend_pairs(scope);
                 if let Credentials::Basic { username, password } = credentials {
                     let value = HeaderValue::from_str(&basic_header(username, password));
                     let mut value = value.map_err(|_| refuse("credentials fit no header".to_owned()))?;
