@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use copy::{CpArgs, InspectArgs, ObjectFormat, Spec};
-pub(crate) use image::{ImageCommand, LoadArgs};
+pub(crate) use image::{DEFAULT_ROOT, ImageCommand, ImagesArgs, LoadArgs, PullArgs, RmiArgs, StoreFlags};
 pub(crate) use join::{JoinArgs, LeaveArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs, Secret};
 pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
@@ -105,8 +105,13 @@ pub(crate) enum Command {
     /// Show where the time of a pod's start went.
     Timeline(TimelineArgs),
     /// Fetch images and show how far each layer has come.
+    ///
+    /// By the runtime that runs; where none does, into the images of this node, which the next one finds. A runtime does
+    /// not start meanwhile. `gantry images`, `gantry rmi` and `gantry image load` do so, too.
+    #[command(after_help = help::PULL)]
     Pull(PullArgs),
-    /// List the images that the runtime keeps.
+    /// List the images of this node.
+    #[command(after_help = help::IMAGES)]
     Images(ImagesArgs),
     /// Remove images.
     Rmi(RmiArgs),
@@ -301,42 +306,6 @@ impl ListFormat {
     pub(crate) fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PullArgs {
-    /// Names, as in a pod's manifest.
-    #[arg(required = true, value_name = "IMAGE")]
-    pub(crate) images: Vec<String>,
-    /// Print only the images' IDs.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-    #[command(flatten)]
-    pub(crate) runtime: RuntimeEndpoint,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ImagesArgs {
-    /// How to print.
-    #[arg(short, long, value_enum, default_value = "table")]
-    pub(crate) output: ListFormat,
-    /// Print only the images' IDs.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-    #[command(flatten)]
-    pub(crate) runtime: RuntimeEndpoint,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RmiArgs {
-    /// Names, digests or IDs.
-    #[arg(required_unless_present = "all", value_name = "IMAGE")]
-    pub(crate) images: Vec<String>,
-    /// Every image that is not pinned; those in use give their space back with their last container.
-    #[arg(short, long, conflicts_with = "images")]
-    pub(crate) all: bool,
-    #[command(flatten)]
-    pub(crate) runtime: RuntimeEndpoint,
 }
 
 #[derive(Debug, Args)]

@@ -48,9 +48,13 @@ pub(crate) async fn connect(address: &str) -> Result<Channel> {
 pub(crate) fn only_root(error: &anyhow::Error, who: &str, at: impl Display) -> Option<String> {
     let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     error.downcast_ref::<io::Error>().is_some_and(denied).then(|| {
-        let line: Vec<String> = std::env::args().collect();
-        format!("only root may talk to the {who} at {at}: run it as root, as in `{}`", with_sudo(&line))
+        format!("only root may talk to the {who} at {at}: run it as root, as in `{}`", this_with_sudo())
     })
+}
+
+/// What was typed, as root.
+pub(crate) fn this_with_sudo() -> String {
+    with_sudo(&std::env::args().collect::<Vec<_>>())
 }
 
 /// The same command as root; only its first word that is no flag, as the rest may be long.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tonic::transport::Channel;
 
 use crate::args::{ImagesArgs, ListFormat, RmiArgs};
+use crate::image_store::ImageStore;
 use crate::{output, runtime_client};
 
 /// As long as crictl shows them.
@@ -32,9 +33,12 @@ struct JsonImage<'a> {
 
 /// Lists.
 pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
-    let ImagesArgs { output: format, quiet, runtime } = args;
-    let mut client = runtime_client::images(runtime_client::dial(&runtime).await?);
+    let ImagesArgs { output: format, quiet, runtime, store } = args;
+    let store = ImageStore::find(&runtime, store).await?;
+    let mut client = runtime_client::images(store.channel());
     let mut list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
+    drop(client);
+    store.close().await?;
     list.sort_by(|a, b| (&a.repo_tags, &a.id).cmp(&(&b.repo_tags, &b.id)));
     let text = match format {
         _ if quiet => list.iter().map(|image| format!("{}\n", image.id)).collect(),
@@ -48,8 +52,9 @@ pub(crate) async fn images(args: ImagesArgs) -> Result<()> {
 
 /// Removes names, and images with their last one; goes on past those that can't be removed.
 pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
-    let RmiArgs { images, all, runtime } = args;
-    let mut client = runtime_client::images(runtime_client::dial(&runtime).await?);
+    let RmiArgs { images, all, runtime, store } = args;
+    let store = ImageStore::find(&runtime, store).await?;
+    let mut client = runtime_client::images(store.channel());
     let list = runtime_client::answer(client.list_images(ListImagesRequest::default()).await)?.images;
     let wanted = match all {
         true => list.iter().filter(|image| !image.pinned).map(|image| image.id.clone()).collect(),
@@ -65,6 +70,8 @@ pub(crate) async fn rmi(args: RmiArgs) -> Result<ExitCode> {
             }
         }
     }
+    drop(client);
+    store.close().await?;
     Ok(code)
 }
 

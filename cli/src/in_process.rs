@@ -1,11 +1,13 @@
-//! A runtime within this process, reached over in-memory connections. Owns the pairing of
-//! client and server ends; never looks at a call. Called by `gantry run`.
+//! A runtime within this process, or the images of a node alone, reached over in-memory connections. Owns the pairing of
+//! client and server ends; never looks at a call. Called by `gantry run`, and by `image_store`.
 
 use std::io;
+use std::pin::Pin;
 
 use anyhow::{Context, Result};
 use gantry_shim::config::Config;
-use gantry_shim::runtime::Runtime;
+use gantry_shim::runtime::images_alone::ImagesAlone;
+use gantry_shim::runtime::{Error, Runtime};
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot};
@@ -17,27 +19,44 @@ use tower::service_fn;
 /// Bytes under way in each direction; larger messages take turns.
 const BUFFER: usize = 256 << 10;
 
+type Incoming = ReceiverStream<io::Result<DuplexStream>>;
+/// When it is time to end.
+type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A runtime that serves as long as this lives.
 #[derive(Debug)]
 pub(crate) struct InProcess {
     shutdown: oneshot::Sender<()>,
-    server: JoinHandle<Result<(), gantry_shim::runtime::Error>>,
+    server: JoinHandle<Result<(), Error>>,
 }
 
 impl InProcess {
     /// Starts the runtime and a channel to it.
     pub(crate) async fn start(config: Config) -> Result<(Self, Channel)> {
         let runtime = Runtime::start(config).await.context("start the runtime")?;
+        Self::serve(|incoming, ended| async move {
+            runtime.serve_stream(incoming, ended).await?;
+            runtime.tidy_up().await
+        })
+        .await
+    }
+
+    /// Serves images that were opened, and no more of a runtime.
+    pub(crate) async fn images(images: ImagesAlone) -> Result<(Self, Channel)> {
+        Self::serve(|incoming, ended| images.serve_stream(incoming, ended)).await
+    }
+
+    async fn serve<S>(serve: impl FnOnce(Incoming, Ended) -> S) -> Result<(Self, Channel)>
+    where
+        S: Future<Output = Result<(), Error>> + Send + 'static,
+    {
         let (connections, incoming) = mpsc::channel::<io::Result<DuplexStream>>(16);
         let (shutdown, ended) = oneshot::channel();
-        let server = tokio::spawn(async move {
-            let ended = async {
-                // Dropped or sent: either way it is time.
-                let _ = ended.await;
-            };
-            runtime.serve_stream(ReceiverStream::new(incoming), ended).await?;
-            runtime.tidy_up().await
-        });
+        let ended = async {
+            // Dropped or sent: either way it is time.
+            let _ = ended.await;
+        };
+        let server = tokio::spawn(serve(ReceiverStream::new(incoming), Box::pin(ended)));
         let connect = service_fn(move |_: Uri| {
             let connections = connections.clone();
             async move {

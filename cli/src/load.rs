@@ -20,7 +20,8 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::args::LoadArgs;
-use crate::{output, runtime_client};
+use crate::image_store::ImageStore;
+use crate::output;
 
 /// Bytes of a message.
 const CHUNK: usize = 512 << 10;
@@ -40,7 +41,7 @@ pub(crate) struct Naming {
 
 /// Loads one after the other; goes on past those that can't be loaded.
 pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
-    let LoadArgs { files, input, name, quiet, runtime } = args;
+    let LoadArgs { files, input, name, quiet, runtime, store } = args;
     let mut files: Vec<PathBuf> = files.into_iter().chain(input).collect();
     if files.is_empty() {
         if io::stdin().is_terminal() {
@@ -49,7 +50,8 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
         files.push("-".into());
     }
     let naming = Naming { name, repository: String::new() };
-    let client = BeyondClient::new(runtime_client::dial(&runtime).await?);
+    let store = ImageStore::find(&runtime, store).await?;
+    let client = BeyondClient::new(store.channel());
     let mut code = ExitCode::SUCCESS;
     for file in files {
         if let Err(error) = one(client.clone(), &file, &naming, quiet).await {
@@ -57,6 +59,8 @@ pub(crate) async fn load(args: LoadArgs) -> Result<ExitCode> {
             code = ExitCode::FAILURE;
         }
     }
+    drop(client);
+    store.close().await?;
     Ok(code)
 }
 

@@ -15,6 +15,7 @@ mod doctor;
 mod down;
 mod exec;
 mod explain;
+mod image_store;
 mod images;
 mod in_process;
 mod inspect;

@@ -14,6 +14,7 @@ use gantry_proto::cri::{ImageSpec, ImageStatusRequest, PullImageRequest};
 use tonic::transport::Channel;
 
 use crate::args::PullArgs;
+use crate::image_store::ImageStore;
 use crate::{output, runtime_client};
 
 /// Between looks at a terminal; elsewhere lines are for people who read later.
@@ -23,8 +24,9 @@ const BAR: usize = 30;
 
 /// Pulls one after the other; goes on past those that can't be pulled.
 pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
-    let PullArgs { images, quiet, runtime } = args;
-    let client = runtime_client::images(runtime_client::dial(&runtime).await?);
+    let PullArgs { images, quiet, runtime, store } = args;
+    let store = ImageStore::find(&runtime, store).await?;
+    let client = runtime_client::images(store.channel());
     let mut code = ExitCode::SUCCESS;
     for image in images {
         if let Err(error) = one(client.clone(), &image, quiet).await {
@@ -32,6 +34,8 @@ pub(crate) async fn pull(args: PullArgs) -> Result<ExitCode> {
             code = ExitCode::FAILURE;
         }
     }
+    drop(client);
+    store.close().await?;
     Ok(code)
 }
 

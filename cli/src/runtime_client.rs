@@ -18,36 +18,59 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Where `gantry runtime` serves unless told otherwise.
 const RUNTIME_SOCKET: &str = "/run/gantry/gantry.sock";
 
+/// Who was found where the runtime that is meant would be.
+pub(crate) enum Found {
+    /// It, or the agent that passes calls on.
+    Runtime(Channel),
+    /// Nobody listens; and how to say so.
+    Nobody(anyhow::Error),
+}
+
 /// A channel to the runtime that is meant.
 pub(crate) async fn dial(endpoint: &RuntimeEndpoint) -> Result<Channel> {
+    match find(endpoint, Path::new(RUNTIME_SOCKET)).await? {
+        Found::Runtime(channel) => Ok(channel),
+        Found::Nobody(error) => Err(error),
+    }
+}
+
+/// The runtime that is meant: the one that was named, the agent's, or the one that serves at `usual`.
+///
+/// # Errors
+/// When the one that was named does not answer, and when this user may not ask.
+pub(crate) async fn find(endpoint: &RuntimeEndpoint, usual: &Path) -> Result<Found> {
     if let Some(address) = &endpoint.container_runtime_endpoint {
-        return connect(address).await.map_err(|error| {
+        let connected = connect(address).await.map_err(|error| {
             let absent = || {
                 format!("no runtime answers at {address}: start one with `gantry runtime --socket {address}`")
             };
             let text = only_root(&error, "runtime", address).unwrap_or_else(absent);
             error.context(text)
         });
+        return connected.map(Found::Runtime);
     }
     let agent = std::path::absolute(&endpoint.agent_socket)
         .with_context(|| format!("find {}", endpoint.agent_socket.display()))?;
-    match connect(&unix(&agent)).await {
-        Ok(channel) => return Ok(channel),
-        Err(error) => {
-            // Nobody else is asked then: it would not be the one that is meant.
-            if let Some(text) = only_root(&error, "agent", agent.display()) {
-                return Err(error.context(text));
+    let mut last = None;
+    for (who, socket) in [("agent", agent.as_path()), ("runtime", usual)] {
+        match connect(&unix(socket)).await {
+            Ok(channel) => return Ok(Found::Runtime(channel)),
+            Err(error) => {
+                // Nobody else is asked then: it would not be the one that is meant.
+                if let Some(text) = only_root(&error, who, socket.display()) {
+                    return Err(error.context(text));
+                }
+                last = Some(error);
             }
         }
     }
-    connect(&unix(Path::new(RUNTIME_SOCKET))).await.with_context(|| {
-        format!(
-            "neither an agent answers at {} nor a runtime at {RUNTIME_SOCKET}: start one with \
-             `gantry run FILE` or `gantry runtime`, or pass a socket with --agent-socket or \
-             --container-runtime-endpoint",
-            agent.display()
-        )
-    })
+    let text = format!(
+        "neither an agent answers at {} nor a runtime at {}: start one with `gantry run FILE` or `gantry runtime`, or \
+         pass a socket with --agent-socket or --container-runtime-endpoint",
+        agent.display(),
+        usual.display()
+    );
+    Ok(Found::Nobody(last.map_or_else(|| anyhow!("{text}"), |error| error.context(text.clone()))))
 }
 
 /// A channel to the runtime of the agent that serves there.

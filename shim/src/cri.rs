@@ -6,7 +6,7 @@
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
 pub(crate) mod held;
-mod images;
+pub(crate) mod images;
 mod runtime_status;
 mod stats;
 mod streams;
@@ -78,11 +78,11 @@ impl Beyond for Service {
         &self,
         request: Request<tonic::Streaming<beyond::LoadImagesRequest>>,
     ) -> Answer<beyond::LoadImagesResponse> {
-        images::load(&self.node, request.into_inner()).await
+        images::load(&self.node.images, request.into_inner()).await
     }
 
     async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
-        images::tag(&self.node, request.into_inner()).await
+        images::tag(&self.node.images, request.into_inner()).await
     }
 }
 

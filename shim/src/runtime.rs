@@ -1,6 +1,7 @@
 //! The runtime as a whole: its configuration, its start, and the sockets it serves CRI on. Owns the
 //! start-up order; never a sandbox. Called by `gantry runtime` and `gantry run`.
 
+pub mod images_alone;
 mod vital;
 
 use std::future::Future;
@@ -128,6 +129,7 @@ impl Runtime {
     pub async fn start(config: Config) -> Result<Self, Error> {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
+        node.apparmor.tell();
         recover::run(&node).await?;
         let owned = node.clone();
         let collected = tokio::task::spawn_blocking(move || sandbox::network::collect(&owned)).await?;
@@ -235,7 +237,17 @@ impl Runtime {
 
 type Prepared = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
 
-fn prepare(config: Config) -> Result<Prepared, Error> {
+/// What is there before any pod: the folders under the lock, the programs and the images.
+struct Opened {
+    /// With folders as mount options take them.
+    config: Config,
+    lock: std::fs::File,
+    programs: Programs,
+    boot_id: String,
+    images: Images,
+}
+
+fn open(mut config: Config) -> Result<Opened, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -248,22 +260,10 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         folder(path)?;
     }
     // Mount options name these, and the monitor has another working folder.
-    let mut config = config;
     for path in [&mut config.root, &mut config.state] {
         *path = path.canonicalize().map_err(|source| Error::Folder { path: path.clone(), source })?;
     }
     let lock = take_lock(&config.root.join("lock"))?;
-    for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
-    {
-        folder(&path)?;
-    }
-    for name in config.handlers.keys() {
-        if let Some(Handler::Oci { root: None, .. }) = config.handlers.get(name)
-            && let Some(oci) = config.oci(name)
-        {
-            folder(&oci.root)?;
-        }
-    }
     let programs = match &config.programs_dir {
         Some(folder) => Programs::load(folder)?,
         None => {
@@ -271,7 +271,6 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
             Programs::load(own.parent().unwrap_or(Path::new("/")))?
         }
     };
-    let layout = Layout::detect().map_err(crate::cgroup::Error::from)?;
     let boot_id = std::fs::read_to_string(&config.boot_id_file).map_err(Error::BootId)?.trim().to_owned();
     let pinned = pins::on_disk(&config.root.join("containers"), &boot_id);
     let stored = image::Config {
@@ -283,6 +282,23 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         switches: image::Switches::without(config.pull_without.clone()),
     };
     let images = Images::open(&stored, pinned)?;
+    Ok(Opened { config, lock, programs, boot_id, images })
+}
+
+fn prepare(config: Config) -> Result<Prepared, Error> {
+    let Opened { config, lock, programs, boot_id, images } = open(config)?;
+    for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
+    {
+        folder(&path)?;
+    }
+    for name in config.handlers.keys() {
+        if let Some(Handler::Oci { root: None, .. }) = config.handlers.get(name)
+            && let Some(oci) = config.oci(name)
+        {
+            folder(&oci.root)?;
+        }
+    }
+    let layout = Layout::detect().map_err(crate::cgroup::Error::from)?;
     let user_namespaces = probe::user_namespaces(&programs, images.layers_dir(), &config.state);
     if let Err(why) = &user_namespaces {
         tracing::info!("no user namespaces for pods: {why}");
@@ -291,10 +307,8 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
     let first_start_of_boot = seen != boot_id;
     let walker = Walker::start().map_err(Error::Walker)?;
     let (events, receiver) = mpsc::unbounded_channel();
-    let apparmor = AppArmor::find(Path::new("/"), !config.disable_apparmor);
-    apparmor.tell();
     let node = Node {
-        apparmor,
+        apparmor: AppArmor::find(Path::new("/"), !config.disable_apparmor),
         selinux: Selinux::find(config.enable_selinux, config.selinux_category_range),
         config,
         layout,

@@ -2,6 +2,7 @@
 //! place of its own. Each test ends with a leak check. Never run by a plain `cargo test`; refuses
 //! to run in the host's namespaces. Run by `cargo xtask test --tier standalone`.
 
+mod alone;
 mod background;
 mod beside;
 mod commands;

@@ -42,3 +42,13 @@ Examples:
 pub(super) const LOGOUT: &str = "\
 Examples:
   gantry logout registry.example.com";
+
+pub(super) const PULL: &str = "\
+Examples:
+  gantry pull docker.io/library/nginx:1.29
+  gantry pull -q registry:5000/web:v1 registry:5000/db:v1";
+
+pub(super) const IMAGES: &str = "\
+Examples:
+  gantry images -o wide
+  gantry images -q";

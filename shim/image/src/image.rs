@@ -379,6 +379,14 @@ impl Images {
         removed
     }
 
+    /// Makes durable what has come so far. The store does so by itself, some time later. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Store`] of the disk.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.inner.store.flush().map_err(|source| Error::Store { source: Box::new(source) })
+    }
+
     /// Where layer folders stand; their names have 26 characters, a few more where a layer had to be pulled again
     /// beside one that is still in use.
     #[must_use]

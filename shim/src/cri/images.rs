@@ -1,8 +1,9 @@
 //! The image half of CRI v1. Owns the edge and the messages: names and ids in, one call of `image`, an
-//! answer out; never logic. Served by `runtime::Runtime` beside `cri`.
+//! answer out; never logic. Served by `runtime::Runtime` beside `cri`, and alone where no runtime runs.
+
+pub(crate) mod alone;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use gantry_proto::beyond::{
     LoadImagesRequest, LoadImagesResponse, LoadedImage, TagImageRequest, TagImageResponse,
@@ -14,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::streams::{Pieces, pieces};
 use super::{Answer, Service, detached};
+use crate::config::Config;
 use crate::config::handlers::Handlers;
 use crate::error::Error;
 use crate::node::Node;
@@ -41,14 +43,17 @@ fn credentials(from: cri::AuthConfig) -> Auth {
 }
 
 /// All images, or the one that the filter names.
-fn list(node: &Node, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
-    let images = &node.images;
-    let name = named(&node.config.handlers, filter.and_then(|filter| filter.image))?;
+fn list(
+    images: &Images,
+    config: &Config,
+    filter: Option<cri::ImageFilter>,
+) -> Result<Vec<cri::Image>, Status> {
+    let name = named(&config.handlers, filter.and_then(|filter| filter.image))?;
     let found = match name.is_empty() {
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
     };
-    Ok(found.iter().map(|image| listed(image, &node.config.pinned_images)).collect())
+    Ok(found.iter().map(|image| listed(image, &config.pinned_images)).collect())
 }
 
 fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Status> {
@@ -60,7 +65,7 @@ fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Stat
 #[tonic::async_trait]
 impl ImageService for Service {
     async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        let images = list(&self.node, request.into_inner().filter)?;
+        let images = list(&self.node.images, &self.node.config, request.into_inner().filter)?;
         Ok(Response::new(cri::ListImagesResponse { images }))
     }
 
@@ -68,7 +73,7 @@ impl ImageService for Service {
         &self,
         request: Request<cri::StreamImagesRequest>,
     ) -> Answer<Pieces<cri::StreamImagesResponse>> {
-        let images = list(&self.node, request.into_inner().filter)?;
+        let images = list(&self.node.images, &self.node.config, request.into_inner().filter)?;
         Ok(pieces(images, |images| cri::StreamImagesResponse { images }))
     }
 
@@ -76,42 +81,18 @@ impl ImageService for Service {
         &self,
         request: Request<cri::ImageStatusRequest>,
     ) -> Answer<cri::ImageStatusResponse> {
-        let request = request.into_inner();
-        Ok(Response::new(status(
-            &self.node,
-            &named(&self.node.config.handlers, request.image)?,
-            request.verbose,
-        )))
+        status_of(&self.node.images, &self.node.config, request.into_inner())
     }
 
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
-        let request = request.into_inner();
-        let (node, name) = (self.node.clone(), named(&self.node.config.handlers, request.image)?);
-        let auth = request.auth.map(credentials);
-        let image = detached(async move {
-            let reference = Reference::parse(&name).map_err(Error::from)?;
-            Ok(node.images.pull(&reference, auth, &Recorder::default()).await?)
-        })
-        .await?;
-        Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
+        pull(&self.node.images, &self.node.config, request.into_inner()).await
     }
 
-    /// As containerd: whichever name or id is given, the whole image goes; one that is not there is
-    /// removed already.
     async fn remove_image(
         &self,
         request: Request<cri::RemoveImageRequest>,
     ) -> Answer<cri::RemoveImageResponse> {
-        let (node, name) =
-            (self.node.clone(), named(&self.node.config.handlers, request.into_inner().image)?);
-        let removed =
-            detached(
-                async move { Ok(tokio::task::spawn_blocking(move || node.images.remove(&name)).await??) },
-            );
-        if let Some(id) = removed.await? {
-            tracing::info!(image = id, "removed");
-        }
-        Ok(Response::new(cri::RemoveImageResponse {}))
+        remove(&self.node.images, &self.node.config, request.into_inner()).await
     }
 
     async fn image_fs_info(&self, _: Request<cri::ImageFsInfoRequest>) -> Answer<cri::ImageFsInfoResponse> {
@@ -132,9 +113,48 @@ impl ImageService for Service {
     }
 }
 
+fn status_of(
+    images: &Images,
+    config: &Config,
+    request: cri::ImageStatusRequest,
+) -> Answer<cri::ImageStatusResponse> {
+    let name = named(&config.handlers, request.image)?;
+    Ok(Response::new(status(images, &config.pinned_images, &name, request.verbose)))
+}
+
+async fn pull(
+    images: &Images,
+    config: &Config,
+    request: cri::PullImageRequest,
+) -> Answer<cri::PullImageResponse> {
+    let (images, name) = (images.clone(), named(&config.handlers, request.image)?);
+    let auth = request.auth.map(credentials);
+    let image = detached(async move {
+        let reference = Reference::parse(&name).map_err(Error::from)?;
+        Ok(images.pull(&reference, auth, &Recorder::default()).await?)
+    })
+    .await?;
+    Ok(Response::new(cri::PullImageResponse { image_ref: image.id.clone() }))
+}
+
+/// As containerd: whichever name or id is given, the whole image goes; one that is not there is removed already.
+async fn remove(
+    images: &Images,
+    config: &Config,
+    request: cri::RemoveImageRequest,
+) -> Answer<cri::RemoveImageResponse> {
+    let (images, name) = (images.clone(), named(&config.handlers, request.image)?);
+    let removed =
+        detached(async move { Ok(tokio::task::spawn_blocking(move || images.remove(&name)).await??) });
+    if let Some(id) = removed.await? {
+        tracing::info!(image = id, "removed");
+    }
+    Ok(Response::new(cri::RemoveImageResponse {}))
+}
+
 /// Hands an upload on. What was begun is finished or undone, whatever becomes of the client.
 pub(super) async fn load(
-    node: &Arc<Node>,
+    images: &Images,
     mut requests: Streaming<LoadImagesRequest>,
 ) -> Answer<LoadImagesResponse> {
     let mut next = requests.message().await?;
@@ -142,8 +162,8 @@ pub(super) async fn load(
         next.as_ref().map(|first| Naming { name: first.name.clone(), repository: first.repository.clone() });
     let naming = naming.unwrap_or_default();
     let (send, pieces) = mpsc::channel(UPLOADS);
-    let loader = Arc::clone(node);
-    let images = detached(async move { Ok(loader.images.load(naming, pieces).await?) });
+    let loader = images.clone();
+    let images = detached(async move { Ok(loader.load(naming, pieces).await?) });
     let upload = async move {
         while let Some(request) = next {
             // Whoever takes them has ended, and says why.
@@ -166,14 +186,14 @@ pub(super) async fn load(
 }
 
 /// Gives an image one more name.
-pub(super) async fn tag(node: &Arc<Node>, request: TagImageRequest) -> Answer<TagImageResponse> {
+pub(super) async fn tag(images: &Images, request: TagImageRequest) -> Answer<TagImageResponse> {
     let reference = Reference::parse(&request.name).map_err(Error::from)?;
     let Some(name) = reference.tag_name() else {
         return Err(Error::DigestTag(request.name).into());
     };
-    let (tagger, wanted, tag) = (Arc::clone(node), request.image.clone(), name.clone());
+    let (tagger, wanted, tag) = (images.clone(), request.image.clone(), name.clone());
     let image = detached(async move {
-        let image = tagger.images.tag(&wanted, tag).await?;
+        let image = tagger.tag(&wanted, tag).await?;
         image.ok_or(Error::NoImage(wanted))
     });
     let id = image.await?.id.clone();
@@ -231,8 +251,7 @@ fn is_named(tags: &[String], digests: &[String], name: &str) -> bool {
     }
 }
 
-fn status(node: &Node, name: &str, verbose: bool) -> cri::ImageStatusResponse {
-    let images = &node.images;
+fn status(images: &Images, pinned: &[String], name: &str, verbose: bool) -> cri::ImageStatusResponse {
     let found = images.find(name);
     let mut info = BTreeMap::new();
     if verbose {
@@ -244,7 +263,7 @@ fn status(node: &Node, name: &str, verbose: bool) -> cri::ImageStatusResponse {
             info.insert("info".to_owned(), verbose_info(images, found).to_string());
         }
     }
-    cri::ImageStatusResponse { image: found.map(|found| show(&found, &node.config.pinned_images)), info }
+    cri::ImageStatusResponse { image: found.map(|found| show(&found, pinned)), info }
 }
 
 /// As containerd's `info`, which tools read: the chain id and the image's whole config.
