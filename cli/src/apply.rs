@@ -10,19 +10,19 @@ use gantry_proto::operator::{Applied, ApplyManifestsRequest, Manifest};
 
 use crate::args::ApplyArgs;
 use crate::run::BAD_MANIFEST;
-use crate::{client, output};
+use crate::{client, manifests, output};
 
 /// Adds them, and puts those that are described otherwise in the place of pods of the same name.
 pub(crate) async fn apply(args: ApplyArgs) -> Result<ExitCode> {
-    let checked =
-        manifest::read_all(&args.files).and_then(|texts| Ok((manifest::load_texts(&texts)?.notes, texts)));
+    let texts = manifests::read(&args.files).await;
+    let checked = texts.and_then(|texts| Ok((manifest::load_texts(&texts)?.notes, texts)));
     let texts = match checked {
         Ok((notes, texts)) => {
             notes.iter().for_each(|note| output::say(note));
             texts
         }
         Err(error) => {
-            output::say(&format!("error: {:#}", anyhow::Error::from(error)));
+            output::say(&format!("error: {error:#}"));
             return Ok(ExitCode::from(BAD_MANIFEST));
         }
     };

@@ -58,12 +58,14 @@ pub(crate) enum Command {
     /// 2 when a file is wrong. With --manifest-dir it goes on until Ctrl-C, with --detach in the
     /// background until `gantry down`. While an agent runs already, it adds the pods to that agent's and
     /// returns; its flags about the runtime do not count then.
+    #[command(after_help = help::RUN)]
     Run(Box<RunArgs>),
     /// Add the pods of YAML files to those of a running agent.
     ///
     /// A pod of the same name that is described otherwise is stopped, and the new one takes its place.
     /// ConfigMaps and Secrets are replaced, and volumes that show them follow. The agent knows what was
     /// added until it ends.
+    #[command(after_help = help::APPLY)]
     Apply(ApplyArgs),
     /// Run pods on a separate `gantry runtime`.
     ///
@@ -412,7 +414,7 @@ pub(crate) struct StopArgs {
     /// The pods: NAME, pod/NAME or NAMESPACE/NAME.
     #[arg(required_unless_present_any = ["all", "files", "selector"], value_name = "POD")]
     pub(crate) pods: Vec<PodName>,
-    /// The pods of these files or folders; - is standard input.
+    /// The pods of these files, folders or http and https URLs; - is standard input.
     #[arg(short, long = "filename", value_name = "FILE", conflicts_with_all = ["pods", "all"])]
     pub(crate) files: Vec<PathBuf>,
     /// Every pod of the namespace.

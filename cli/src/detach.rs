@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 
 use crate::args::{RunArgs, RuntimeFlags};
 use crate::run::turn::{self, Turn};
-use crate::{apply, client, output, runtime_client};
+use crate::{apply, client, manifests, output, runtime_client};
 use daemon::Daemon;
 pub(crate) use words::reach;
 
@@ -42,9 +42,9 @@ pub(crate) async fn detach(mut args: RunArgs, uids: Vec<String>, texts: Vec<Text
         Turn::Ours(root) => drop(root),
         Turn::Theirs => return apply::beside(&agent_socket, texts).await,
     }
-    if args.pods.files.iter().any(|file| file.as_os_str() == "-") {
+    if args.pods.files.iter().any(|file| file.as_os_str() == "-" || manifests::is_address(file)) {
         bail!(
-            "--detach needs files: what standard input said could not be read again when the agent starts again"
+            "--detach needs files: what standard input or a URL said may be another thing when the agent starts again"
         );
     }
     make_absolute(&mut args)?;

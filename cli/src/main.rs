@@ -27,6 +27,7 @@ mod left;
 mod load;
 mod login;
 mod logs;
+mod manifests;
 mod manual;
 mod output;
 mod panics;

@@ -19,14 +19,13 @@ use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::runtime::cri;
 use gantry_agent::users::Range;
 use gantry_agent::{manifest, node};
-use gantry_base::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
 use crate::session::{self, News, Session, Setup, Tuning};
-use crate::{apply, detach, output, runtime};
+use crate::{apply, detach, manifests, output, runtime};
 use narrate::Narrators;
 use signals::Signals;
 use turn::Turn;
@@ -39,7 +38,7 @@ const INTERRUPTED: u8 = 130;
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
-    let Some((texts, manifest::Loaded { pods, objects, notes })) = read(&args.pods) else {
+    let Some((texts, manifest::Loaded { pods, objects, notes })) = read(&args.pods).await else {
         return Ok(ExitCode::from(BAD_MANIFEST));
     };
     if !session::may_run("run") {
@@ -92,12 +91,13 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
 }
 
 /// What the files say and describe; none when it is told what is wrong with them.
-fn read(wanted: &PodsFlags) -> Option<(Vec<Text>, manifest::Loaded)> {
-    let texts = manifest::read_all(&wanted.files);
-    let loaded = texts.and_then(|texts| manifest::load_texts(&texts).map(|loaded| (texts, loaded)));
+async fn read(wanted: &PodsFlags) -> Option<(Vec<Text>, manifest::Loaded)> {
+    let texts = manifests::read(&wanted.files).await;
+    let loaded = texts.and_then(|texts| Ok((manifest::load_texts(&texts)?, texts)));
+    let loaded = loaded.map(|(loaded, texts)| (texts, loaded));
     let problem = match &loaded {
         Ok((_, loaded)) => pointless(loaded.pods.len(), wanted),
-        Err(error) => Some(chain(error)),
+        Err(error) => Some(format!("{error:#}")),
     };
     if let Some(problem) = problem {
         output::say(&format!("error: {problem}"));

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::args::{StopArgs, Target, or_default};
-use crate::{choice, client, output};
+use crate::{choice, client, manifests, output};
 
 /// What takes longer is said.
 const SOON: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const STILL: &str = "still stopping: a container that goes on after SIGTERM is k
 
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     let StopArgs { pods, files, all, selector, all_namespaces, namespace, agent, grace } = args;
-    let described = manifest::load(&files)?.pods;
+    let described = manifest::load_texts(&manifests::read(&files).await?)?.pods;
     let mut client = client::dial(&agent.agent_socket).await?;
     let named = pods.iter().map(|pod| pod.target(namespace.as_deref()));
     let mut targets = named.collect::<Result<Vec<Target>>>()?;

@@ -52,3 +52,16 @@ pub(super) const IMAGES: &str = "\
 Examples:
   gantry images -o wide
   gantry images -q";
+
+pub(super) const RUN: &str = "\
+Examples:
+  gantry run examples/web.yaml                            until Ctrl-C
+  gantry run -d web.yaml db.yaml                          in the background, until `gantry down`
+  gantry run https://k8s.io/examples/pods/simple-pod.yaml";
+
+pub(super) const APPLY: &str = "\
+Examples:
+  gantry apply -f web.yaml
+  gantry apply -f manifests/                              every manifest of the folder
+  gantry apply -f https://k8s.io/examples/pods/simple-pod.yaml
+  kubectl get pod web -o yaml | gantry apply -f -";

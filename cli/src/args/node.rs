@@ -9,8 +9,8 @@ use super::{AgentFlags, DEFAULT_AGENT_SOCKET, RuntimeFlags, unix_endpoint};
 /// Which pods, and where an agent keeps what it has of them.
 #[derive(Debug, Args)]
 pub(crate) struct PodsFlags {
-    /// Manifests, or folders of them; - is standard input. Each may hold several documents of kind Pod,
-    /// ConfigMap and Secret.
+    /// Manifests, folders of them, or http and https URLs (`gantry run` alone); - is standard input. Each may hold
+    /// several documents of kind Pod, ConfigMap and Secret.
     #[arg(required_unless_present = "manifest_dir", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Run the static pods of this folder, too, and follow its changes.
@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Manifests, or folders of them; - is standard input.
+    /// Manifests, folders of them, or http and https URLs; - is standard input.
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
