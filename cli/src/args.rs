@@ -25,7 +25,7 @@ pub(crate) use login::{LoginArgs, LogoutArgs, Secret};
 pub(crate) use node::{AgentArgs, ApplyArgs, DownArgs, PodsFlags, RunArgs};
 pub(crate) use pods::{Only, PodFlags, PodName, SomePods, Target, or_default};
 pub(crate) use selector::Selector;
-pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair};
+pub(crate) use streams::{AttachArgs, ContainerFlags, ExecArgs, PortForwardArgs, PortPair, Remote};
 pub(crate) use wait::{Goal, WaitArgs};
 pub(crate) use watch::{LogsArgs, StatsArgs};
 
@@ -95,9 +95,10 @@ pub(crate) enum Command {
     #[command(after_help = help::INSPECT)]
     Inspect(InspectArgs),
     /// Forward ports of this machine to a pod.
+    #[command(after_help = help::PORT_FORWARD)]
     PortForward(PortForwardArgs),
     /// Stop pods and remove them.
-    #[command(visible_aliases = ["rm", "delete"])]
+    #[command(visible_aliases = ["rm", "delete"], after_help = help::STOP)]
     Stop(StopArgs),
     /// Say why a pod is not running, and how to fix it.
     #[command(visible_alias = "describe")]

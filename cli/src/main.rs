@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Runtime(_) | Command::Run(_) | Command::Agent(_)) {
         panics::abort_on_panic();
     }
-    match serve(cli.command) {
+    match serve(cli.command, cli.verbose) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(command: Command) -> anyhow::Result<ExitCode> {
+fn serve(command: Command, verbose: u8) -> anyhow::Result<ExitCode> {
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -99,7 +99,7 @@ fn serve(command: Command) -> anyhow::Result<ExitCode> {
     let done = tokio.block_on(async move {
         match command {
             Command::Runtime(args) => runtime::serve(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Run(args) => run::run(args).await,
+            Command::Run(args) => run::run(args, verbose > 0).await,
             Command::Agent(args) => agent::agent(args).await,
             Command::Apply(args) => apply::apply(args).await,
             Command::Down(args) => down::down(args).await,

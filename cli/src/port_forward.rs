@@ -9,10 +9,13 @@ use anyhow::{Context, Result, bail};
 use gantry_proto::cri::{
     ListPodSandboxRequest, PodSandboxFilter, PodSandboxState, PodSandboxStateValue, PortForwardRequest,
 };
+use gantry_proto::operator::ListPodsRequest;
+use gantry_proto::operator::operator_client::OperatorClient;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tonic::transport::Channel;
 
-use crate::args::{PortForwardArgs, PortPair};
+use crate::args::{PortForwardArgs, PortPair, Remote};
 use crate::{client, output, remote, runtime_client};
 
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -22,18 +25,21 @@ pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
     let PortForwardArgs { pod: flags, ports, address } = args;
     let mut operator = client::dial(&flags.agent.agent_socket).await?;
     let pod = client::find_pod(&mut operator, &flags).await?;
+    let named = ports.iter().any(|pair| matches!(pair.remote, Remote::Name(_)));
+    let spec = if named { spec_of(&mut operator, &pod.uid).await? } else { Value::Null };
+    let ports = ports.into_iter().map(|pair| resolved(pair, &pod.name, &spec)).collect::<Result<Vec<_>>>()?;
     if pod.phase != "Running" {
         bail!("unable to forward port because pod is not running. Current status={}", pod.phase);
     }
     let channel = runtime_client::dial_agent(&flags.agent.agent_socket).await?;
     let ask = PortForwardRequest {
         pod_sandbox_id: sandbox_of(channel.clone(), &pod.uid).await?,
-        port: ports.iter().map(|pair| i32::from(pair.remote)).collect(),
+        port: ports.iter().map(|(_, remote)| i32::from(*remote)).collect(),
     };
     let url = runtime_client::answer(runtime_client::runtime(channel).port_forward(ask).await)?.url;
     let mut listeners = Vec::new();
-    for pair in ports {
-        listeners.extend(listen(pair, &address).await?);
+    for (local, remote) in ports {
+        listeners.extend(listen(local, remote, &address).await?);
     }
     let name = flags.target()?.to_string();
     let failed = move |message: String| {
@@ -41,6 +47,41 @@ pub(crate) async fn port_forward(args: PortForwardArgs) -> Result<ExitCode> {
     };
     remote::port_forward(&url, listeners, failed).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the pod's file says of it.
+async fn spec_of(operator: &mut OperatorClient<Channel>, uid: &str) -> Result<Value> {
+    let list = client::answer(operator.list_pods(ListPodsRequest { objects: true }).await)?.pods;
+    let pod = list.iter().find(|pod| pod.uid == uid).context("the pod has just ended")?;
+    Ok(client::object(pod)?["spec"].take())
+}
+
+/// The port here and the one there, as numbers.
+fn resolved(pair: PortPair, pod: &str, spec: &Value) -> Result<(u16, u16)> {
+    let remote = match pair.remote {
+        Remote::Number(number) => number,
+        Remote::Name(name) => port_called(&name, spec).with_context(|| no_such_port(pod, &name, spec))?,
+    };
+    Ok((pair.local.unwrap_or(remote), remote))
+}
+
+/// Of the first container that has one; sidecars have ports, too.
+fn port_called(name: &str, spec: &Value) -> Option<u16> {
+    let (_, port) = named_ports(spec).find(|(own, _)| *own == name)?;
+    port
+}
+
+fn no_such_port(pod: &str, name: &str, spec: &Value) -> String {
+    let known: Vec<&str> = named_ports(spec).map(|(own, _)| own).collect();
+    let has = if known.is_empty() { "none: give its number".to_owned() } else { known.join(", ") };
+    format!("Pod '{pod}' does not have a named port '{name}'; it has {has}")
+}
+
+fn named_ports(spec: &Value) -> impl Iterator<Item = (&str, Option<u16>)> {
+    let containers = ["containers", "initContainers"].into_iter().filter_map(|key| spec[key].as_array());
+    let ports = containers.flatten().filter_map(|container| container["ports"].as_array()).flatten();
+    let number = |port: &Value| port["containerPort"].as_u64().and_then(|port| u16::try_from(port).ok());
+    ports.filter_map(move |port| Some((port["name"].as_str()?, number(port))))
 }
 
 /// What the runtime says in upstream's words, without its IDs and its network namespace.
@@ -71,8 +112,7 @@ async fn sandbox_of(channel: Channel, uid: &str) -> Result<String> {
 }
 
 /// Listens for one port. Of localhost a family that this machine does not have is left out.
-async fn listen(pair: PortPair, addresses: &[IpAddr]) -> Result<Vec<(TcpListener, u16)>> {
-    let PortPair { mut local, remote } = pair;
+async fn listen(mut local: u16, remote: u16, addresses: &[IpAddr]) -> Result<Vec<(TcpListener, u16)>> {
     let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let (addresses, either) = if addresses.is_empty() { (&localhost[..], true) } else { (addresses, false) };
     let mut listeners = Vec::new();
@@ -116,13 +156,32 @@ mod tests {
         assert_eq!(failure("default/web", "the connection is gone"), "the connection is gone");
     }
 
+    #[test]
+    fn a_port_has_the_name_that_a_container_gives_it() {
+        let spec = serde_json::json!({
+            "initContainers": [{ "name": "side", "ports": [{ "name": "metrics", "containerPort": 9090 }] }],
+            "containers": [
+                { "name": "a" },
+                { "name": "b", "ports": [{ "containerPort": 1 }, { "name": "http", "containerPort": 8080 }] },
+            ],
+        });
+        let pair = |local, name: &str| PortPair { local, remote: Remote::Name(name.to_owned()) };
+        let port = |pair| resolved(pair, "web", &spec).map_err(|error| error.to_string());
+        assert_eq!(port(pair(None, "http")), Ok((8080, 8080)));
+        assert_eq!(port(pair(Some(0), "metrics")), Ok((0, 9090)));
+        assert_eq!(port(PortPair { local: None, remote: Remote::Number(80) }), Ok((80, 80)));
+        let error = "Pod 'web' does not have a named port 'https'; it has http, metrics";
+        assert_eq!(port(pair(Some(1), "https")), Err(error.to_owned()));
+        assert!(no_such_port("web", "x", &Value::Null).ends_with("it has none: give its number"));
+    }
+
     #[tokio::test]
     async fn a_port_that_is_taken_is_named_and_any_free_one_is_the_same_for_both_families() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let local = taken.local_addr().unwrap().port();
-        let error = listen(PortPair { local, remote: 80 }, &[]).await.unwrap_err().to_string();
+        let error = listen(local, 80, &[]).await.unwrap_err().to_string();
         assert!(error.contains(&format!("port {local} of 127.0.0.1")), "{error}");
-        let free = listen(PortPair { local: 0, remote: 80 }, &[]).await.unwrap();
+        let free = listen(0, 80, &[]).await.unwrap();
         let ports: Vec<u16> = free.iter().map(|(l, _)| l.local_addr().unwrap().port()).collect();
         let first = *ports.first().unwrap();
         assert!(first != 0 && ports.iter().all(|port| *port == first), "{ports:?}");

@@ -1,5 +1,6 @@
 //! `gantry ps` and `gantry events`: the pods of a running agent and what happened to them. Owns the
-//! tables, with kubectl's columns, and following changes; never interprets a status. Called by main.
+//! tables, with kubectl's columns, and following changes; what is said beside a table goes to stderr. Never interprets a
+//! status. Called by main.
 
 mod form;
 
@@ -26,15 +27,18 @@ pub(crate) async fn ps(args: PsArgs) -> Result<()> {
         {
             output::say(&format!("no pod in namespace {namespace}"));
         }
-        let pods = with_pulls(pods, &args).await;
-        return Ok(output::print(render(pods, &args)?.as_bytes())?);
+        let Shown { text, notes } = render(with_pulls(pods, &args).await, &args)?;
+        output::print(text.as_bytes())?;
+        notes.iter().for_each(|note| output::say(note));
+        return Ok(());
     }
     let mut changes = client::answer(client.watch_pods(ask).await)?;
     let live = std::io::stdout().is_terminal() && args.output.is_table();
     while let Some(list) = changes.message().await.context("follow the agent's pods")? {
-        let text = render(with_pulls(list.pods, &args).await, &args)?;
+        let Shown { text, notes } = render(with_pulls(list.pods, &args).await, &args)?;
         let clear = if live { output::CLEAR } else { "" };
         output::print(format!("{clear}{text}").as_bytes())?;
+        notes.iter().for_each(|note| output::say(note));
     }
     Ok(())
 }
@@ -111,16 +115,30 @@ fn shown(pod: &Pod, names: &[PodName], only: &Only) -> bool {
     only.fits(pod) && (names.is_empty() || names.iter().any(|name| name.is(&pod.namespace, &pod.name)))
 }
 
-fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<String> {
+/// What stands on stdout, for people and programs, and what is said of it on stderr.
+struct Shown {
+    text: String,
+    notes: Vec<String>,
+}
+
+fn render(mut pods: Vec<Pod>, args: &PsArgs) -> Result<Shown> {
     pods.retain(|pod| shown(pod, &args.pods, &args.only));
     let named = args.pods.len() == 1;
-    Ok(match args.output {
+    let notes = if args.output.is_table() { notes(&pods) } else { Vec::new() };
+    let text = match args.output {
         PsFormat::Json => output::json(&form::pods(&pods, named)?)?,
         PsFormat::Yaml => output::yaml(&form::pods(&pods, named)?)?,
         PsFormat::Name => pods.iter().map(|pod| format!("pod/{}\n", pod.name)).collect(),
         PsFormat::Table => table(&pods, false, SystemClock::new().wall_nanos()),
         PsFormat::Wide => table(&pods, true, SystemClock::new().wall_nanos()),
-    })
+    };
+    Ok(Shown { text, notes })
+}
+
+/// `default/web: back-off …`: why pods are not going on.
+fn notes(pods: &[Pod]) -> Vec<String> {
+    let told = pods.iter().filter(|pod| !pod.message.is_empty());
+    told.map(|pod| format!("{}/{}: {}", pod.namespace, pod.name, output::one_line(&pod.message))).collect()
 }
 
 fn table(pods: &[Pod], wide: bool, now: i64) -> String {
@@ -149,11 +167,7 @@ fn table(pods: &[Pod], wide: bool, now: i64) -> String {
         }
         rows.push(row);
     }
-    let mut text = output::table(&rows);
-    for pod in pods.iter().filter(|pod| !pod.message.is_empty()) {
-        text.push_str(&format!("{}/{}: {}\n", pod.namespace, pod.name, output::one_line(&pod.message)));
-    }
-    text
+    output::table(&rows)
 }
 
 /// Whose restarts count, as in kubectl's printer: init containers up to the one that is not done while the
@@ -216,7 +230,19 @@ mod tests {
         assert_eq!(missing(&pods, &args(&["a/web"])), want("a/web"));
         assert_eq!(missing(&pods, &args(&["-n", "a", "web"])), want("a/web"));
         let shown = render(pods.to_vec(), &args(&["-o", "name", "shop/web"])).unwrap();
-        assert_eq!(shown, "pod/web\n");
+        assert_eq!(shown.text, "pod/web\n");
+    }
+
+    #[test]
+    fn what_is_said_of_a_pod_is_no_row_of_the_table() {
+        let stuck = Pod { message: "back-off\n5s".into(), ..named("default", "web") };
+        let shown = |line: &[&str]| render(vec![stuck.clone(), named("shop", "db")], &args(line)).unwrap();
+        for line in [&[][..], &["-o", "wide"]] {
+            let shown = shown(line);
+            assert_eq!(shown.text.lines().count(), 1 + 2, "{}", shown.text);
+            assert_eq!(shown.notes, ["default/web: back-off 5s"]);
+        }
+        assert!(shown(&["-o", "name"]).notes.is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod narrate;
 mod pulls;
 pub(crate) mod signals;
 mod summary;
+mod teller;
 pub(crate) mod turn;
 
 use std::process::ExitCode;
@@ -26,7 +27,7 @@ use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
 use crate::session::{self, News, Session, Setup, Tuning};
 use crate::{apply, detach, manifests, output, runtime};
-use narrate::Narrators;
+use narrate::{Form, Narrators};
 use signals::Signals;
 use turn::Turn;
 
@@ -37,7 +38,8 @@ const INTERRUPTED: u8 = 130;
 /// For the last lines of containers that have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
-pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
+/// `stages`: each stage of a pod's start is told.
+pub(crate) async fn run(args: Box<RunArgs>, stages: bool) -> Result<ExitCode> {
     let Some((texts, manifest::Loaded { pods, objects, notes })) = read(&args.pods).await else {
         return Ok(ExitCode::from(BAD_MANIFEST));
     };
@@ -83,7 +85,7 @@ pub(crate) async fn run(args: Box<RunArgs>) -> Result<ExitCode> {
     let pods = (pods, objects);
     let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
-    let code = live(session, &mut signals, progress).await?;
+    let code = live(session, &mut signals, progress, stages).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
@@ -121,9 +123,14 @@ fn pointless(pods: usize, wanted: &PodsFlags) -> Option<String> {
 }
 
 /// From the first pod to the last.
-async fn live(mut session: Session, signals: &mut Signals, progress: JoinHandle<()>) -> Result<ExitCode> {
+async fn live(
+    mut session: Session,
+    signals: &mut Signals,
+    progress: JoinHandle<()>,
+    stages: bool,
+) -> Result<ExitCode> {
     let several = session.follows() || session.agent().pods().len() > 1;
-    let mut narrators = Narrators::new(several);
+    let mut narrators = Narrators::new(Form { several, stages });
     let over = until_over(&mut session, signals, &mut narrators).await;
     progress.abort();
     output::footer(Vec::new());
@@ -167,7 +174,7 @@ async fn until_over(
         }
         match count {
             1 => {
-                output::say("stopping; once more kills");
+                output::say("stopping: press Ctrl-C again to kill");
                 session.stop_following();
                 session.agent().kill_all(None, "interrupted");
             }

@@ -90,7 +90,8 @@ fn a_slow_pull_is_seen_on_the_terminal_and_in_ps() -> Result<()> {
     );
     let mut run = Standalone::start(roots, &manifest)?;
     poll("gantry ps to tell how far the pull is", Duration::from_secs(30), || {
-        let text = run.gantry_ok("ps", &[]).map_err(|error| format!("{error:#}"))?;
+        let output = run.gantry("ps", &[]).map_err(|error| format!("{error:#}"))?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let told = text.lines().find_map(|line| line.strip_prefix("default/web: pulling "));
         if told.is_some_and(|told| told.contains("B of ")) { Ok(()) } else { Err(text) }
     })?;

@@ -191,7 +191,7 @@ fn bars_of_a_pull_are_drawn_over_and_gone_at_the_end() -> Result<()> {
     let status = run.await_end()?;
     ensure!(status.success(), "{status}: {}", run.text());
     let screen = run.screen().text();
-    ensure!(screen.contains("stopping; once more kills"), "{screen}");
+    ensure!(screen.contains("stopping: press Ctrl-C again to kill"), "{screen}");
     ensure!(run.is_cooked()?, "the terminal was changed");
     drop(roots);
     before.await_clean(&scope).context("after Ctrl-C")

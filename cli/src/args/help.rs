@@ -65,3 +65,14 @@ Examples:
   gantry apply -f manifests/                              every manifest of the folder
   gantry apply -f https://k8s.io/examples/pods/simple-pod.yaml
   kubectl get pod web -o yaml | gantry apply -f -";
+
+pub(super) const PORT_FORWARD: &str = "\
+Examples:
+  gantry port-forward web 8080:80   port 8080 here is port 80 of the pod
+  gantry port-forward web :http     any port here; there the one that the pod calls http";
+
+pub(super) const STOP: &str = "\
+Examples:
+  gantry stop web shop/db
+  gantry stop --all --grace 0                                   kills at once
+  gantry delete -f web.yaml -f https://example.com/more.yaml    the pods that these describe";

@@ -46,7 +46,7 @@ pub(crate) struct ContainerFlags {
 pub(crate) struct PortForwardArgs {
     #[command(flatten)]
     pub(crate) pod: PodFlags,
-    /// PORT, LOCAL:REMOTE, or :REMOTE for any free local port.
+    /// PORT, LOCAL:REMOTE, or :REMOTE for any free local port. REMOTE is a number or the name of a port of the pod.
     #[arg(required = true, value_name = "[LOCAL:]REMOTE", value_parser = port_pair)]
     pub(crate) ports: Vec<PortPair>,
     /// Addresses of this machine to listen on; both families of localhost when not given.
@@ -54,23 +54,55 @@ pub(crate) struct PortForwardArgs {
     pub(crate) address: Vec<IpAddr>,
 }
 
-/// A port here and one in the pod; 0 here is any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A port of the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Remote {
+    /// As a process listens on it.
+    Number(u16),
+    /// As a container's `ports` calls it.
+    Name(String),
+}
+
+/// A port here and one in the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PortPair {
-    /// Here.
-    pub(crate) local: u16,
+    /// Here; 0 is any, and None the pod's own number.
+    pub(crate) local: Option<u16>,
     /// In the pod.
-    pub(crate) remote: u16,
+    pub(crate) remote: Remote,
 }
 
 fn port_pair(text: &str) -> Result<PortPair, String> {
-    let bad = || format!("expected PORT, LOCAL:REMOTE or :REMOTE with ports from 1 to 65535, not {text:?}");
-    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(bad);
-    match text.split_once(':') {
-        Some(("", remote)) => Ok(PortPair { local: 0, remote: port(remote)? }),
-        Some((local, remote)) => Ok(PortPair { local: port(local)?, remote: port(remote)? }),
-        None => Ok(PortPair { local: port(text)?, remote: port(text)? }),
-    }
+    let bad = || {
+        format!(
+            "expected PORT, LOCAL:REMOTE or :REMOTE with ports from 1 to 65535, REMOTE also as the name of a port, not \
+             {text:?}"
+        )
+    };
+    let number = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+    let remote = |text: &str| match number(text) {
+        Some(number) => Ok(Remote::Number(number)),
+        None if is_port_name(text) => Ok(Remote::Name(text.to_owned())),
+        None => Err(bad()),
+    };
+    Ok(match text.split_once(':') {
+        Some(("", there)) => PortPair { local: Some(0), remote: remote(there)? },
+        Some((local, there)) => {
+            PortPair { local: Some(number(local).ok_or_else(bad)?), remote: remote(there)? }
+        }
+        None => PortPair { local: None, remote: remote(text)? },
+    })
+}
+
+/// As Kubernetes has it (IANA_SVC_NAME): 15 lower-case letters, digits and single dashes within, at least one letter.
+fn is_port_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=15).contains(&text.len())
+        && text.bytes().all(fits)
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && !text.contains("--")
 }
 
 #[cfg(test)]
@@ -80,10 +112,14 @@ mod tests {
     #[test]
     fn ports_as_kubectl_takes_them() {
         let pair = |text| port_pair(text).map(|pair| (pair.local, pair.remote)).ok();
-        assert_eq!(pair("80"), Some((80, 80)));
-        assert_eq!(pair("8080:80"), Some((8080, 80)));
-        assert_eq!(pair(":80"), Some((0, 80)));
-        for bad in ["", ":", "0", "80:", "80:0", "0:80", "65536", "http", "1:2:3"] {
+        let name = |text: &str| Remote::Name(text.to_owned());
+        assert_eq!(pair("80"), Some((None, Remote::Number(80))));
+        assert_eq!(pair("8080:80"), Some((Some(8080), Remote::Number(80))));
+        assert_eq!(pair(":80"), Some((Some(0), Remote::Number(80))));
+        assert_eq!(pair("http"), Some((None, name("http"))));
+        assert_eq!(pair("8080:http-2"), Some((Some(8080), name("http-2"))));
+        assert_eq!(pair(":http"), Some((Some(0), name("http"))));
+        for bad in ["", ":", "0", "80:", "80:0", "0:80", "65536", "http:80", "1:2:3", "-a", "A", "a--b"] {
             assert_eq!(pair(bad), None, "{bad}");
         }
     }

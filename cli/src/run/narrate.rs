@@ -1,4 +1,4 @@
-//! Tells on the terminal how a pod goes: stages and changes on stderr, what its containers
+//! Tells on the terminal how a pod goes: what `teller` says on stderr, what its containers
 //! write on stdout with a prefix. Owns the telling; never gives an order. One task for
 //! each pod, started by run, ends when the pod is over and its output is shown.
 
@@ -11,41 +11,37 @@ use gantry_agent::logs::line::{Line, Stream};
 use gantry_agent::model::pod::PodUid;
 use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
-use gantry_agent::timeline::render::millis;
 use gantry_base::error::chain;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::teller::Teller;
 use crate::output;
 
 const POLL: Duration = Duration::from_millis(50);
 /// An ended container's log is complete when nothing came for this many looks.
 const QUIET_LOOKS: u32 = 3;
 
-/// What the status of a pod says that does not come further by itself; of an init container behind `Init:`.
-const STUCK: [&str; 8] = [
-    "BackOff",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "ErrImageNeverPull",
-    "ErrImagePull",
-    "InvalidImageName",
-    "RunContainerError",
-    "StartError",
-];
-
 /// Everybody who tells of a pod.
 #[derive(Debug)]
 pub(super) struct Narrators {
     tasks: JoinSet<()>,
     met: BTreeSet<PodUid>,
-    several: bool,
+    form: Form,
+}
+
+/// How much is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    /// Prefixes name the pod as well.
+    pub(super) several: bool,
+    /// Stages are told, too.
+    pub(super) stages: bool,
 }
 
 impl Narrators {
-    /// `several`: prefixes name the pod as well.
-    pub(super) fn new(several: bool) -> Self {
-        Self { tasks: JoinSet::new(), met: BTreeSet::new(), several }
+    pub(super) fn new(form: Form) -> Self {
+        Self { tasks: JoinSet::new(), met: BTreeSet::new(), form }
     }
 
     /// Begins to tell of those that are new.
@@ -57,7 +53,7 @@ impl Narrators {
         self.met.retain(|uid| !leaving(uid));
         for handle in pods.iter().filter(|handle| !handle.is_leaving()) {
             if self.met.insert(handle.pod.uid.clone()) {
-                self.tasks.spawn(narrate(handle.clone(), self.several));
+                self.tasks.spawn(narrate(handle.clone(), self.form));
             }
         }
         // A manifest that comes again is told of again.
@@ -70,17 +66,17 @@ impl Narrators {
     }
 }
 
-/// Follows the pod to its end. `several`: prefixes name the pod as well.
-async fn narrate(handle: PodHandle, several: bool) {
+/// Follows the pod to its end.
+async fn narrate(handle: PodHandle, form: Form) {
     let mut status = handle.status.clone();
-    let mut followers = JoinSet::new();
-    let mut teller = Teller { pod: handle.pod.full_name(), ..Teller::default() };
+    let (mut followers, mut followed) = (JoinSet::new(), BTreeSet::new());
+    let mut teller = Teller::new(handle.pod.full_name(), form.stages);
     loop {
         let now = status.borrow_and_update().clone();
-        teller.tell(&now);
+        teller.lines(&now).iter().for_each(|line| output::say(line));
         for container in with_log(&now) {
-            if teller.followed.insert(container.log_path.clone()) {
-                let prefix = if several {
+            if followed.insert(container.log_path.clone()) {
+                let prefix = if form.several {
                     format!("[{}/{}] ", handle.pod.name, container.name)
                 } else {
                     format!("[{}] ", container.name)
@@ -99,60 +95,6 @@ async fn narrate(handle: PodHandle, several: bool) {
 /// Init containers and sidecars write, too.
 fn with_log(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     status.all_containers().filter(|container| !container.log_path.is_empty())
-}
-
-/// What was told already.
-#[derive(Debug, Default)]
-struct Teller {
-    pod: String,
-    stages: usize,
-    told: BTreeSet<(i64, String, String)>,
-    reason: String,
-    message: String,
-    followed: BTreeSet<String>,
-    has_pointed: bool,
-}
-
-impl Teller {
-    fn tell(&mut self, status: &PodStatus) {
-        if status.spans.len() != self.stages {
-            self.stages = status.spans.len();
-            for span in status.spans.iter().filter(|span| span.end != 0) {
-                let key = (span.start, span.name.clone(), span.container.clone());
-                let inner = span.name.strip_prefix("container.").unwrap_or(&span.name).contains('.');
-                if inner || !self.told.insert(key) {
-                    continue;
-                }
-                let container =
-                    if span.container.is_empty() { String::new() } else { format!(" [{}]", span.container) };
-                let took = if span.end == span.start {
-                    String::new()
-                } else {
-                    format!(" {}", millis(span.end - span.start))
-                };
-                let detail = if span.detail.is_empty() { String::new() } else { format!(" {}", span.detail) };
-                output::say(&output::one_line(&format!(
-                    "{}{container} {}{took}{detail}",
-                    self.pod, span.name
-                )));
-            }
-        }
-        if status.reason != self.reason || status.message != self.message {
-            self.reason.clone_from(&status.reason);
-            self.message.clone_from(&status.message);
-            let text = match (status.message.as_str(), status.ip.as_str()) {
-                ("", "") => status.reason.clone(),
-                ("", ip) => format!("{}, address {ip}", status.reason),
-                (message, _) => format!("{}: {message}", status.reason),
-            };
-            output::say(&output::one_line(&format!("{} {text}", self.pod)));
-            // Once: what is wrong changes less often than its words.
-            if !self.has_pointed && STUCK.iter().any(|stuck| status.reason.ends_with(stuck)) {
-                self.has_pointed = true;
-                output::say(&format!("→ gantry explain {}", self.pod));
-            }
-        }
-    }
 }
 
 /// Prints a container's log as it grows, until the container has ended and its log is
