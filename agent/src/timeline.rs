@@ -51,13 +51,18 @@ pub fn as_tree(spans: &[Span]) -> Vec<(&Span, bool)> {
         spans.iter().partition(|span| spans.iter().any(|other| within(span, other)));
     inner.sort_by_key(|span| span.start);
     outer.sort_by_key(|span| span.start);
+    // Of several of one name the last that had begun by then; the first for what begins before all of them, by another
+    // clock.
+    let owner = |span: &Span| {
+        let begun = outer.iter().rposition(|stage| within(span, stage) && stage.start <= span.start);
+        begun.or_else(|| outer.iter().position(|stage| within(span, stage)))
+    };
+    let owners: Vec<Option<usize>> = inner.iter().map(|span| owner(span)).collect();
     let mut rows = Vec::with_capacity(spans.len());
-    for stage in outer {
-        // Of two of one name, the first has them all.
-        let (own, others): (Vec<&Span>, Vec<&Span>) = inner.into_iter().partition(|span| within(span, stage));
-        inner = others;
-        rows.push((stage, false));
-        rows.extend(own.into_iter().map(|span| (span, true)));
+    for (index, stage) in outer.iter().enumerate() {
+        rows.push((*stage, false));
+        let own = inner.iter().zip(&owners).filter(|(_, owner)| **owner == Some(index));
+        rows.extend(own.map(|(span, _)| (*span, true)));
     }
     rows
 }
@@ -252,6 +257,29 @@ mod tests {
             ("container.start.clone", true),
         ];
         assert_eq!(rows, want);
+    }
+
+    #[test]
+    fn b10_what_happens_again_has_its_own_stages_below_it() {
+        let of = |name: &str, start, end| Span { container: "web".into(), ..span(name, start, end) };
+        let spans = [
+            of("container.start", 10, 20),
+            of("container.start.clone", 11, 12),
+            of("container.start", 50, 60),
+            of("container.start.clone", 51, 52),
+            // By the runtime's clock, a little before the call.
+            of("container.start.exec", 9, 12),
+        ];
+        let tree: Vec<(&str, i64)> =
+            as_tree(&spans).into_iter().map(|(span, _)| (span.name.as_str(), span.start)).collect();
+        let want = [
+            ("container.start", 10),
+            ("container.start.exec", 9),
+            ("container.start.clone", 11),
+            ("container.start", 50),
+            ("container.start.clone", 51),
+        ];
+        assert_eq!(tree, want);
     }
 
     #[test]
