@@ -1,5 +1,5 @@
 //! What a kubelet is told: flags, a configuration file, drop-ins. Owns precedence, defaults and what
-//! is refused; never acts on a value. Called by the command line's wiring.
+//! is refused; never acts on a value. Called by the command line, which hands on what it returns.
 //!
 //! Defaults < `--config` < `--config-dir` < flags; the feature gates of all are put together.
 

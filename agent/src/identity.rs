@@ -1,6 +1,6 @@
 //! Who the kubelet is: its credentials for the API server and the certificate of its own API. Owns
 //! how they are read, asked for, renewed and swapped while connections stay; never what is said over
-//! them. Called by the command line's wiring.
+//! them. Called by the kubelet's assembly.
 
 pub mod bootstrap;
 pub mod ca;

@@ -3,8 +3,8 @@
 //! itself. Called by the `gantry` binary.
 //!
 //! Reading order: [`manifest`] (files → pods), [`pod`] (one pod's life), [`runtime`] (what
-//! the agent asks of a runtime), [`agent`] (the wiring), [`operator`] (the socket of
-//! `gantry ps`), [`timeline`] and [`logs`] (what people look at).
+//! the agent asks of a runtime), [`agent`] (the workers of all pods), [`kubelet`] (the assembly), [`operator`] (the
+//! socket of `gantry ps`), [`timeline`] and [`logs`] (what people look at).
 
 pub mod admission;
 pub mod agent;
@@ -16,6 +16,7 @@ pub mod checkpoint;
 pub mod clock;
 pub mod config;
 pub mod dns;
+pub mod drain;
 pub mod events;
 pub mod eviction;
 pub mod explain;
@@ -26,6 +27,7 @@ pub mod healthz;
 pub mod housekeeping;
 pub mod identity;
 pub mod images;
+pub mod kubelet;
 pub mod logs;
 pub mod manifest;
 pub mod metrics;

@@ -1,5 +1,5 @@
 //! The agent's root folder: made, named without links, and held by one agent at a time. Owns the
-//! lock; never what is in the folder. Opened by the command line's wiring.
+//! lock; never what is in the folder. Opened by the command line and by the kubelet's assembly.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;

@@ -38,10 +38,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use tokio::sync::watch;
 use tonic::transport::Channel;
 
 use crate::beyond::Beyond;
+use crate::drain::{self, DrainTrigger};
 use crate::metrics::{Metrics, ProbeMetrics};
 use authn::{Authentication, Authenticator};
 use authz::{Authorizer, Mode};
@@ -98,9 +98,12 @@ pub struct Sources {
     pub beyond: Beyond,
     /// How much the machine and the pods use.
     pub stats: Arc<stats::Stats>,
-    /// Sets the log's verbosity, klog's number; `/debug/flags/v`.
-    pub verbosity: Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>,
+    /// `/debug/flags/v`.
+    pub verbosity: Verbosity,
 }
+
+/// Sets the log's verbosity, klog's number.
+pub type Verbosity = Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
 /// The way to the runtime.
 #[derive(Debug, Clone)]
@@ -156,8 +159,8 @@ struct Inner {
     settings: Settings,
     sources: Sources,
     gate: gate::Gate,
-    /// Replaced by a new value when the listeners are to end.
-    ending: watch::Sender<bool>,
+    /// Of the listeners.
+    drain: DrainTrigger,
 }
 
 impl Server {
@@ -182,20 +185,20 @@ impl Server {
         sources.metrics.metrics_provider.set(["cri"], 1.0);
         sources.metrics.node_name.set([&sources.node_name], 1.0);
         sources.metrics.cgroup_version.set([], if sources.stats.machine().is_unified() { 2.0 } else { 1.0 });
-        let (ending, _) = watch::channel(false);
-        Ok(Self { inner: Arc::new(Inner { settings, sources, gate, ending }) })
+        let (drain, _) = drain::token();
+        Ok(Self { inner: Arc::new(Inner { settings, sources, gate, drain }) })
     }
 
     /// Samples the machine and measures volumes until [`Self::end`]: rates and volumes are empty
     /// without.
     pub async fn keep_stats(&self) {
-        let (sources, ending) = (&self.inner.sources, self.inner.ending.subscribe());
-        sources.stats.run(sources, ending).await;
+        let (sources, drain) = (&self.inner.sources, self.inner.drain.watcher());
+        sources.stats.run(sources, drain).await;
     }
 
     /// Ends the listeners; what is being answered gets a moment.
     pub fn end(&self) {
-        self.inner.ending.send_replace(true);
+        self.inner.drain.start();
     }
 }
 

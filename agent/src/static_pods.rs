@@ -1,6 +1,6 @@
 //! Static pods: a folder of manifests, followed as it changes. Owns the wait for changes; never
 //! starts or ends a pod (it offers the whole set each time, the agent compares). Called by the
-//! command line's wiring.
+//! kubelet's assembly.
 //!
 //! hear: [`listen`] · read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
 

@@ -4,19 +4,18 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use gantry_agent::kubelet::session::{News, Session, SessionConfig, SessionDeps};
+use gantry_agent::manifest;
 use gantry_agent::operator::Ending;
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::root::Root;
 use gantry_agent::runtime::cri;
-use gantry_agent::users::Range;
-use gantry_agent::{manifest, node};
 
 use crate::args::{AgentArgs, PodsFlags};
 use crate::detach::daemon;
 use crate::output;
-use crate::run::BAD_MANIFEST;
 use crate::run::signals::Signals;
-use crate::session::{self, News, Session, Setup, Tuning};
+use crate::run::{BAD_MANIFEST, may_run, tell};
 
 /// Until a signal, which leaves the pods as they are, or until `gantry down`.
 pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
@@ -34,7 +33,7 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
         }
     };
     notes.iter().for_each(|note| output::say(note));
-    if !session::may_run("agent") {
+    if !may_run("agent") {
         return Ok(ExitCode::FAILURE);
     }
     let mut signals = Signals::new()?;
@@ -42,20 +41,17 @@ pub(crate) async fn agent(args: Box<AgentArgs>) -> Result<ExitCode> {
     let socket = Socket::bind(&agent_socket).await.context("offer the operator API")?;
     let channel = cri::connect(&container_runtime_endpoint).await?;
     let root = Root::open(&root_dir)?;
-    let setup = Setup {
+    let config = SessionConfig {
+        pods,
+        objects,
+        manifest_dir,
         agent_socket,
         pod_logs_dir,
-        root,
         cgroup_root,
-        driver: None,
         seccomp_default,
-        given: node::Given::default(),
-        users: Range::default(),
-        tuning: Tuning::default(),
     };
-    let (deps, _root) = setup.deps(channel.clone(), objects.clone()).await?;
-    let pods = (pods, objects);
-    let mut session = Session::start(pods, session::checked(manifest_dir), deps, channel, socket).await;
+    let deps = SessionDeps { root: &root, channel, socket, tell };
+    let mut session = Session::build(config, deps).await?;
     loop {
         // Both arms are cancel-safe: news stay marked, a signal is kept.
         tokio::select! {

@@ -1,15 +1,10 @@
-//! `kubelet …`, which is `gantry kubelet …`. Owns what is printed before anything runs, and the exit
-//! code; never a decision about a pod. Called by main.
+//! `kubelet …`, which is `gantry kubelet …`. Owns the arguments, what is printed before anything runs, and the exit
+//! code; never a part of the kubelet, which [`gantry_agent::kubelet`] assembles. Called by main.
 
-mod health;
-mod host;
 mod lock;
 mod log;
-mod node_pods;
-mod parts;
-mod run;
+mod process;
 mod systemd;
-mod wiring;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use gantry_agent::config::{self, Host, Order};
 use gantry_agent::version;
+use gantry_cgroup::Layout;
 
 use crate::output;
 
@@ -35,7 +31,8 @@ pub(crate) fn arguments(line: &[OsString]) -> Option<Vec<String>> {
 
 /// Runs until it is told to end.
 pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
-    let host = Host { unified: host::is_unified() };
+    let unified = Layout::detect().is_ok_and(|layout| layout.is_unified());
+    let host = Host { unified };
     let loaded = match config::load(arguments, host, output::say) {
         Ok(Order::Run(loaded)) => loaded,
         Ok(Order::Help) => return print(&config::flag::usage()),
@@ -69,7 +66,7 @@ pub(crate) fn kubelet(arguments: &[String]) -> ExitCode {
     }
     crate::panics::abort_on_panic();
     let done = threads().and_then(|tokio| {
-        let done = tokio.block_on(run::run(*loaded, verbosity));
+        let done = tokio.block_on(process::run(*loaded, verbosity));
         tokio.shutdown_timeout(Duration::from_secs(1));
         done
     });

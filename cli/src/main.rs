@@ -41,7 +41,6 @@ mod run;
 mod runtime;
 mod runtime_client;
 mod sd_notify;
-mod session;
 mod stats;
 mod stop;
 mod timeline;

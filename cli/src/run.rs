@@ -13,19 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gantry_agent::manifest::Text;
+use gantry_agent::kubelet::session::{News, Session, SessionConfig, SessionDeps};
+use gantry_agent::manifest::{self, Text};
 use gantry_agent::operator::socket::Socket;
 use gantry_agent::pod::status::{Phase, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_agent::runtime::cri;
-use gantry_agent::users::Range;
-use gantry_agent::{manifest, node};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::args::{PodsFlags, RunArgs};
 use crate::in_process::InProcess;
-use crate::session::{self, News, Session, Setup, Tuning};
 use crate::{apply, detach, manifests, output, runtime};
 use narrate::{Form, Narrators};
 use signals::Signals;
@@ -43,7 +41,7 @@ pub(crate) async fn run(args: Box<RunArgs>, stages: bool) -> Result<ExitCode> {
     let Some((texts, manifest::Loaded { pods, objects, notes })) = read(&args.pods).await else {
         return Ok(ExitCode::from(BAD_MANIFEST));
     };
-    if !session::may_run("run") {
+    if !may_run("run") {
         return Ok(ExitCode::FAILURE);
     }
     notes.iter().for_each(|note| output::say(note));
@@ -70,26 +68,41 @@ pub(crate) async fn run(args: Box<RunArgs>, stages: bool) -> Result<ExitCode> {
         }
     };
     // Safe unless a pod says otherwise.
-    let setup = Setup {
+    let config = SessionConfig {
+        pods,
+        objects,
+        manifest_dir,
         agent_socket,
         pod_logs_dir,
-        root,
         cgroup_root,
-        driver: None,
         seccomp_default: true,
-        given: node::Given::default(),
-        users: Range::default(),
-        tuning: Tuning::default(),
     };
-    let (deps, _root) = setup.deps(channel.clone(), objects.clone()).await?;
-    let pods = (pods, objects);
-    let session = Session::start(pods, session::checked(manifest_dir), deps, channel.clone(), socket).await;
+    let deps = SessionDeps { root: &root, channel: channel.clone(), socket, tell };
+    let session = Session::build(config, deps).await?;
     let progress = tokio::spawn(pulls::show(session.agent().watch_pods(), channel));
     let code = live(session, &mut signals, progress, stages).await?;
     if let Some(runtime) = in_process {
         runtime.stop().await?;
     }
     Ok(code)
+}
+
+/// Whether this user may; says so when not.
+pub(crate) fn may_run(command: &str) -> bool {
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        output::say(&format!(
+            "error: `gantry {command}` makes namespaces, mounts and cgroups, which user {} may not: run it as \
+             root, as in `sudo gantry {command} …`",
+            user.as_raw()
+        ));
+    }
+    user.is_root()
+}
+
+/// A problem of a session, which may quote a foreign file.
+pub(crate) fn tell(problem: &str) {
+    output::say(&format!("error: {}", output::one_line(problem)));
 }
 
 /// What the files say and describe; none when it is told what is wrong with them.

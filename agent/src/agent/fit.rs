@@ -1,5 +1,5 @@
 //! The node as admission sees it, as its object changes. Owns the task that follows it; never judges a
-//! pod. Called by the command line's wiring, which hands the result to [`super::Agent::admit_by`].
+//! pod. Called by the kubelet's assembly, which hands the result to [`super::Agent::admit_by`].
 
 use std::sync::Arc;
 

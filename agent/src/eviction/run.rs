@@ -14,6 +14,7 @@ use super::rank::rank;
 use crate::admission;
 use crate::clock::Clock;
 use crate::config::eviction::{Policy, Rule};
+use crate::drain::DrainWatcher;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote, Note};
 use crate::housekeeping::images::Reclaimer;
@@ -68,8 +69,8 @@ impl Evictor {
         Self { policy, world, memory: Memory::default(), ended: BTreeSet::new() }
     }
 
-    /// Until it is told to stop.
-    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+    /// Until the drain.
+    pub async fn run(mut self, mut drain: DrainWatcher) {
         if self.policy.rules.is_empty() {
             tracing::info!("no eviction threshold is set: pods are never ended for pressure");
             return;
@@ -86,8 +87,7 @@ impl Evictor {
                 }
             };
             tokio::select! {
-                // Nobody can stop it any more: as good as stopped.
-                _ = stop.wait_for(|stop| *stop) => return,
+                () = drain.started() => return,
                 () = work => {}
             }
         }

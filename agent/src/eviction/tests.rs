@@ -31,7 +31,7 @@ use crate::pod::run::Deps;
 use crate::pod::tests::deps;
 use crate::runtime::fake::{FakeRuntime, Script};
 use crate::static_pods::choice::Found;
-use crate::{source, status, sync};
+use crate::{drain, source, status, sync};
 
 const MIB: i64 = 1 << 20;
 
@@ -176,14 +176,14 @@ impl Machine {
         };
         let evictor = Evictor::new(policy(config).unwrap(), world);
         let mut tasks = JoinSet::new();
-        let (stop, stopped) = watch::channel(false);
-        tasks.spawn(collector.run(stopped.clone(), drop));
-        tasks.spawn(evictor.run(stopped));
+        let (trigger, drain) = drain::token();
+        tasks.spawn(collector.run(drain.clone(), drop));
+        tasks.spawn(evictor.run(drain));
         let posting = events::run(Some(self.server.client()), "n1", queue, pods);
         let sources = sync::Sources { seen: Some(seen), node, found: Some(self.found.subscribe()) };
         tasks.spawn(sync::run(agent, sources, statics, watch::channel(tokio::time::Instant::now()).0));
         tasks.spawn(async move {
-            let _stop = stop;
+            let _trigger = trigger;
             let _ended = tokio::join!(telling, posting);
         });
         tasks

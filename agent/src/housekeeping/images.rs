@@ -7,11 +7,12 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Keeper;
 use crate::clock::Clock;
+use crate::drain::DrainWatcher;
 use crate::model::failure::Failure;
 pub use plan::Disk;
 use plan::{Kept, Plan, Record, Records};
@@ -102,8 +103,8 @@ impl Collector {
         Reclaimer(self.requests.0.clone())
     }
 
-    /// Collects for ever, until told to stop; `tell` gets what each round did.
-    pub async fn run(mut self, mut stop: watch::Receiver<bool>, mut tell: impl FnMut(Outcome)) {
+    /// Collects for ever, until the drain; `tell` gets what each round did.
+    pub async fn run(mut self, mut drain: DrainWatcher, mut tell: impl FnMut(Outcome)) {
         let is_off = self.settings.high_percent == 100 && self.settings.max_age.is_zero();
         if is_off {
             tracing::info!(
@@ -111,15 +112,10 @@ impl Collector {
             );
         }
         let mut next = Instant::now();
-        let stopped = async move {
-            // Nobody can stop it any more: as good as stopped.
-            drop(stop.wait_for(|stop| *stop).await);
-        };
-        tokio::pin!(stopped);
         loop {
             // All arms are cancel-safe: a request stays in the queue until it is taken.
             tokio::select! {
-                () = &mut stopped => return,
+                () = drain.started() => return,
                 () = tokio::time::sleep_until(next) => {
                     // Whoever asks one day must know since when an image is there.
                     match is_off {

@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::fs;
-use tokio::sync::watch;
 
 use super::Keeper;
+use crate::drain::DrainWatcher;
 use crate::logs::links::{SUFFIX, id_of};
 
 /// As upstream collects what containers leave.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Removes the links that lead nowhere, again and again, until it is stopped.
-pub async fn sweep_for_ever(folder: PathBuf, keeper: Arc<dyn Keeper>, mut stop: watch::Receiver<bool>) {
+/// Removes the links that lead nowhere, again and again, until the drain.
+pub async fn sweep_for_ever(folder: PathBuf, keeper: Arc<dyn Keeper>, mut drain: DrainWatcher) {
     loop {
         tokio::select! {
-            // Nobody can stop it any more: as good as stopped.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = drain.started() => return,
             () = tokio::time::sleep(EVERY) => {}
         }
         if let Err(error) = sweep(&folder, keeper.as_ref()).await {

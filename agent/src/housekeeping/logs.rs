@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_base::error::chain;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::Keeper;
 use crate::clock::Clock;
+use crate::drain::DrainWatcher;
 use crate::logs::open;
 
 /// As in KubeletConfiguration.
@@ -61,17 +62,16 @@ pub enum Error {
     Died,
 }
 
-/// Rotates for ever, until told to stop.
+/// Rotates for ever, until the drain.
 pub async fn run(
     settings: Settings,
     keeper: Arc<dyn Keeper>,
     clock: Arc<dyn Clock>,
-    mut stop: watch::Receiver<bool>,
+    mut drain: DrainWatcher,
 ) {
     loop {
         tokio::select! {
-            // Nobody can stop it any more: as good as stopped.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = drain.started() => return,
             () = tokio::time::sleep(settings.interval) => {}
         }
         for error in round(settings, keeper.as_ref(), clock.as_ref()).await {

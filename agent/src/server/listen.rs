@@ -154,12 +154,12 @@ impl Server {
         F: Future<Output = ()> + Send + 'static,
     {
         let mut lobby = Lobby::new(CONNECTIONS);
-        let mut ending = self.inner.ending.subscribe();
+        let mut drain = self.inner.drain.watcher();
         let mut connections = JoinSet::new();
         loop {
             // All arms are cancel-safe: a connection not accepted waits.
             let stream = tokio::select! {
-                _ = ending.wait_for(|ending| *ending) => break,
+                () = drain.started() => break,
                 stream = next(&listener) => stream,
             };
             while connections.try_join_next().is_some() {}
@@ -197,7 +197,7 @@ async fn one<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let ending = inner.ending.subscribe();
+    let mut drain = inner.drain.watcher();
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = serve(inner.clone(), door.clone(), of(request, &guest));
         async move { Ok::<_, Infallible>(answer.await) }
@@ -209,7 +209,7 @@ where
     // Both arms are cancel-safe: the connection is polled on below.
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = ended(ending) => {
+        () = drain.started() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -223,7 +223,7 @@ pub(super) async fn two<S>(inner: Arc<Inner>, door: Door, guest: Guest, stream: 
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let ending = inner.ending.subscribe();
+    let mut drain = inner.drain.watcher();
     let (open, streams) = watch::channel(0);
     let open = Arc::new(open);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -242,7 +242,7 @@ where
     let mut connection = std::pin::pin!(connection);
     let over = async {
         tokio::select! {
-            () = ended(ending) => {}
+            () = drain.started() => {}
             () = idle(streams.clone(), IDLE) => {}
         }
     };
@@ -323,9 +323,4 @@ fn of(request: Request<Incoming>, guest: &Guest) -> Request<Body> {
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(guest.clone());
     request
-}
-
-async fn ended(mut ending: watch::Receiver<bool>) {
-    // The sender lives as long as the server, and so does who waits here.
-    let _ = ending.wait_for(|ending| *ending).await;
 }

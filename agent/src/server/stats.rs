@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gantry_base::error::chain;
-use tokio::sync::watch;
 
 use super::Sources;
 use super::cri::Cri;
+use crate::drain::DrainWatcher;
 use crate::model::cgroup::names::{self, Driver};
 use machine::Machine;
 use rates::Rates;
@@ -106,8 +106,8 @@ impl Stats {
         Ok(Arc::new(Self { settings, machine, rates, volumes, started: now() }))
     }
 
-    /// Samples the machine and measures volumes until `ending` says so.
-    pub(super) async fn run(&self, sources: &Sources, mut ending: watch::Receiver<bool>) {
+    /// Samples the machine and measures volumes until the drain.
+    pub(super) async fn run(&self, sources: &Sources, mut drain: DrainWatcher) {
         let mut measured: Option<tokio::time::Instant> = None;
         loop {
             if let Err(error) = self.node(Depth::CpuAndMemory).await {
@@ -122,10 +122,7 @@ impl Stats {
             // Both arms are cancel-safe: nothing happens by waiting.
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                ended = ending.wait_for(|ending| *ending) => {
-                    drop(ended);
-                    return;
-                }
+                () = drain.started() => return,
             }
         }
     }

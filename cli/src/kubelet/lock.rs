@@ -1,5 +1,5 @@
 //! `--lock-file`: one kubelet at a time, and one that leaves when another wants to come. Owns the
-//! file's lock; never what ends. Called by [`super::run`].
+//! file's lock; never what ends. Called by [`super::process`].
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use gantry_agent::kubelet::Verbosity;
 use jiff::Zoned;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -20,9 +21,6 @@ pub(super) enum Format {
     Text,
     Json,
 }
-
-/// Sets another verbosity, klog's number.
-pub(super) type Verbosity = Arc<dyn Fn(u8) -> Result<(), String> + Send + Sync>;
 
 /// To stderr; GANTRY_LOG sets levels in detail.
 pub(super) fn init(format: Format, verbosity: u32) -> Verbosity {

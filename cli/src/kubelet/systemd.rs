@@ -1,12 +1,9 @@
-//! systemd's watchdog: that the kubelet is still well. Owns when that is told; never what well means.
-//! Called by [`super::run`].
+//! What systemd's watchdog expects of this process, by its environment. Owns the two variables; never a sign of life.
+//! Called by [`super::process`].
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use gantry_agent::healthz::Checks;
-
-use crate::sd_notify::notify;
 
 /// How long systemd waits for a sign of life, if it does.
 pub(super) fn watchdog() -> Result<Option<Duration>> {
@@ -32,25 +29,6 @@ fn period(micros: Option<String>, pid: Option<String>, own: u32) -> Result<Optio
         bail!("create health checker: configure watchdog timeout too small: {period:?}");
     }
     Ok(Some(period))
-}
-
-/// Twice in each period, as long as all is well.
-pub(super) async fn keep_alive(period: Duration, checks: Checks) {
-    tracing::info!(interval = ?(period / 2), "Starting systemd watchdog with interval");
-    loop {
-        match checks.all() {
-            Err(error) => tracing::error!(
-                err = error,
-                "Do not notify watchdog this iteration as the kubelet is reportedly not healthy"
-            ),
-            Ok(()) => {
-                if let Err(error) = notify("WATCHDOG=1") {
-                    tracing::error!(err = %error, "Failed to notify watchdog");
-                }
-            }
-        }
-        tokio::time::sleep(period / 2).await;
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 }
 
 /// Tests of files that begin so see that a setting is read and handed on, not what it does.
-const READERS: [&str; 2] = ["agent/src/config", "cli/src/kubelet/wiring"];
+const READERS: [&str; 2] = ["agent/src/config", "agent/src/kubelet/wiring"];
 
 /// Names of all test functions.
 #[derive(Default)]

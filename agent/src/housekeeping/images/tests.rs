@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
+use crate::drain;
 use crate::model::failure::FailureKind;
 
 #[derive(Debug, Default)]
@@ -130,8 +131,8 @@ async fn it_is_off_at_100_percent_without_an_age_but_for_those_who_ask() {
     let (mut collector, store) = collector(false);
     collector.settings.high_percent = 100;
     let reclaimer = collector.reclaimer();
-    let (_stop, stopped) = watch::channel(false);
-    let running = tokio::spawn(collector.run(stopped, drop));
+    let (_trigger, drain) = drain::token();
+    let running = tokio::spawn(collector.run(drain, drop));
     tokio::time::sleep(EVERY * 3).await;
     assert_eq!(ids(&store), ["a", "b", "c"]);
     reclaimer.remove_unused().await.unwrap();

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
 use crate::clock::FakeClock;
+use crate::drain;
 use crate::logs::open::tests::fifo;
 use crate::model::failure::{Failure, FailureKind};
 
@@ -143,12 +144,12 @@ impl Keeper for Slow {
 async fn so_many_logs_are_looked_at_at_once_and_so_often() {
     for (workers, interval) in [(1, 10), (3, 7)] {
         let (keeper, interval) = (Arc::new(Slow::default()), Duration::from_secs(interval));
-        let (stop, stopped) = watch::channel(false);
+        let (trigger, drain) = drain::token();
         let settings = Settings { workers, interval, ..SETTINGS };
         let clock = Arc::new(FakeClock::new(1_800_000_000));
-        let rotating = tokio::spawn(run(settings, keeper.clone(), clock, stopped));
+        let rotating = tokio::spawn(run(settings, keeper.clone(), clock, drain));
         tokio::time::sleep(Duration::from_secs(100)).await;
-        stop.send_replace(true);
+        trigger.start();
         rotating.await.unwrap();
         assert_eq!(keeper.open.lock().unwrap().1, workers);
         // A round takes its time: six containers, a second for each of those that are looked at at once.

@@ -1,8 +1,7 @@
 //! What the settings of the server do.
 
-use tokio::sync::watch;
-
 use super::*;
+use crate::drain;
 
 /// The other kind's entries are old at once.
 #[tokio::test]
@@ -60,7 +59,7 @@ async fn volumes_are_measured_once_in_a_period() {
         let settings =
             stats::Settings { volume_period: Duration::from_secs(period), ..stats_of(folder.path()) };
         let stats = stats::Stats::new(settings).unwrap();
-        let (_ending, ended) = watch::channel(false);
+        let (_trigger, drain) = drain::token();
         let mut measured = 0;
         let looks = async {
             for _ in 0..100 {
@@ -70,7 +69,7 @@ async fn volumes_are_measured_once_in_a_period() {
         };
         tokio::select! {
             // Neither is gone on with: the test is over with the first.
-            () = stats.run(&sources, ended) => unreachable!("nobody ends it"),
+            () = stats.run(&sources, drain) => unreachable!("nobody ends it"),
             () = looks => {}
         }
         assert_eq!(measured, times, "every {period} s");

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gantry_agent::config::eviction::Threshold;
-use gantry_agent::config::{self, Host, Loaded, Order};
+use crate::config::eviction::Threshold;
+use crate::config::{self, Host, Loaded, Order};
 
 use super::*;
 

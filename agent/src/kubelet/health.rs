@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use std::{fs, io};
 
-use gantry_agent::healthz::Checks;
+use crate::healthz::Checks;
 use tokio::net::TcpListener;
 
 /// Where Go's wildcard is: 0.0.0.0 is every address of both families, where the host has both.

@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use gantry_agent::metrics::Metrics;
-use gantry_agent::model::pod::PodUid;
-use gantry_agent::pod::count;
-use gantry_agent::pod::worker::PodHandle;
-use gantry_agent::server::NodePods;
-use gantry_agent::source::Seen;
-use gantry_agent::status::Told;
-use gantry_agent::volumes::Volumes;
+use crate::metrics::Metrics;
+use crate::model::pod::PodUid;
+use crate::pod::count;
+use crate::pod::worker::PodHandle;
+use crate::server::NodePods;
+use crate::source::Seen;
+use crate::status::Told;
+use crate::volumes::Volumes;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use gantry_agent::api::files::Change;
-use gantry_agent::model::pod::{Pod, PodUid};
-use gantry_agent::ports;
-use gantry_agent::static_pods::choice::Found;
+use crate::api::files::Change;
+use crate::model::pod::{Pod, PodUid};
+use crate::ports;
+use crate::static_pods::choice::Found;
 
 /// The choice so far.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ fn in_the_way(pod: &Pod, other: &Pod) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gantry_agent::manifest::{Object, parse_text};
+    use crate::manifest::{Object, parse_text};
     use std::path::Path;
 
     fn pod(name: &str, port: u16) -> Pod {

@@ -6,37 +6,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_agent::admission::Allowed;
-use gantry_agent::config::image_verification::Policy;
-use gantry_agent::config::{KubeletConfiguration, KubeletFlags, eviction};
-use gantry_agent::housekeeping::{images, logs};
-use gantry_agent::identity::bootstrap;
-use gantry_agent::identity::client::{Limits, Pace};
-use gantry_agent::images as pulls;
-use gantry_agent::images::queue::Settings as Queue;
-use gantry_agent::manifest::api::NodeSettings;
-use gantry_agent::metrics::Metrics;
-use gantry_agent::model::cgroup::limits::Rules;
-use gantry_agent::model::go_duration::Span;
-use gantry_agent::model::quantity;
-use gantry_agent::model::quantity::QuantityError;
-use gantry_agent::node::{Given, has_app_armor};
-use gantry_agent::registration;
-use gantry_agent::runtime::cri::driver::Driver;
-use gantry_agent::server::authn::Authentication;
-use gantry_agent::server::authz::Mode;
-use gantry_agent::server::client_ca::ClientCa;
-use gantry_agent::server::listen::TlsSettings;
-use gantry_agent::server::route::Switches;
-use gantry_agent::server::{self, ciphers, stats};
-use gantry_agent::version;
+use crate::admission::Allowed;
+use crate::config::image_verification::Policy;
+use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
+use crate::housekeeping::{images, logs};
+use crate::identity::bootstrap;
+use crate::identity::client::{Limits, Pace};
+use crate::images as pulls;
+use crate::images::queue::Settings as Queue;
+use crate::manifest::api::NodeSettings;
+use crate::metrics::Metrics;
+use crate::model::cgroup::limits::Rules;
+use crate::model::go_duration::Span;
+use crate::model::quantity;
+use crate::model::quantity::QuantityError;
+use crate::node::{Given, has_app_armor};
+use crate::registration;
+use crate::runtime::cri::driver::Driver;
+use crate::server::authn::Authentication;
+use crate::server::authz::Mode;
+use crate::server::client_ca::ClientCa;
+use crate::server::listen::TlsSettings;
+use crate::server::route::Switches;
+use crate::server::{self, ciphers, stats};
+use crate::version;
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::session::Tuning;
+use super::pod_deps::Tuning;
 
 /// A flag or a field that no part can use as it is.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub enum Error {
     #[error("bad --node-ip {text:?}: {reason}")]
     NodeIp { text: String, reason: &'static str },
     #[error("{field} {value:?} is no quantity")]
@@ -218,7 +218,7 @@ pub(super) fn registration(
     config: &KubeletConfiguration,
     name: &str,
 ) -> Result<registration::Settings, Error> {
-    let taint = |taint: &gantry_agent::config::fields::Taint| Taint {
+    let taint = |taint: &crate::config::fields::Taint| Taint {
         effect: taint.effect.clone(),
         key: taint.key.clone(),
         time_added: None,

@@ -1,24 +1,50 @@
 //! What a kubelet asks of its machine and sets for itself. Owns the files of /proc and the folders of
-//! its root; never a pod's. Called by [`super`].
+//! its root; never a pod's. Called by [`super`] and [`super::run`].
 
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use gantry_agent::config::{KubeletConfiguration, KubeletFlags};
-use gantry_agent::registration::{fits, machine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::wiring;
+use crate::config::{KubeletConfiguration, KubeletFlags};
+use crate::registration::{fits, machine};
 
-/// Cgroup v2 alone.
-pub(super) fn is_unified() -> bool {
-    gantry_cgroup::Layout::detect().is_ok_and(|layout| layout.is_unified())
+/// What of the machine a kubelet does not start on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("empty hostname is invalid")]
+    NoName,
+    #[error("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false")]
+    Swap,
+    #[error("read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Of protectKernelDefaults, in upstream's words.
+    #[error("{0}")]
+    Kernel(String),
+    #[error(transparent)]
+    Setting(#[from] wiring::Error),
+    #[error(transparent)]
+    Machine(#[from] machine::Error),
+    /// More is reserved than there is.
+    #[error("{0}")]
+    Reserved(String),
+    #[error("make {}", path.display())]
+    Make {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// As `--hostname-override` or the kernel says, in lower case.
-pub(super) fn name(given: &str) -> Result<String> {
+pub(super) fn name(given: &str) -> Result<String, Error> {
     let name = if given.trim().is_empty() {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
     } else {
@@ -26,34 +52,32 @@ pub(super) fn name(given: &str) -> Result<String> {
     };
     let name = name.trim().to_lowercase();
     if name.is_empty() {
-        bail!("empty hostname is invalid");
+        return Err(Error::NoName);
     }
     Ok(name)
 }
 
 /// What of the machine a kubelet is told not to start on; looked at before anything is made on it.
-pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<()> {
+pub(super) fn judge(flags: &KubeletFlags, config: &KubeletConfiguration) -> Result<(), Error> {
     refuse_swap(config, Path::new("/proc/swaps"))?;
     if config.protect_kernel_defaults {
         check_kernel(Path::new("/proc/sys"))?;
     }
     let machine = machine::read(Path::new(&flags.root_dir))?;
     // The name is of no account here.
-    fits::check(&wiring::registration(flags, config, "")?, &machine).map_err(anyhow::Error::msg)
+    fits::check(&wiring::registration(flags, config, "")?, &machine).map_err(Error::Reserved)
 }
 
 /// Swap is no memory that anybody asked for, unless failSwapOn says so.
-fn refuse_swap(config: &KubeletConfiguration, swaps: &Path) -> Result<()> {
+fn refuse_swap(config: &KubeletConfiguration, swaps: &Path) -> Result<(), Error> {
     if config.fail_swap_on == Some(false) {
         return Ok(());
     }
     match fs::read_to_string(swaps) {
-        Ok(text) if has_swap(&text) => bail!(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
-        ),
+        Ok(text) if has_swap(&text) => Err(Error::Swap),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("read {}", swaps.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Error::Read { path: swaps.to_owned(), source }),
     }
 }
 
@@ -67,7 +91,7 @@ const KERNEL: [(&str, i64); 6] = [
     ("vm/panic_on_oom", 0),
 ];
 
-fn check_kernel(folder: &Path) -> Result<()> {
+fn check_kernel(folder: &Path) -> Result<(), Error> {
     let mut wrong = Vec::new();
     for (flag, expected) in KERNEL {
         let path = folder.join(flag);
@@ -82,8 +106,8 @@ fn check_kernel(folder: &Path) -> Result<()> {
     }
     match &wrong[..] {
         [] => Ok(()),
-        [one] => bail!("{one}"),
-        many => bail!("[{}]", many.join(", ")),
+        [one] => Err(Error::Kernel(one.clone())),
+        many => Err(Error::Kernel(format!("[{}]", many.join(", ")))),
     }
 }
 
@@ -110,13 +134,13 @@ pub(super) fn settle(config: &KubeletConfiguration) {
 }
 
 /// Folders that others look for below a kubelet's root.
-pub(super) fn lay_out(root: &Path, pod_logs: &Path) -> Result<()> {
+pub(super) fn lay_out(root: &Path, pod_logs: &Path) -> Result<(), Error> {
     let made = |path: &Path, mode| {
         DirBuilder::new()
             .recursive(true)
             .mode(mode)
             .create(path)
-            .with_context(|| format!("make {}", path.display()))
+            .map_err(|source| Error::Make { path: path.to_owned(), source })
     };
     made(root, 0o750)?;
     for name in ["pods", "plugins", "plugins_registry", "pod-resources", "device-plugins"] {

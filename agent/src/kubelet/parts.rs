@@ -12,45 +12,45 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use gantry_agent::agent::Agent;
-use gantry_agent::agent::events;
-use gantry_agent::config::gates::Gates;
-use gantry_agent::config::{self, KubeletConfiguration, KubeletFlags};
-use gantry_agent::events::sink::{self, Recorder};
-use gantry_agent::events::{Kind, NodeNote};
-use gantry_agent::eviction::run::{self as eviction, Evictor};
-use gantry_agent::healthz::Checks;
-use gantry_agent::housekeeping::images::{Collector, Reclaimer};
-use gantry_agent::housekeeping::{links as dead_links, logs};
-use gantry_agent::identity::{Clients, Names, Notice, ca};
-use gantry_agent::logs::links;
-use gantry_agent::manifest::api;
-use gantry_agent::model::signal::Pressures;
-use gantry_agent::pod::run::Deps;
-use gantry_agent::pod::worker::PodHandle;
-use gantry_agent::registration::enforce::{self, Holding};
-use gantry_agent::registration::health::{self, Pulse};
-use gantry_agent::registration::machine::{self, HostAddresses};
-use gantry_agent::registration::stall;
-use gantry_agent::registration::{self, World};
-use gantry_agent::runtime::cri::CriRuntime;
-use gantry_agent::server::client_ca::ClientCa;
-use gantry_agent::server::health::Check;
-use gantry_agent::server::listen::tls_config;
-use gantry_agent::server::stats::Stats;
-use gantry_agent::server::{self, Server};
-use gantry_agent::source::{self, Seen};
-use gantry_agent::status::mirror::{self, Mirrors};
-use gantry_agent::status::{self, form, starts};
-use gantry_agent::{dns, node, oom, static_pods, sync, version};
+use crate::agent::Agent;
+use crate::agent::events;
+use crate::config::gates::Gates;
+use crate::config::{self, KubeletConfiguration, KubeletFlags};
+use crate::drain::DrainWatcher;
+use crate::events::sink::{self, Recorder};
+use crate::events::{Kind, NodeNote};
+use crate::eviction::run::{self as eviction, Evictor};
+use crate::healthz::Checks;
+use crate::housekeeping::images::{Collector, Reclaimer};
+use crate::housekeeping::{links as dead_links, logs};
+use crate::identity::{Clients, Names, Notice, ca};
+use crate::logs::links;
+use crate::manifest::api;
+use crate::model::signal::Pressures;
+use crate::pod::run::Deps;
+use crate::pod::worker::PodHandle;
+use crate::registration::enforce::{self, Holding};
+use crate::registration::health::{self, Pulse};
+use crate::registration::machine::{self, HostAddresses};
+use crate::registration::stall;
+use crate::registration::{self, World};
+use crate::runtime::cri::CriRuntime;
+use crate::server::client_ca::ClientCa;
+use crate::server::health::Check;
+use crate::server::listen::tls_config;
+use crate::server::stats::Stats;
+use crate::server::{self, Server, Verbosity};
+use crate::source::{self, Seen};
+use crate::status::mirror::{self, Mirrors};
+use crate::status::{self, form, starts};
+use crate::{dns, node, oom, static_pods, sync, version};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Channel;
 
-use super::log::Verbosity;
+use super::error::Error;
 use super::node_pods::View;
 use super::wiring::{self, Listen};
 
@@ -73,7 +73,7 @@ pub(super) struct Parts<'a> {
     pub(super) notices: mpsc::Receiver<Notice>,
     pub(super) checks: Checks,
     pub(super) verbosity: Verbosity,
-    pub(super) stopped: watch::Receiver<bool>,
+    pub(super) drain: DrainWatcher,
 }
 
 /// What goes on.
@@ -84,7 +84,7 @@ pub(super) struct Running {
 
 impl Parts<'_> {
     /// Starts everything; it ends with the process, or when it is stopped.
-    pub(super) async fn start(mut self) -> Result<Running> {
+    pub(super) async fn start(mut self) -> Result<Running, Error> {
         let (recorder, queue) = sink::queue(self.deps.clock.clone());
         let pulse = health::follow(Arc::new(self.runtime.clone()));
         self.deps.network = health::network(pulse.clone());
@@ -143,9 +143,9 @@ impl Parts<'_> {
     }
 
     /// Ends pods when the node runs short.
-    fn evict(&self, world: eviction::World) -> Result<()> {
+    fn evict(&self, world: eviction::World) -> Result<(), Error> {
         let evictor = Evictor::new(wiring::eviction(self.config)?, world);
-        tokio::spawn(evictor.run(self.stopped.clone()));
+        tokio::spawn(evictor.run(self.drain.clone()));
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Parts<'_> {
         pulse: watch::Receiver<Pulse>,
         pressures: watch::Receiver<Pressures>,
         recorder: Recorder,
-    ) -> Result<watch::Receiver<Option<Arc<Node>>>> {
+    ) -> Result<watch::Receiver<Option<Arc<Node>>>, Error> {
         let Some(clients) = self.clients.clone() else {
             agent.watch_pressures(pressures);
             let (_, node) = watch::channel(None);
@@ -219,7 +219,7 @@ impl Parts<'_> {
     }
 
     /// Pods together get what is not reserved.
-    fn hold_pods(&self, recorder: Recorder) -> Result<()> {
+    fn hold_pods(&self, recorder: Recorder) -> Result<(), Error> {
         let settings = wiring::registration(self.flags, self.config, &self.name)?;
         let machine = machine::read(&PathBuf::from(&self.flags.root_dir))?;
         let holding = Holding {
@@ -234,19 +234,19 @@ impl Parts<'_> {
     }
 
     /// Logs and images that nobody needs; returns who frees more of these at once.
-    fn housekeeping(&self, recorder: &Recorder) -> Result<Reclaimer> {
+    fn housekeeping(&self, recorder: &Recorder) -> Result<Reclaimer, Error> {
         let keeper = Arc::new(self.runtime.clone());
         let clock = self.deps.clock.clone();
         let rotation = wiring::logs(self.config)?;
-        tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.stopped.clone()));
+        tokio::spawn(logs::run(rotation, keeper.clone(), clock.clone(), self.drain.clone()));
         let folder = PathBuf::from(links::FOLDER);
-        tokio::spawn(dead_links::sweep_for_ever(folder, keeper.clone(), self.stopped.clone()));
+        tokio::spawn(dead_links::sweep_for_ever(folder, keeper.clone(), self.drain.clone()));
         let collector = Collector::new(wiring::images(self.config), keeper, clock.clone());
         let reclaimer = collector.reclaimer();
         let (recorder, metrics, pulls) =
             (recorder.clone(), self.deps.metrics.clone(), self.deps.images.clone());
         let mut before = clock.wall_nanos();
-        tokio::spawn(collector.run(self.stopped.clone(), move |outcome| {
+        tokio::spawn(collector.run(self.drain.clone(), move |outcome| {
             let aged = outcome.for_age;
             for (reason, count) in [("age", aged), ("space", outcome.freed.len().saturating_sub(aged))] {
                 (0..count).for_each(|_| metrics.image_garbage_collected.inc([reason]));
@@ -274,7 +274,7 @@ impl Parts<'_> {
     }
 
     /// 10250, and 10255 if it is on.
-    async fn serve(&self, view: View, client: Option<kube::Client>, pulse: Check) -> Result<Server> {
+    async fn serve(&self, view: View, client: Option<kube::Client>, pulse: Check) -> Result<Server, Error> {
         let client_ca = client_ca(wiring::client_ca(self.config).as_deref())?;
         let configz = config::configz(self.config)["kubeletconfig"].clone();
         let stats = Stats::new(wiring::stats(self.flags, self.config)?)?;
@@ -304,10 +304,8 @@ impl Parts<'_> {
         )?;
         let keeping = server.clone();
         tokio::spawn(async move { keeping.keep_stats().await });
-        let listen = async |address: SocketAddr| -> Result<TcpListener> {
-            super::health::listen(address)
-                .await
-                .with_context(|| format!("failed to listen and serve on {address}"))
+        let listen = async |address: SocketAddr| -> Result<TcpListener, Error> {
+            super::health::listen(address).await.map_err(|source| Error::Listen { address, source })
         };
         let Listen { api, read_only, healthz: _ } = wiring::listen(self.config)?;
         if let Some(address) = api {
@@ -364,12 +362,12 @@ fn names_of(node: &Node) -> Names {
 }
 
 /// The client CA's file, as it is from time to time.
-fn client_ca(file: Option<&Path>) -> Result<ClientCa> {
+fn client_ca(file: Option<&Path>) -> Result<ClientCa, Error> {
     let client_ca = ClientCa::default();
     let Some(file) = file else { return Ok(client_ca) };
     let mut bundles = ca::follow(file, ca::EVERY)?;
     let first = bundles.borrow_and_update().clone();
-    client_ca.trust(&first).with_context(|| format!("the client CA {}", file.display()))?;
+    client_ca.trust(&first).map_err(|source| Error::Trust { path: file.to_owned(), source })?;
     let followed = client_ca.clone();
     tokio::spawn(async move {
         while bundles.changed().await.is_ok() {

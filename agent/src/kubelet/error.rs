@@ -1,0 +1,94 @@
+//! Why a kubelet, or an agent without an API server, does not run. Owns the variants, one for each step of the
+//! start; never prints one. Made by every file beside it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tokio::task::JoinError;
+
+use super::{host, wiring};
+use crate::identity::{bootstrap, ca, serving};
+use crate::operator::socket;
+use crate::registration::machine;
+use crate::server::listen::TlsError;
+use crate::server::{client_ca, stats};
+use crate::{cgroups, images, node, probe, root, runtime, server};
+
+/// One step, and its cause.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant is one step and its cause")]
+pub enum Error {
+    #[error(transparent)]
+    Setting(#[from] wiring::Error),
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    #[error(transparent)]
+    Machine(#[from] machine::Error),
+    #[error(transparent)]
+    Identity(#[from] bootstrap::Error),
+    #[error("serverTLSBootstrap needs an API server: give --kubeconfig as well")]
+    NoApiServer,
+    #[error("the certificate of the kubelet's own API")]
+    Certificate(#[source] serving::Error),
+    /// In upstream's words.
+    #[error("validate service connection: validate CRI v1 runtime API for endpoint {endpoint:?}: {reason}")]
+    Validate { endpoint: String, reason: String },
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    #[error("{0}")]
+    Driver(String),
+    #[error("failed to make {} a shared mount", path.display())]
+    Share {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("make {}", path.display())]
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Root(#[from] root::Error),
+    #[error("offer the operator API")]
+    Operator(#[source] socket::Error),
+    #[error("the operator API died")]
+    OperatorDied(#[source] JoinError),
+    #[error("user namespaces: {0}")]
+    UserNamespaces(String),
+    #[error("{0}")]
+    UserRanges(String),
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    #[error(transparent)]
+    Cgroups(#[from] cgroups::Error),
+    #[error(transparent)]
+    Probes(#[from] probe::net::Error),
+    #[error(transparent)]
+    Images(#[from] images::Error),
+    #[error(transparent)]
+    Server(#[from] server::Error),
+    #[error(transparent)]
+    Stats(#[from] stats::machine::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    ClientCa(#[from] ca::Error),
+    #[error("the client CA {}", path.display())]
+    Trust {
+        path: PathBuf,
+        #[source]
+        source: client_ca::Error,
+    },
+    #[error("failed to listen and serve on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    /// Of the way to the API server: only new credentials from outside help.
+    #[error("{0}")]
+    Credentials(String),
+}
