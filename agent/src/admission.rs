@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use crate::model::pod::security::AppArmor;
 use crate::model::pod::{Origin, Pod};
 use crate::ports;
-pub use fit::Shortage;
+pub(crate) use fit::Shortage;
 pub(crate) use fit::is_extended;
 pub(crate) use labels::any_fits;
 pub(crate) use pressure::under;
-pub use sysctls::Allowed;
+pub(crate) use sysctls::Allowed;
 pub(crate) use sysctls::SAFE_SYSCTLS;
 
 /// Above which a pod is critical: scheduling.SystemCriticalPriority.
@@ -65,7 +65,6 @@ pub struct Node {
 
 /// As in the Node's spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the API's fields")]
 pub struct Taint {
     pub key: String,
     pub value: String,
@@ -83,7 +82,7 @@ enum Objection {
 
 /// What makes room for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Room<'a> {
+pub(crate) struct Room<'a> {
     /// Who must go first; nobody, unless the pod is critical.
     pub victims: Vec<&'a Pod>,
     /// What there is too little of, the first of it; empty without victims.
@@ -117,7 +116,7 @@ const REASONS: [&str; 21] = [
 
 /// The label of a rejection in the metrics.
 #[must_use]
-pub fn label(reason: &str) -> &str {
+pub(crate) fn label(reason: &str) -> &str {
     match reason {
         known if REASONS.contains(&known) => known,
         other if other.starts_with("OutOf") => "OutOfExtendedResources",
@@ -130,7 +129,7 @@ pub fn label(reason: &str) -> &str {
 ///
 /// # Errors
 /// The first thing that stands against it.
-pub fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, Rejection> {
+pub(crate) fn admit<'a>(pod: &Pod, others: &[&'a Pod], node: &Node) -> Result<Room<'a>, Rejection> {
     node.sysctls.check(pod)?;
     if !labels::runs_linux(pod) {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
@@ -197,14 +196,14 @@ fn make_room<'a>(pod: &Pod, others: &[&'a Pod], objections: Vec<Objection>) -> R
 
 /// The runtime cannot hold processes to the pod's own groups.
 #[must_use]
-pub fn no_strict_groups() -> Rejection {
+pub(crate) fn no_strict_groups() -> Rejection {
     let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
     Rejection::new("SupplementalGroupsPolicyNotSupported", message)
 }
 
 /// Static pods, and those of the system's priority classes.
 #[must_use]
-pub fn is_critical(pod: &Pod) -> bool {
+pub(crate) fn is_critical(pod: &Pod) -> bool {
     pod.origin == Origin::Static || pod.placement.priority.is_some_and(|p| p >= SYSTEM_CRITICAL)
 }
 
@@ -212,7 +211,7 @@ pub fn is_critical(pod: &Pod) -> bool {
 ///
 /// # Errors
 /// The rejection.
-pub fn app_armor(pod: &Pod, has: bool) -> Result<(), Rejection> {
+pub(crate) fn app_armor(pod: &Pod, has: bool) -> Result<(), Rejection> {
     let profiles = || pod.every_container().filter_map(|c| c.security.app_armor.as_ref());
     let asks = pod.security.app_armor || profiles().any(|profile| *profile != AppArmor::Unconfined);
     if !asks {

@@ -2,7 +2,7 @@
 //! parser and the kubelet's merging and limits; only [`source`] reads a file. Called for each sandbox, by
 //! the pods' workers and the CRI client.
 
-pub mod source;
+pub(crate) mod source;
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ pub struct Malformed;
 ///
 /// # Errors
 /// As upstream, when a name server has no address.
-pub fn parse_resolv_conf(text: &str) -> Result<DnsConfig, Malformed> {
+pub(crate) fn parse_resolv_conf(text: &str) -> Result<DnsConfig, Malformed> {
     let mut config = DnsConfig::default();
     for line in text.lines() {
         let line = line.trim();
@@ -72,7 +72,7 @@ fn set_option(options: &mut Vec<String>, new: String) {
 /// What pods with a network of their own can use of the node's resolver: its name servers, when they
 /// are all on the node's loopback, are nobody there; `resolved` then names those behind.
 #[must_use]
-pub fn beyond_loopback(node: &DnsConfig, resolved: DnsConfig) -> DnsConfig {
+pub(crate) fn beyond_loopback(node: &DnsConfig, resolved: DnsConfig) -> DnsConfig {
     let is_local = |server: &String| server.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     let only_local = |config: &DnsConfig| config.servers.iter().all(is_local);
     if !node.servers.is_empty() && only_local(node) && !only_local(&resolved) {

@@ -3,7 +3,7 @@
 //! rules; never sends it anywhere. Filled by the pod's worker, read through its status.
 
 mod similar;
-pub mod sink;
+pub(crate) mod sink;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ pub(crate) const COMBINED: &str = "(combined from similar events): ";
 
 /// The events of one pod.
 #[derive(Debug, Clone)]
-pub struct Journal {
+pub(crate) struct Journal {
     events: Vec<Event>,
     similar: Similar<(Kind, Cow<'static, str>)>,
 }
@@ -106,12 +106,12 @@ impl Default for Journal {
 impl Journal {
     /// In the order in which they happened first.
     #[must_use]
-    pub fn events(&self) -> &[Event] {
+    pub(crate) fn events(&self) -> &[Event] {
         &self.events
     }
 
     /// Takes a note; `now` is the wall clock's, for display.
-    pub fn add(&mut self, mut note: Note, now: i64) {
+    pub(crate) fn add(&mut self, mut note: Note, now: i64) {
         let kind = (note.kind, note.reason.clone());
         let many = self.similar.is_one_of_many(&kind, &note.message, now);
         if many {

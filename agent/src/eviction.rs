@@ -11,11 +11,11 @@
 //!   └────────────── 10 s ─────────────────────────────────────────────┴────────────────────────┘ at once
 //! ```
 
-pub mod decide;
-pub mod message;
-pub mod observe;
-pub mod rank;
-pub mod run;
+pub(crate) mod decide;
+pub(crate) mod message;
+pub(crate) mod observe;
+pub(crate) mod rank;
+pub(crate) mod run;
 
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,14 @@
 //! look → decide; the looking is in [`look`], the deciding in [`decide`] and the two below it. Never
 //! changes anything. Called by the operator API for `gantry explain`.
 
-pub mod decide;
+pub(crate) mod decide;
 mod endings;
-pub mod look;
+pub(crate) mod look;
 mod pulls;
 
 /// What is wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The container it is about; the pod itself when empty.
     pub container: String,
     /// The state it explains, as `kubectl get pods` would show it.

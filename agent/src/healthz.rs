@@ -15,7 +15,7 @@ type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Checks by name, in the order they came; "ping" is always there.
 #[derive(Clone)]
-pub struct Checks(Arc<Mutex<Vec<(&'static str, Check)>>>);
+pub(crate) struct Checks(Arc<Mutex<Vec<(&'static str, Check)>>>);
 
 impl std::fmt::Debug for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -39,7 +39,11 @@ impl Checks {
     }
 
     /// A check must answer at once.
-    pub fn add(&self, name: &'static str, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+    pub(crate) fn add(
+        &self,
+        name: &'static str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, Arc::new(check)));
     }
 
@@ -47,14 +51,14 @@ impl Checks {
     ///
     /// # Errors
     /// When one does.
-    pub fn all(&self) -> Result<(), String> {
+    pub(crate) fn all(&self) -> Result<(), String> {
         self.list()
             .into_iter()
             .try_for_each(|(name, check)| check().map_err(|e| format!("checker {name} failed: {e}")))
     }
 
     /// `/healthz` and each check below it, with any method.
-    pub fn router(&self) -> Router {
+    pub(crate) fn router(&self) -> Router {
         Router::new()
             .route("/healthz", any(root))
             .route("/healthz/", any(root))

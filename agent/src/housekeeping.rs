@@ -5,9 +5,9 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
-pub mod images;
-pub mod links;
-pub mod logs;
+pub(crate) mod images;
+pub(crate) mod links;
+pub(crate) mod logs;
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use crate::model::failure::Failure;
 
 /// What comes of asking the runtime.
-pub type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
+pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;
 
 /// What housekeeping asks of the runtime.
 pub trait Keeper: Send + Sync + fmt::Debug {

@@ -102,7 +102,7 @@ fn killed(message: &str) -> Option<(String, i32)> {
 /// Tells for as long as the process lives, from a thread of its own: reading the log waits, and nobody
 /// waits for that. As upstream from the log's beginning: it may have been this very process that was
 /// killed last.
-pub fn watch(recorder: Recorder) {
+pub(crate) fn watch(recorder: Recorder) {
     let begun = std::thread::Builder::new().name("oom".to_owned()).spawn(move || {
         let open = rustix::fs::open(LOG, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty());
         let followed = open.and_then(|log| follow(&log, &recorder));

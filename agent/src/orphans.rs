@@ -28,7 +28,7 @@ const SIDE_BY_SIDE: usize = 4;
 
 /// What a sweep came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Swept {
+pub(crate) struct Swept {
     /// Pods of which there was something.
     pub found: usize,
     /// What could not be taken back, or could not be known, and why.
@@ -37,7 +37,7 @@ pub struct Swept {
 
 /// Takes back what this agent has claimed and what belongs to no pod that is wanted or known to the
 /// runtime; says what it could not.
-pub async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
+pub(crate) async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
     match sweep_of(deps, wanted, BTreeSet::new()).await {
         Ok(swept) => swept.failures,
         Err(why) => vec![format!("orphans are kept: {why}")],
@@ -49,7 +49,7 @@ pub async fn sweep(deps: &Deps, wanted: &[PodUid]) -> Vec<String> {
 ///
 /// # Errors
 /// When it cannot be known what is an orphan: nothing was touched then.
-pub async fn sweep_all(deps: &Deps, wanted: &[PodUid]) -> Result<Swept, String> {
+pub(crate) async fn sweep_all(deps: &Deps, wanted: &[PodUid]) -> Result<Swept, String> {
     let left = deps.volumes.left().await.map_err(|error| error.message)?;
     sweep_of(deps, wanted, left.into_iter().collect()).await
 }

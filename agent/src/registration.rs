@@ -13,14 +13,14 @@
 mod amount;
 mod compose;
 mod conditions;
-pub mod devices;
+pub(crate) mod devices;
 mod drivers;
-pub mod enforce;
-pub mod fits;
-pub mod health;
+pub(crate) mod enforce;
+pub(crate) mod fits;
+pub(crate) mod health;
 mod lease;
-pub mod machine;
-pub mod stall;
+pub(crate) mod machine;
+pub(crate) mod stall;
 mod startup;
 mod status;
 
@@ -33,7 +33,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::Client;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::config::eviction::Threshold;
@@ -48,7 +47,7 @@ use machine::{Addresses, Machine};
 
 /// What the operator decides.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Of the Node object.
     pub node_name: String,
     /// Its label and address.
@@ -101,7 +100,7 @@ pub struct Settings {
 
 /// What the rest of the world is to it.
 #[derive(Clone)]
-pub struct World {
+pub(crate) struct World {
     /// For the Node object; no other part's requests may hold it up.
     pub client: Client,
     /// For the lease; likewise.
@@ -136,20 +135,10 @@ impl fmt::Debug for World {
     }
 }
 
-/// The node under way. Dropping it lets the loops run on; they end with the process.
-#[derive(Debug)]
-pub struct Registered {
-    /// As the API has it; none before it was seen, and while it is not there.
-    pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// Ends when something is badly wrong only.
-    pub status: JoinHandle<()>,
-    /// The same.
-    pub lease: JoinHandle<()>,
-}
-
-/// Begins.
+/// Begins; the loops end with the process. Returns the node as the API has it: none before it was seen, and while it
+/// is not there.
 #[must_use]
-pub fn start(settings: Settings, world: World) -> Registered {
+pub(crate) fn start(settings: Settings, world: World) -> watch::Receiver<Option<Arc<Node>>> {
     let node = follow(world.client.clone(), &settings.node_name);
     let renewal = lease::Renewal {
         client: world.lease.clone(),
@@ -157,11 +146,11 @@ pub fn start(settings: Settings, world: World) -> Registered {
         seconds: settings.lease_seconds,
         troubled: world.troubled.clone(),
     };
-    let lease = tokio::spawn(renewal.run());
+    tokio::spawn(renewal.run());
     // Ends once it worked, or with the process.
     tokio::spawn(drivers::withdraw(world.client.clone(), settings.node_name.clone(), node.clone()));
-    let status = tokio::spawn(status::Reporter::new(settings, world, node.clone()).run());
-    Registered { node, status, lease }
+    tokio::spawn(status::Reporter::new(settings, world, node.clone()).run());
+    node
 }
 
 /// The node of that name, as the API has it.

@@ -12,11 +12,11 @@ use crate::model::pod::PodUid;
 use crate::reflect::{Query, Reflected, reflect};
 
 /// Marks the API's image of a static pod; its value is the static pod's hash.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// All there is.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Whether the first full list is in: before, a pod that is not here may well be wanted (trap 1).
     pub synced: bool,
     /// To run, or to end. One that has not changed stays the same `Arc`.
@@ -27,7 +27,7 @@ pub struct Seen {
 
 /// Begins to follow the pods of a node. It ends when nobody listens.
 #[must_use]
-pub fn follow(client: Client, node: &str) -> watch::Receiver<Seen> {
+pub(crate) fn follow(client: Client, node: &str) -> watch::Receiver<Seen> {
     let query = Query { path: "/api/v1/pods".to_owned(), field_selector: format!("spec.nodeName={node}") };
     let mut reflected = reflect::<Pod>(client, query);
     let (sender, receiver) = watch::channel(Seen::default());
@@ -60,14 +60,14 @@ fn seen(reflected: &Reflected<Pod>) -> Seen {
 
 /// Whether it is the image of a static pod.
 #[must_use]
-pub fn is_mirror(pod: &Pod) -> bool {
+pub(crate) fn is_mirror(pod: &Pod) -> bool {
     pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
 /// Whether it was deleted without a grace and only its finalizers hold it: it goes with the last of
 /// them, and to delete it again changes nothing.
 #[must_use]
-pub fn is_held(pod: &Pod) -> bool {
+pub(crate) fn is_held(pod: &Pod) -> bool {
     let meta = &pod.metadata;
     meta.deletion_timestamp.is_some()
         && meta.deletion_grace_period_seconds == Some(0)

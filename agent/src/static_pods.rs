@@ -4,7 +4,7 @@
 //!
 //! hear: [`listen`] · read: [`folder`] · decide: [`choice`] (pure) by the [`rules`] (pure).
 
-pub mod choice;
+pub(crate) mod choice;
 mod describe;
 mod folder;
 mod listen;
@@ -20,10 +20,10 @@ use tokio::sync::watch;
 use choice::{Choice, Found};
 
 /// The kubelet's fileCheckFrequency.
-pub const CHECK_EVERY: Duration = Duration::from_secs(20);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(20);
 
 /// Follows `folder` until nobody listens any more. The first set is there when this returns.
-pub async fn follow(
+pub(crate) async fn follow(
     folder: PathBuf,
     node_name: String,
     every: Duration,

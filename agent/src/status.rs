@@ -5,10 +5,10 @@
 //! words: [`form`] (pure) · merge: [`merge`] (pure) · send: [`teller`] · mirror pods: [`mirror`] ·
 //! how long starts take: [`starts`].
 
-pub mod form;
+pub(crate) mod form;
 mod merge;
-pub mod mirror;
-pub mod starts;
+pub(crate) mod mirror;
+pub(crate) mod starts;
 mod teller;
 
 use std::collections::BTreeMap;
@@ -27,25 +27,24 @@ use crate::source::Seen;
 use teller::{Shared, Teller};
 
 /// Says in the API's words what a worker says; the last argument is what the API has.
-pub type Form = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
+pub(crate) type Form = fn(&pod::Pod, &Word, &PodStatus) -> PodStatus;
 
 /// Every pod of the node with its status in force, told or not yet, by the worker's UID.
-pub type Told = BTreeMap<PodUid, Arc<Pod>>;
+pub(crate) type Told = BTreeMap<PodUid, Arc<Pod>>;
 
 /// Static pods as their files describe them, with upstream's additions; none until the folder has
 /// been read.
-pub type Statics = Option<Arc<BTreeMap<PodUid, Arc<Pod>>>>;
+pub(crate) type Statics = Option<Arc<BTreeMap<PodUid, Arc<Pod>>>>;
 
 /// Marks where a pod comes from: `file`, `http` or `api`.
-pub const SOURCE: &str = "kubernetes.io/config.source";
+pub(crate) const SOURCE: &str = "kubernetes.io/config.source";
 
 /// Requests under way at most: the others wait, the lease has a connection of its own.
 const AT_ONCE: usize = 10;
 
 /// What is told from.
 #[derive(Clone)]
-#[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Sources {
+pub(crate) struct Sources {
     /// None on a machine without an API server: then only the view is kept.
     pub client: Option<Client>,
     /// The API's pods.
@@ -62,7 +61,7 @@ pub struct Sources {
 
 /// Begins to tell; the task ends with the agent.
 #[must_use]
-pub fn publish(sources: Sources) -> (watch::Receiver<Told>, JoinHandle<()>) {
+pub(crate) fn publish(sources: Sources) -> (watch::Receiver<Told>, JoinHandle<()>) {
     let (told, receiver) = watch::channel(Told::new());
     (receiver, tokio::spawn(supervise(sources, told)))
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// How a list changes; lists that are not named are replaced whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strategy {
+pub(crate) enum Strategy {
     /// Item by item, matched by this field.
     Merge(&'static str),
     /// Whole, although the server would merge it: its key is not unique.
@@ -16,10 +16,10 @@ pub enum Strategy {
 }
 
 /// The lists of one kind by path; as `patchStrategy` of the API's types.
-pub type Lists = &'static [(&'static str, Strategy)];
+pub(crate) type Lists = &'static [(&'static str, Strategy)];
 
 /// Of a Pod's status.
-pub const POD: Lists = &[
+pub(crate) const POD: Lists = &[
     ("status.conditions", Strategy::Merge("type")),
     ("status.hostIPs", Strategy::Merge("ip")),
     ("status.podIPs", Strategy::Merge("ip")),
@@ -28,25 +28,22 @@ pub const POD: Lists = &[
 ];
 
 /// Of a Node. Its addresses are declared as merged by type, which is not unique.
-pub const NODE: Lists = &[
+pub(crate) const NODE: Lists = &[
     ("status.conditions", Strategy::Merge("type")),
     ("status.addresses", Strategy::Replace),
     ("metadata.ownerReferences", Strategy::Merge("uid")),
 ];
 
-/// Of an Event: nothing is merged.
-pub const EVENT: Lists = &[];
-
 /// From `old` to `new`; none when they are equal.
 #[must_use]
-pub fn diff(old: &Value, new: &Value, lists: Lists) -> Option<Value> {
+pub(crate) fn diff(old: &Value, new: &Value, lists: Lists) -> Option<Value> {
     let patch = maps(as_map(old)?, as_map(new)?, "", lists);
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 /// Without what is empty at any depth: to compare, for a server leaves it out.
 #[must_use]
-pub fn without_empty(value: &Value) -> Value {
+pub(crate) fn without_empty(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.iter().map(|(name, value)| (name.clone(), without_empty(value)));
@@ -146,7 +143,7 @@ fn merged(
 }
 
 #[cfg(any(test, feature = "testing"))]
-pub mod apply;
+pub(crate) mod apply;
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ const SETTLED: Duration = Duration::from_secs(5);
 
 /// Where pods come from.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub(crate) struct Sources {
     /// None on a machine without an API server.
     pub seen: Option<watch::Receiver<Seen>>,
     /// Pods of the API wait for their node: they are admitted by its labels and taints.
@@ -124,7 +124,7 @@ impl Sweeps {
 
 /// Keeps the agent's pods those of its sources, for ever. `statics` is told what the folder
 /// describes, and `beat` when the loop last came round.
-pub async fn run(
+pub(crate) async fn run(
     mut agent: Agent,
     mut sources: Sources,
     statics: watch::Sender<Statics>,

@@ -10,8 +10,7 @@ use crate::model::requests::requests;
 
 /// One kind of resource that does not suffice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in the message")]
-pub struct Shortage {
+pub(crate) struct Shortage {
     pub resource: String,
     pub requested: i64,
     pub used: i64,

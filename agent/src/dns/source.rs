@@ -47,7 +47,6 @@ impl Default for Source {
 
 /// Why the files say nothing, in upstream's words.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one file and its cause")]
 pub enum Error {
     #[error("open {}: {}", path.display(), in_go(cause))]
     Open { path: PathBuf, cause: io::Error },
@@ -100,7 +99,7 @@ async fn file(path: &Path) -> Result<DnsConfig, Error> {
 }
 
 /// Told once, at a kubelet's start.
-pub async fn warn(resolver: Arc<Resolver>, recorder: Recorder) {
+pub(crate) async fn warn(resolver: Arc<Resolver>, recorder: Recorder) {
     if let Some(message) = resolver.unfit().await {
         recorder.node(NodeNote { kind: Kind::Warning, reason: "CheckLimitsForResolvConf", message });
     }

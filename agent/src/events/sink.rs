@@ -110,7 +110,7 @@ impl Queue {
 
 /// Both ends; what is told before [`post`] waits.
 #[must_use]
-pub fn queue(clock: Arc<dyn Clock>) -> (Recorder, Queue) {
+pub(crate) fn queue(clock: Arc<dyn Clock>) -> (Recorder, Queue) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let recorder = Recorder { sender, clock };
     (recorder.clone(), Queue { recorder, receiver })

@@ -10,7 +10,7 @@ use crate::model::signal::{Pressure, Pressures, Signal};
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Clone, Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Crossed, with their grace over, and not resolved.
     met: Vec<Rule>,
     /// Crossed, since when.
@@ -22,7 +22,7 @@ pub struct Memory {
 
 /// What a look comes to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Pass {
+pub(crate) struct Pass {
     /// Of the node.
     pub pressures: Pressures,
     /// Something must be done about these; the first one now.
@@ -31,7 +31,7 @@ pub struct Pass {
 
 impl Memory {
     /// Takes in a look; `now` is monotonic.
-    pub fn pass(&mut self, policy: &Policy, look: &Look, now: Duration) -> Pass {
+    pub(crate) fn pass(&mut self, policy: &Policy, look: &Look, now: Duration) -> Pass {
         let rules = rules(&policy.rules, look.disks);
         let mut crossed = met(&rules, &look.readings, false);
         for unresolved in met(&self.met, &look.readings, true) {
@@ -66,7 +66,7 @@ fn is_new(rule: &Rule, readings: &Readings, last: &Readings) -> bool {
 
 /// Whether nothing is short any more, the minimum reclaim counted: what was freed was enough.
 #[must_use]
-pub fn is_enough(rule: &Rule, look: &Look) -> bool {
+pub(crate) fn is_enough(rule: &Rule, look: &Look) -> bool {
     met(std::slice::from_ref(rule), &look.readings, true).is_empty()
 }
 
@@ -100,7 +100,7 @@ fn rules(given: &[Rule], disks: Disks) -> Vec<Rule> {
 
 /// Thresholds that the operator wrote for writable layers, which nobody looks at.
 #[must_use]
-pub fn passed_over(policy: &Policy) -> Vec<Signal> {
+pub(crate) fn passed_over(policy: &Policy) -> Vec<Signal> {
     let layers = [Signal::ContainerFs, Signal::ContainerFsInodes];
     let mut found: Vec<Signal> = policy
         .rules

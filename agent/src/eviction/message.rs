@@ -10,11 +10,11 @@ use crate::model::quantity;
 use crate::model::signal::{Signal, Starved};
 
 /// Of the pod's status, its event, and what brought it about.
-pub const REASON: &str = "Evicted";
+pub(crate) const REASON: &str = "Evicted";
 
 /// The message, and the event's annotations.
 #[must_use]
-pub fn words(
+pub(crate) fn words(
     pod: &Pod,
     used: Option<&PodUse>,
     starved: &[Rule],
@@ -83,7 +83,7 @@ fn binary(bytes: u64) -> String {
 
 /// An amount of what the signal is about.
 #[must_use]
-pub fn shown(signal: Signal, amount: i64) -> String {
+pub(crate) fn shown(signal: Signal, amount: i64) -> String {
     match signal.resource() {
         Starved::Memory | Starved::Storage => quantity::binary(amount),
         Starved::Inodes | Starved::Pids => quantity::plain(amount),

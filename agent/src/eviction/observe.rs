@@ -11,7 +11,7 @@ use crate::model::signal::Signal;
 
 /// How much of something is left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// Left.
     pub available: i64,
     /// Of so much.
@@ -21,11 +21,11 @@ pub struct Reading {
 }
 
 /// By signal; what cannot be measured is missing.
-pub type Readings = BTreeMap<Signal, Reading>;
+pub(crate) type Readings = BTreeMap<Signal, Reading>;
 
 /// Which file systems are others than the kubelet's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Disks {
+pub(crate) struct Disks {
     /// Images are on a file system of their own.
     pub images_apart: bool,
     /// Writable layers are not where images are.
@@ -34,7 +34,7 @@ pub struct Disks {
 
 /// One look at the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Look {
+pub(crate) struct Look {
     /// What is left.
     pub readings: Readings,
     /// Where things are.
@@ -43,7 +43,7 @@ pub struct Look {
 
 /// On a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Used {
+pub(crate) struct Used {
     /// Bytes.
     pub bytes: u64,
     /// Files and folders.
@@ -53,14 +53,14 @@ pub struct Used {
 impl Used {
     /// Both together.
     #[must_use]
-    pub fn plus(self, more: Self) -> Self {
+    pub(crate) fn plus(self, more: Self) -> Self {
         Self { bytes: self.bytes.saturating_add(more.bytes), inodes: self.inodes.saturating_add(more.inodes) }
     }
 }
 
 /// What one container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ContainerUse {
+pub(crate) struct ContainerUse {
     /// Of the pod's spec.
     pub name: String,
     /// Its working set, in bytes.
@@ -73,7 +73,7 @@ pub struct ContainerUse {
 
 /// What one pod uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodUse {
+pub(crate) struct PodUse {
     /// Its working set, in bytes.
     pub memory: u64,
     /// Processes and threads.
@@ -85,10 +85,10 @@ pub struct PodUse {
 }
 
 /// By pod; one that the runtime does not tell of is missing.
-pub type Usage = BTreeMap<PodUid, PodUse>;
+pub(crate) type Usage = BTreeMap<PodUid, PodUse>;
 
 /// Measures. Both are asked for anew each time: what was kept would have innocents ended (#41032).
-pub trait Gauge: Send + Sync + fmt::Debug {
+pub(crate) trait Gauge: Send + Sync + fmt::Debug {
     /// What is left of the machine.
     fn look(&self) -> BoxFuture<'_, Result<Look, String>>;
     /// What pods use.

@@ -20,7 +20,7 @@ struct Parts {
 }
 
 /// Sorts the pods: the first one is ended first.
-pub fn rank<T>(pods: &mut [T], of: impl Fn(&T) -> &Pod, usage: &Usage, signal: Signal, disks: Disks) {
+pub(crate) fn rank<T>(pods: &mut [T], of: impl Fn(&T) -> &Pod, usage: &Usage, signal: Signal, disks: Disks) {
     let key = |item: &T| Key::new(of(item), usage.get(&of(item).uid), signal, disks);
     pods.sort_by_cached_key(key);
 }

@@ -25,7 +25,7 @@ use crate::pod::worker::PodHandle;
 use crate::pod::{Life, Verdict};
 
 /// How often it is looked.
-pub const EVERY: Duration = Duration::from_secs(10);
+pub(crate) const EVERY: Duration = Duration::from_secs(10);
 /// A pod's end takes at least so long before nobody waits for it any more.
 const SHORTEST_WAIT: Duration = Duration::from_secs(10);
 /// How long its volumes and cgroup may take after that.
@@ -35,7 +35,7 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What the loop stands on.
 #[derive(Debug)]
-pub struct World {
+pub(crate) struct World {
     /// Measures.
     pub gauge: Arc<dyn Gauge>,
     /// Whom it may end.
@@ -54,7 +54,7 @@ pub struct World {
 
 /// The loop.
 #[derive(Debug)]
-pub struct Evictor {
+pub(crate) struct Evictor {
     policy: Policy,
     world: World,
     memory: Memory,
@@ -65,12 +65,12 @@ pub struct Evictor {
 impl Evictor {
     /// Has looked at nothing yet.
     #[must_use]
-    pub fn new(policy: Policy, world: World) -> Self {
+    pub(crate) fn new(policy: Policy, world: World) -> Self {
         Self { policy, world, memory: Memory::default(), ended: BTreeSet::new() }
     }
 
     /// Until the drain.
-    pub async fn run(mut self, mut drain: DrainWatcher) {
+    pub(crate) async fn run(mut self, mut drain: DrainWatcher) {
         if self.policy.rules.is_empty() {
             tracing::info!("no eviction threshold is set: pods are never ended for pressure");
             return;
@@ -94,7 +94,7 @@ impl Evictor {
     }
 
     /// One look, and what follows. Returns who was ended, with what grace.
-    pub async fn pass(&mut self) -> Option<(PodHandle, Duration)> {
+    pub(crate) async fn pass(&mut self) -> Option<(PodHandle, Duration)> {
         let look = self.look().await?;
         let pass = self.memory.pass(&self.policy, &look, self.world.clock.mono());
         self.tell(pass.pressures);

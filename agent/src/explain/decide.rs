@@ -17,7 +17,7 @@ const EVENTS: usize = 4;
 
 /// Everything that keeps the pod from being Ready, or made it end.
 #[must_use]
-pub fn decide(facts: &Facts<'_>) -> Vec<Finding> {
+pub(crate) fn decide(facts: &Facts<'_>) -> Vec<Finding> {
     let status = facts.status;
     let mut findings = Vec::new();
     if status.api_reason == eviction::REASON {

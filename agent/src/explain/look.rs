@@ -22,7 +22,7 @@ const LINE_CHARS: usize = 200;
 
 /// What is known of a pod at one moment.
 #[derive(Debug, Clone)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// As described.
     pub pod: &'a Pod,
     /// As it is.
@@ -40,7 +40,12 @@ pub struct Facts<'a> {
 }
 
 /// Looks at everything that the pod's state makes worth looking at.
-pub async fn look<'a>(pod: &'a Pod, status: &'a PodStatus, pulls: Option<&Pulls>, now: i64) -> Facts<'a> {
+pub(crate) async fn look<'a>(
+    pod: &'a Pod,
+    status: &'a PodStatus,
+    pulls: Option<&Pulls>,
+    now: i64,
+) -> Facts<'a> {
     let mut facts = Facts {
         pod,
         status,

@@ -218,7 +218,8 @@ impl Store {
         let lists = match target.plural.as_str() {
             "pods" => strategic::POD,
             "nodes" => strategic::NODE,
-            _ => strategic::EVENT,
+            // Of an Event nothing is merged.
+            _ => &[],
         };
         let mut object = old.clone();
         apply::apply(&mut object, patch, lists);

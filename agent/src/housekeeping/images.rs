@@ -14,7 +14,7 @@ use super::Keeper;
 use crate::clock::Clock;
 use crate::drain::DrainWatcher;
 use crate::model::failure::Failure;
-pub use plan::Disk;
+pub(crate) use plan::Disk;
 use plan::{Kept, Plan, Record, Records};
 
 /// How often it is looked, as upstream.
@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(5 * 60);
 
 /// As in KubeletConfiguration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// imageGCHighThresholdPercent: from which fill on images go; 100 turns it off.
     pub high_percent: u8,
     /// imageGCLowThresholdPercent: how far.
@@ -35,7 +35,7 @@ pub struct Settings {
 
 /// What the node's owner should hear, as an event of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
+pub(crate) struct Warning {
     /// `ImageGCFailed`, `FreeDiskSpaceFailed` or `InvalidDiskCapacity`.
     pub reason: &'static str,
     /// In upstream's words.
@@ -44,7 +44,7 @@ pub struct Warning {
 
 /// What one round did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Names or IDs of what was removed, with its bytes.
     pub freed: Vec<(String, u64)>,
     /// IDs of what is still there, when something was freed.
@@ -57,7 +57,7 @@ pub struct Outcome {
 
 /// Asks the collector to free what it can, whatever the disk's fill. Cheap to copy.
 #[derive(Debug, Clone)]
-pub struct Reclaimer(mpsc::Sender<Request>);
+pub(crate) struct Reclaimer(mpsc::Sender<Request>);
 
 /// Answered when it was tried.
 type Request = oneshot::Sender<Result<(), String>>;
@@ -67,7 +67,7 @@ impl Reclaimer {
     ///
     /// # Errors
     /// When one could not be removed, or nobody collects.
-    pub async fn remove_unused(&self) -> Result<(), String> {
+    pub(crate) async fn remove_unused(&self) -> Result<(), String> {
         let nobody = || "image garbage collection has ended".to_owned();
         let (request, answer) = oneshot::channel();
         self.0.send(request).await.map_err(|_| nobody())?;
@@ -77,7 +77,7 @@ impl Reclaimer {
 
 /// The collector.
 #[derive(Debug)]
-pub struct Collector {
+pub(crate) struct Collector {
     settings: Settings,
     keeper: Arc<dyn Keeper>,
     clock: Arc<dyn Clock>,
@@ -91,7 +91,7 @@ pub struct Collector {
 impl Collector {
     /// Knows nothing yet: every image counts as seen when it is first met.
     #[must_use]
-    pub fn new(settings: Settings, keeper: Arc<dyn Keeper>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(settings: Settings, keeper: Arc<dyn Keeper>, clock: Arc<dyn Clock>) -> Self {
         let began = clock.mono();
         let requests = mpsc::channel(1);
         Self { settings, keeper, clock, records: Records::default(), began, failed: false, requests }
@@ -99,12 +99,12 @@ impl Collector {
 
     /// For whoever needs room at once.
     #[must_use]
-    pub fn reclaimer(&self) -> Reclaimer {
+    pub(crate) fn reclaimer(&self) -> Reclaimer {
         Reclaimer(self.requests.0.clone())
     }
 
     /// Collects for ever, until the drain; `tell` gets what each round did.
-    pub async fn run(mut self, mut drain: DrainWatcher, mut tell: impl FnMut(Outcome)) {
+    pub(crate) async fn run(mut self, mut drain: DrainWatcher, mut tell: impl FnMut(Outcome)) {
         let is_off = self.settings.high_percent == 100 && self.settings.max_age.is_zero();
         if is_off {
             tracing::info!(
@@ -165,7 +165,7 @@ impl Collector {
     }
 
     /// One look, and what follows. `disk` tells a folder's file system.
-    pub async fn round(&mut self, disk: impl FnOnce(&str) -> std::io::Result<Disk>) -> Outcome {
+    pub(crate) async fn round(&mut self, disk: impl FnOnce(&str) -> std::io::Result<Disk>) -> Outcome {
         let mut outcome = Outcome::default();
         let result = self.collect(disk, &mut outcome).await;
         if !outcome.freed.is_empty() {

@@ -16,7 +16,7 @@ use crate::logs::links::{SUFFIX, id_of};
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Removes the links that lead nowhere, again and again, until the drain.
-pub async fn sweep_for_ever(folder: PathBuf, keeper: Arc<dyn Keeper>, mut drain: DrainWatcher) {
+pub(crate) async fn sweep_for_ever(folder: PathBuf, keeper: Arc<dyn Keeper>, mut drain: DrainWatcher) {
     loop {
         tokio::select! {
             () = drain.started() => return,

@@ -28,7 +28,7 @@ use crate::logs::open;
 
 /// As in KubeletConfiguration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// containerLogMaxSize: bytes from which on a log is rotated.
     pub max_size: u64,
     /// containerLogMaxFiles: of one container, the current one included; at least 2.
@@ -41,8 +41,7 @@ pub struct Settings {
 
 /// Why a log was not rotated, or an older one not removed or compressed.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one step and its cause")]
-pub enum Error {
+pub(crate) enum Error {
     #[error("list the containers: {0}")]
     List(crate::model::failure::Failure),
     #[error("ask for the log of container {id}")]
@@ -63,7 +62,7 @@ pub enum Error {
 }
 
 /// Rotates for ever, until the drain.
-pub async fn run(
+pub(crate) async fn run(
     settings: Settings,
     keeper: Arc<dyn Keeper>,
     clock: Arc<dyn Clock>,
@@ -81,7 +80,7 @@ pub async fn run(
 }
 
 /// Looks at every running container once. What failed is told; the others are rotated all the same.
-pub async fn round(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock) -> Vec<Error> {
+pub(crate) async fn round(settings: Settings, keeper: &dyn Keeper, clock: &dyn Clock) -> Vec<Error> {
     let running = match keeper.running().await {
         Ok(running) => running,
         Err(error) => return vec![Error::List(error)],

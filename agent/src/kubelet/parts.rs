@@ -185,7 +185,7 @@ impl Parts<'_> {
         };
         agent.watch_pressures(world.pressures.clone());
         let rules = wiring::admission(self.config)?;
-        Ok(self.learn(agent, registration::start(settings, world).node, rules))
+        Ok(self.learn(agent, registration::start(settings, world), rules))
     }
 
     /// What depends on the Node object learns of it; told on last: who knows the node may count on its admission.

@@ -253,7 +253,7 @@ impl Settings {
     /// What pods may have of the machine together: without what is reserved, what eviction keeps free,
     /// and pages that are of one size already.
     #[must_use]
-    pub fn allocatable(&self, machine: &Machine) -> Allocatable {
+    pub(crate) fn allocatable(&self, machine: &Machine) -> Allocatable {
         let huge: i64 = machine.huge_pages.values().sum();
         let cpu = machine.cores.saturating_mul(1000) - self.reserved_of("cpu", 1000);
         let kept = |name: &str, all: i64, evict: Threshold| all - self.reserved_of(name, 1) - evict.of(all);

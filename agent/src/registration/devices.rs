@@ -15,7 +15,7 @@ use crate::admission::is_extended;
 
 /// Whose resources they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Devices {
+pub(crate) enum Devices {
     /// No device manager has left a checkpoint: as upstream, every extended resource begins at 0.
     #[default]
     Unknown,

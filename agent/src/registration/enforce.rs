@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// What it takes.
 #[derive(Debug)]
-pub struct Holding {
+pub(crate) struct Holding {
     /// Where.
     pub cgroups: Arc<dyn Cgroups>,
     /// cgroupRoot: for the words of a failure.
@@ -33,7 +33,7 @@ pub struct Holding {
 
 /// Until it has worked.
 #[must_use]
-pub fn start(settings: &Settings, machine: &Machine, holding: Holding) -> JoinHandle<()> {
+pub(crate) fn start(settings: &Settings, machine: &Machine, holding: Holding) -> JoinHandle<()> {
     let all = compose::held(settings, machine);
     let Holding { cgroups, root, recorder, metrics } = holding;
     tokio::spawn(async move {

@@ -8,7 +8,7 @@ use super::{Settings, amount};
 ///
 /// # Errors
 /// In upstream's words, with every resource that is short.
-pub fn check(settings: &Settings, machine: &Machine) -> Result<(), String> {
+pub(crate) fn check(settings: &Settings, machine: &Machine) -> Result<(), String> {
     let cpu = machine.cores.saturating_mul(1000);
     let memory = settings.reserved_of("memory", 1).saturating_add(settings.evict_memory.of(machine.memory));
     let mut all = vec![

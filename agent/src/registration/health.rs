@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is known of the runtime.
 #[derive(Debug, Clone, Default)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     pub(super) version: Option<Version>,
     /// Of the last answer.
     pub(super) health: Option<Health>,
@@ -72,7 +72,7 @@ fn trouble(what: &str, condition: Option<&Condition>) -> Option<String> {
 /// What keeps pods from getting a network; none when nothing does, or nobody knows. Ends when nobody
 /// listens.
 #[must_use]
-pub fn network(mut pulse: watch::Receiver<Pulse>) -> watch::Receiver<Option<String>> {
+pub(crate) fn network(mut pulse: watch::Receiver<Pulse>) -> watch::Receiver<Option<String>> {
     let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
         loop {
@@ -94,7 +94,7 @@ pub fn network(mut pulse: watch::Receiver<Pulse>) -> watch::Receiver<Option<Stri
 
 /// Asks until nobody listens.
 #[must_use]
-pub fn follow(about: Arc<dyn About>) -> watch::Receiver<Pulse> {
+pub(crate) fn follow(about: Arc<dyn About>) -> watch::Receiver<Pulse> {
     let (sender, receiver) = watch::channel(Pulse::default());
     tokio::spawn(async move {
         let (begun, mut was_well) = (Instant::now(), false);

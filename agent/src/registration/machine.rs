@@ -14,7 +14,7 @@ use super::devices::{self, Devices};
 
 /// Read once: none of it changes while the machine is up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Cores.
     pub cores: i64,
     /// Bytes.
@@ -49,7 +49,6 @@ pub struct Machine {
 
 /// What cannot be done without.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is one file and its cause")]
 pub enum Error {
     #[error("read {}", path.display())]
     Read {
@@ -73,7 +72,7 @@ pub enum Error {
 ///
 /// # Errors
 /// When the kernel does not tell sizes. What identifies the machine may be missing.
-pub fn read(root_dir: &Path) -> Result<Machine, Error> {
+pub(crate) fn read(root_dir: &Path) -> Result<Machine, Error> {
     let path = PathBuf::from("/proc/meminfo");
     let text = fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
     let memory = kibibytes(&text, "MemTotal:").ok_or(Error::NoMemTotal { path })?;
@@ -187,7 +186,7 @@ fn os_image(os_release: &str) -> String {
 }
 
 /// Which addresses the node has.
-pub trait Addresses: Send + Sync + std::fmt::Debug {
+pub(crate) trait Addresses: Send + Sync + std::fmt::Debug {
     /// Why it cannot be the node's; none when it can.
     fn problem(&self, ip: IpAddr) -> Option<String>;
     /// What the name stands for, as the resolver says.
@@ -198,7 +197,7 @@ pub trait Addresses: Send + Sync + std::fmt::Debug {
 
 /// This machine's.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct HostAddresses;
+pub(crate) struct HostAddresses;
 
 impl Addresses for HostAddresses {
     fn problem(&self, ip: IpAddr) -> Option<String> {

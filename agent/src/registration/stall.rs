@@ -18,7 +18,7 @@ const THRESHOLD: Duration = Duration::from_secs(180);
 
 /// What keeps pods from running; empty when nothing does. Ends when nobody listens.
 #[must_use]
-pub fn follow(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> watch::Receiver<Vec<String>> {
+pub(crate) fn follow(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> watch::Receiver<Vec<String>> {
     let (sender, receiver) = watch::channel(Vec::new());
     tokio::spawn(async move {
         let (mut active, mut last) = (Instant::now(), None::<Instant>);

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::devices::Devices;
 use super::health;
 use super::machine::{Addresses, Machine};
-use super::{Registered, Settings, World, start};
+use super::{Settings, World, start};
 use crate::clock::FakeClock;
 use crate::config::eviction::Threshold;
 use crate::events::sink;
@@ -182,7 +183,7 @@ struct Bed {
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
     pressures: watch::Sender<Pressures>,
-    registered: Registered,
+    node: watch::Receiver<Option<Arc<Node>>>,
     metrics: Arc<Metrics>,
     volumes: Arc<FakeVolumes>,
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
@@ -219,8 +220,8 @@ fn begin(server: &FakeApiServer, settings: Settings, machine: Machine, health: O
         pressures: pressures_seen,
         metrics: metrics.clone(),
     };
-    let registered = start(settings, world);
-    Bed { server: server.clone(), about, troubles, pressures, registered, metrics, volumes, _pods: pods }
+    let node = start(settings, world);
+    Bed { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -302,7 +303,7 @@ async fn a_node_is_registered_whole_and_ready_at_once() {
         reasons(&server),
         ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
     );
-    let mut seen = bed.registered.node.clone();
+    let mut seen = bed.node.clone();
     assert!(seen.wait_for(Option::is_some).await.is_ok());
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Reading {
 
 /// What the folder comes to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Found {
+pub(crate) struct Found {
     /// All that should run, the longest known first.
     pub pods: Vec<Pod>,
     /// Whether the folder was ever read: before, nothing is known of it.
@@ -38,7 +38,7 @@ pub struct Found {
 
 /// A file, or the folder, that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// Which.
     pub path: PathBuf,
     /// What is wrong, and what to do.

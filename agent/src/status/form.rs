@@ -22,7 +22,7 @@ use crate::pod::status::{Phase, PodStatus};
 /// it does until the runtime was looked at, or each restart of an agent would be a flip of Ready
 /// (trap 6).
 #[must_use]
-pub fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> api::PodStatus {
+pub(crate) fn status(pod: &Pod, status: &PodStatus, base: &api::PodStatus) -> api::PodStatus {
     if status.life == Life::Waiting {
         return base.clone();
     }

@@ -37,8 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// What mirrors are kept from.
-#[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Mirrors {
+pub(crate) struct Mirrors {
     /// To the API server.
     pub client: Client,
     /// Their owner; none is made before it is registered.
@@ -76,7 +75,7 @@ pub(super) fn is_of(mirror: &Pod, pod: &pod::Pod) -> bool {
 
 /// Keeps them until nobody sees pods any more.
 #[must_use]
-pub fn keep(mirrors: Mirrors) -> JoinHandle<()> {
+pub(crate) fn keep(mirrors: Mirrors) -> JoinHandle<()> {
     tokio::spawn(
         Keeper { mirrors, waits: BTreeMap::new(), done: BTreeMap::new(), born: Instant::now() }.run(),
     )

@@ -31,7 +31,7 @@ enum Start {
 
 /// Watches for as long as there is a watch.
 #[must_use]
-pub fn follow(
+pub(crate) fn follow(
     mut seen: watch::Receiver<Seen>,
     pods: watch::Receiver<Arc<[PodHandle]>>,
     metrics: Arc<Metrics>,

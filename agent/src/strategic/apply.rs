@@ -8,7 +8,7 @@ use super::{Lists, Strategy, below, strategy};
 const ORDER: &str = "$setElementOrder/";
 
 /// Changes `target` by `patch`.
-pub fn apply(target: &mut Value, patch: &Value, lists: Lists) {
+pub(crate) fn apply(target: &mut Value, patch: &Value, lists: Lists) {
     if let (Value::Object(target), Value::Object(patch)) = (target, patch) {
         map(target, patch, "", lists);
     }

@@ -9,7 +9,7 @@ use super::Settings;
 
 /// A file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// All of it.
     pub capacity: u64,
     /// Free for users without privileges.
