@@ -13,8 +13,9 @@ mod sysctls;
 
 use std::collections::BTreeMap;
 
-use crate::model::pod::security::AppArmor;
-use crate::model::pod::{Origin, Pod};
+use gantry_model::pod::security::AppArmor;
+use gantry_model::pod::{Origin, Pod};
+
 use crate::ports;
 pub(crate) use fit::Shortage;
 pub(crate) use fit::is_extended;

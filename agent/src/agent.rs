@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::{Origin, Pod, PodUid};
+use gantry_model::signal::Pressures;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admission::{self, Node, Rejection};
-use crate::model::admitted::Admitted;
-use crate::model::pod::{Origin, Pod, PodUid};
-use crate::model::signal::Pressures;
 use crate::orphans;
 use crate::pod::last::LastEnd;
 use crate::pod::predecessor;

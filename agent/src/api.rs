@@ -19,11 +19,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use gantry_model::pod::placement::Term;
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
-
-use crate::model::pod::placement::Term;
-use crate::model::pod::{Pod, PodUid};
-use crate::model::token::TokenOf;
 
 /// A ConfigMap's content. No key is in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,9 +11,8 @@ mod units;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-
-use crate::model::cgroup::Together;
-use crate::model::pod::{Pod, PodUid};
+use gantry_model::cgroup::Together;
+use gantry_model::pod::{Pod, PodUid};
 
 /// Cgroups of pods. All calls are idempotent.
 pub trait Cgroups: Send + Sync + fmt::Debug {

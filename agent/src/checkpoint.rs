@@ -19,11 +19,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::{Origin, PodUid};
 use serde::{Deserialize, Serialize};
 use tokio::fs;
-
-use crate::model::admitted::Admitted;
-use crate::model::pod::{Origin, PodUid};
 
 /// How far a running container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

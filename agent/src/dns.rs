@@ -6,7 +6,7 @@ pub(crate) mod source;
 
 use std::net::IpAddr;
 
-use crate::model::pod::{DnsPolicy, Pod};
+use gantry_model::pod::{DnsPolicy, Pod};
 use source::Source;
 
 /// What glibc reads.
@@ -199,8 +199,9 @@ fn fit(config: &mut DnsConfig) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::Dns;
+
     use super::*;
-    use crate::model::pod::Dns;
     use crate::pod::tests::pod;
 
     fn of(policy: DnsPolicy, servers: &[&str], options: &[(&str, Option<&str>)]) -> DnsConfig {

@@ -12,8 +12,7 @@ pub(crate) mod logs;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-
-use crate::model::failure::Failure;
+use gantry_model::failure::Failure;
 
 /// What comes of asking the runtime.
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Failure>>;

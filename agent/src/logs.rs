@@ -12,8 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
-
-use crate::model::pod::{Container, Pod};
+use gantry_model::pod::{Container, Pod};
 
 /// The folders of pod logs.
 pub trait PodLogs: Send + Sync + fmt::Debug {

@@ -27,11 +27,11 @@ pub mod yaml;
 use std::path::{Path, PathBuf};
 
 use gantry_base::error::chain;
+use gantry_model::pod::Pod;
+use gantry_model::pod::volume::{Projection, VolumeSource};
 use serde_json::Value;
 
 use crate::api::files::Files;
-use crate::model::pod::Pod;
-use crate::model::pod::volume::{Projection, VolumeSource};
 
 use faults::Fault;
 pub use field::FieldError;

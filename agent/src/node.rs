@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gantry_cgroup::Layout;
+use gantry_model::cgroup::limits::Rules;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
 use crate::cgroups::page_sizes;
 use crate::dns::Resolver;
 use crate::dns::source::Source;
-use crate::model::cgroup::limits::Rules;
 use crate::runtime::cri::{NodeConfig, REQUEST_TIMEOUT};
 
 /// Of services; only names of pods with a subdomain show it here.

@@ -136,11 +136,11 @@ fn follow(log: &OwnedFd, recorder: &Recorder) -> Result<(), Errno> {
 mod tests {
     use std::sync::Arc;
 
+    use gantry_model::clock::FakeClock;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use tokio::sync::watch;
 
     use super::*;
-    use crate::clock::FakeClock;
     use crate::events::sink;
     use crate::fake_apiserver::FakeApiServer;
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_base::error::chain;
+use gantry_model::clock::Clock;
 use gantry_proto::operator::operator_server::{Operator, OperatorServer};
 use gantry_proto::operator::{self as wire};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,7 +26,6 @@ use tonic::{Request, Response, Status};
 
 use crate::agent::watcher::Pods;
 use crate::beyond::pulls::Pulls;
-use crate::clock::Clock;
 use crate::explain;
 use crate::manifest;
 use crate::node::NodeInfo;

@@ -13,9 +13,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use gantry_base::error::chain;
+use gantry_model::pod::{Origin, Pod, PodUid};
 
 use crate::checkpoint::Marks;
-use crate::model::pod::{Origin, Pod, PodUid};
 use crate::pod::run::Deps;
 use crate::runtime::KnownPod;
 
@@ -125,13 +125,14 @@ pub(crate) async fn forgotten(deps: &Deps, wanted: &[&Pod]) -> Result<Vec<KnownP
 mod tests {
     use std::sync::Arc;
 
+    use gantry_model::clock::SystemClock;
+    use gantry_model::failure::FailureKind;
+    use gantry_model::pod::Pod;
+
     use super::*;
     use crate::cgroups::Cgroups;
     use crate::cgroups::fake::FakeCgroups;
-    use crate::clock::SystemClock;
     use crate::logs::dir::LogDir;
-    use crate::model::failure::FailureKind;
-    use crate::model::pod::Pod;
     use crate::pod::tests::{deps, pod};
     use crate::runtime::fake::{Call, FakeRuntime};
     use crate::runtime::{NewSandbox, Runtime};

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use crate::model::pod::{Pod, Port};
+use gantry_model::pod::{Pod, Port};
 
 /// The first port of the node that both pods want, as `80/TCP` or `10.0.0.1:80/TCP`.
 #[must_use]
@@ -138,8 +138,9 @@ fn in_the_way(bound: &Bound, port: &Port) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::Container;
+
     use super::*;
-    use crate::model::pod::Container;
     use crate::pod::tests::{container, pod};
 
     fn port(host_port: u16, protocol: &str, host_ip: &str) -> Port {

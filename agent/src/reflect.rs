@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_model::random;
 use k8s_openapi::Metadata;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
@@ -23,7 +24,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::backoff::Backoff;
-use crate::random;
 use wire::Refusal;
 
 /// As client-go's reflector.

@@ -30,15 +30,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::signal::Pressures;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::Client;
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::config::eviction::Threshold;
 use crate::events::sink::Recorder;
 use crate::metrics::Metrics;
-use crate::model::signal::Pressures;
 use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
 use crate::volumes::Volumes;

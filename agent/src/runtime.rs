@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
+use gantry_model::failure::Failure;
+use gantry_model::failure::UNKNOWN;
+use gantry_model::mount::Mount;
+use gantry_model::pod::env::EnvValue;
+use gantry_model::pod::{Container, Pod, PodUid};
 
 use crate::beyond::pulls::progress::Progress;
-use crate::model::failure::Failure;
-use crate::model::failure::UNKNOWN;
-use crate::model::mount::Mount;
-use crate::model::pod::env::EnvValue;
-use crate::model::pod::{Container, Pod, PodUid};
 use crate::timeline::Span;
 
 /// The future of one effect.

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_model::pod::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tokio::sync::watch;
 
-use crate::model::pod::PodUid;
 use crate::reflect::{Query, Reflected, reflect};
 
 /// Marks the API's image of a static pod; its value is the static pod's hash.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::PodUid;
 use k8s_openapi::api::core::v1::{Node, Pod as Described};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 
 use crate::agent::{Agent, Heard};
 use crate::manifest::api;
-use crate::model::pod::PodUid;
 use crate::pod::wanted::Wanted;
 use crate::source::Seen;
 use crate::static_pods::choice::{Found, Problem};

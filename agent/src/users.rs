@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gantry_base::files;
+use gantry_model::pod::PodUid;
 use serde::{Deserialize, Serialize};
 use tokio::fs;
 
-use crate::model::pod::PodUid;
 use crate::runtime::Users;
 
 /// As DefaultKubeletUserNamespacesIDsPerPod.

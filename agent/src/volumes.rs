@@ -28,9 +28,8 @@ use std::fmt;
 use std::path::Path;
 
 use futures_util::future::BoxFuture;
-
-use crate::model::mount::Mount;
-use crate::model::pod::{Container, Pod, PodUid};
+use gantry_model::mount::Mount;
+use gantry_model::pod::{Container, Pod, PodUid};
 
 /// Volumes of pods on this node. All calls are idempotent.
 pub trait Volumes: Send + Sync + fmt::Debug {

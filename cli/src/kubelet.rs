@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use gantry_agent::config::{self, Host, Order};
-use gantry_agent::version;
 use gantry_cgroup::Layout;
+use gantry_model::version;
 
 use crate::output;
 

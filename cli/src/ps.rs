@@ -7,7 +7,7 @@ mod form;
 use std::io::IsTerminal;
 
 use anyhow::{Context, Result};
-use gantry_agent::clock::{Clock, SystemClock};
+use gantry_model::clock::{Clock, SystemClock};
 use gantry_proto::operator::{Container, Event, ListPodsRequest, Pod};
 
 use crate::args::{EventsArgs, ListFormat, Only, PodName, PsArgs, PsFormat};

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use gantry_agent::clock::{Clock, SystemClock};
 use gantry_agent::timeline::chart::Chart;
 use gantry_agent::timeline::{Span, compare, html, json, render, svg};
+use gantry_model::clock::{Clock, SystemClock};
 use gantry_proto::operator::GetTimelineRequest;
 
 use crate::args::{AgentFlags, PodName, Target, TimelineArgs};

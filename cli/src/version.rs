@@ -1,7 +1,7 @@
 //! `gantry version`: what this program is, and what it speaks. Owns the three lines; asks nobody. Called by main.
 
 use anyhow::Result;
-use gantry_agent::version;
+use gantry_model::version;
 
 use crate::output;
 

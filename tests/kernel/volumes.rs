@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use gantry_agent::api::Api;
 use gantry_agent::cgroups::Cgroups;
 use gantry_agent::cgroups::tree::Tree;
-use gantry_agent::model::mount::Mount;
-use gantry_agent::model::pod::Pod;
 use gantry_agent::node::NodeInfo;
 use gantry_agent::volumes::host::HostVolumes;
 use gantry_agent::volumes::{MountsOf, PodFacts, Volumes};
 use gantry_agent::{cgroups, manifest, volumes};
+use gantry_model::mount::Mount;
+use gantry_model::pod::Pod;
 use gantry_tests::leakcheck::{mounts, tagged_cgroups};
 use gantry_tests::place::{self, cgroup, driver};
 

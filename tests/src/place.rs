@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use gantry_agent::model::cgroup::names::Driver;
+use gantry_model::cgroup::names::Driver;
 
 /// Folder of gantry, gantry-monitor, gantry-pause and gantry-workload.
 pub const BIN_DIR: &str = "GANTRY_BIN_DIR";

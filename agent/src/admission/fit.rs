@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::qos::{Qos, qos};
+use gantry_model::requests::requests;
+
 use super::{Node, Rejection, is_critical};
-use crate::model::pod::Pod;
-use crate::model::pod::qos::{Qos, qos};
-use crate::model::requests::requests;
 
 /// One kind of resource that does not suffice.
 #[derive(Debug, Clone, PartialEq, Eq)]

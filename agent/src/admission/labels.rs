@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::placement::{Match, Operator, Term, Toleration};
+
 use super::{Node, Taint};
-use crate::model::pod::Pod;
-use crate::model::pod::placement::{Match, Operator, Term, Toleration};
 
 const OS: &str = "kubernetes.io/os";
 

@@ -1,9 +1,10 @@
 //! Whether a node that runs short takes a pod in. Pure: owns the rules. Called by [`crate::agent`].
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::qos::{Qos, qos};
+use gantry_model::signal::{Pressure, Pressures};
+
 use super::{Rejection, Taint, is_critical, labels};
-use crate::model::pod::Pod;
-use crate::model::pod::qos::{Qos, qos};
-use crate::model::signal::{Pressure, Pressures};
 
 /// A critical pod always; for want of memory alone all but those that ask for nothing and do not bear it.
 ///
@@ -29,9 +30,10 @@ pub(crate) fn under(pod: &Pod, pressures: &Pressures) -> Result<(), Rejection> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::placement::{Placement, Toleration};
+    use gantry_model::pod::{Container, Origin, Resources};
+
     use super::*;
-    use crate::model::pod::placement::{Placement, Toleration};
-    use crate::model::pod::{Container, Origin, Resources};
     use crate::pod::tests::{container, pod};
 
     fn words(pod: &Pod, pressures: &[Pressure]) -> String {

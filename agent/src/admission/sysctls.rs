@@ -1,8 +1,9 @@
 //! Which kernel settings a pod may have. Pure: owns the list of safe ones and the patterns of
 //! allowedUnsafeSysctls. Called by [`super::admit`].
 
+use gantry_model::pod::Pod;
+
 use super::Rejection;
-use crate::model::pod::Pod;
 
 /// What the kubelet allows without --allowed-unsafe-sysctls.
 pub(crate) const SAFE_SYSCTLS: &[&str] = &[

@@ -1,11 +1,12 @@
 //! Each rule on a node of its own.
 
-use super::*;
-use crate::model::pod::placement::{Match, Operator, Placement, Term, Toleration};
-use crate::model::pod::{
+use gantry_model::pod::placement::{Match, Operator, Placement, Term, Toleration};
+use gantry_model::pod::{
     Container, Namespaces, PodSecurity, PodUid, Port, Requirements, Resources, Security,
 };
-use crate::model::requests::requests;
+use gantry_model::requests::requests;
+
+use super::*;
 use crate::pod::tests::{container, pod};
 
 fn node() -> Node {

@@ -107,10 +107,11 @@ fn words(container: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::clock::SystemClock;
+
     use super::*;
     use crate::agent::Agent;
     use crate::beyond::Beyond;
-    use crate::clock::SystemClock;
     use crate::logs::dir::LogDir;
     use crate::pod::run::Deps;
     use crate::pod::tests::{deps, pod};

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::failure::FailureKind;
+use gantry_model::pod::{Origin, PodUid};
+
 use super::*;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::fake::Memory;
-use crate::clock::FakeClock;
 use crate::logs::dir::LogDir;
-use crate::model::failure::FailureKind;
-use crate::model::pod::{Origin, PodUid};
 use crate::pod::status::{ConditionKind, ContainerState, Phase};
 use crate::pod::tests::{deps, pod};
 use crate::runtime::Runtime;
@@ -224,9 +225,10 @@ mod described {
 
     use std::collections::BTreeMap;
 
+    use gantry_model::pod::{Container, Port, Resources};
+
     use super::*;
     use crate::admission::Node;
-    use crate::model::pod::{Container, Port, Resources};
     use crate::pod::last::Last;
 
     fn asks(name: &str, uid: &str, cpu: i64) -> Wanted {

@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_model::clock::Clock;
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::{Pod, PodUid};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Client;
@@ -27,9 +30,6 @@ use tokio::time::timeout;
 
 use super::references::{Kind, References};
 use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
-use crate::clock::Clock;
-use crate::model::pod::{Pod, PodUid};
-use crate::model::token::TokenOf;
 use crate::reflect::{self, Query, Reflected};
 use copies::Copies;
 use tokens::Tokens;

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
 use super::files::Files;
 use super::references::{Kind, References};
 use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
-use crate::model::pod::{Pod, PodUid};
-use crate::model::token::TokenOf;
 
 /// Starts empty.
 #[derive(Debug, Default)]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
 use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
-use crate::model::pod::{Pod, PodUid};
-use crate::model::token::TokenOf;
 
 /// Namespace and name.
 type Id = (String, String);

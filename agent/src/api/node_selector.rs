@@ -1,9 +1,8 @@
 //! A node selector's terms, as the API writes them: a pod's affinity, or a PersistentVolume's. Pure: owns the
 //! conversion; never compares one with a node. Called by the manifest converter and by [`super::cluster`].
 
+use gantry_model::pod::placement::{Match, Operator, Term};
 use k8s_openapi::api::core::v1 as api;
-
-use crate::model::pod::placement::{Match, Operator, Term};
 
 /// The terms at the path `at`; `operator` reads one by its path and name.
 ///

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::pod::Pod;
-use crate::model::pod::env::{EnvFromSource, EnvValue};
-use crate::model::pod::volume::{Projection, VolumeSource};
-use crate::model::token::TokenOf;
+use gantry_model::pod::Pod;
+use gantry_model::pod::env::{EnvFromSource, EnvValue};
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::volume::{Projection, VolumeSource};
 
 /// Of an object that is watched by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

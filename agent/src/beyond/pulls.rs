@@ -7,11 +7,11 @@ pub mod progress;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::{Clock, SystemClock};
+use gantry_model::names::parse_image;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::clock::{Clock, SystemClock};
-use crate::model::names::parse_image;
 use crate::timeline::Span;
 use progress::{Layer, Progress};
 

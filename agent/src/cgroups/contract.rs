@@ -2,8 +2,9 @@
 //! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
 //! the feature `testing`, by the kernel tier (real).
 
+use gantry_model::pod::Pod;
+
 use super::{Cgroups, Error};
-use crate::model::pod::Pod;
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
+use gantry_model::cgroup::Together;
+use gantry_model::pod::{Pod, PodUid};
 
 use super::{Cgroups, Error};
-use crate::model::cgroup::Together;
-use crate::model::pod::{Pod, PodUid};
 
 /// Starts empty.
 #[derive(Debug, Default)]

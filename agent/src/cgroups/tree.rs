@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use gantry_base::error::chain;
 use gantry_cgroup::{Hierarchy, Layout};
+use gantry_model::cgroup::Together;
+use gantry_model::cgroup::limits::{self, BEST_EFFORT, Limits, Rules};
+use gantry_model::cgroup::names::{self, Driver};
+use gantry_model::pod::qos::{Qos, qos};
+use gantry_model::pod::{Pod, PodUid};
 use gantry_systemd::Property;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::units::{self, Units};
 use super::{Cgroups, Error};
 use crate::cgroups::page_sizes;
-use crate::model::cgroup::Together;
-use crate::model::cgroup::limits::{self, BEST_EFFORT, Limits, Rules};
-use crate::model::cgroup::names::{self, Driver};
-use crate::model::pod::qos::{Qos, qos};
-use crate::model::pod::{Pod, PodUid};
 
 const KUBEPODS: &str = "kubepods";
 const BURSTABLE: &str = "burstable";

@@ -1,15 +1,14 @@
 //! Slices of pods and their classes: made, limited and ended by systemd, beside the files that say the same.
-//! Owns which slices are ours to end, and what is to be lifted; the numbers are [`crate::model::cgroup::limits`]'. Nothing else is
-//! remembered: an administrator or another agent may end a slice at any time. Blocks. Called by [`super::tree`].
+//! Owns which slices are ours to end, and what is to be lifted; the numbers are [`gantry_model::cgroup::limits`]'.
+//! Nothing else is remembered: an administrator or another agent may end a slice at any time. Blocks. Called by [`super::tree`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use gantry_base::error::chain;
+use gantry_model::cgroup::Together;
+use gantry_model::cgroup::limits::{Limits, shares, weight};
 use gantry_systemd::{Property, Systemd, Value};
-
-use crate::model::cgroup::Together;
-use crate::model::cgroup::limits::{Limits, shares, weight};
 
 const SECOND: u64 = 1_000_000;
 

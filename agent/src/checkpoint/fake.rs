@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::{Origin, PodUid};
 
 use super::{Checkpoints, Claims, Error, Marks};
-use crate::model::admitted::Admitted;
-use crate::model::pod::{Origin, PodUid};
 
 /// The fake.
 #[derive(Debug, Default)]

@@ -1,11 +1,11 @@
 //! The defaults of KubeletConfiguration v1beta1, and those of a command line without any file. Pure:
 //! owns the values; never judges one. Called by [`super`].
 
+use gantry_model::go_duration::Span;
 use serde_json::Value;
 
 use super::fields::{Authentication, Authorization, CrashLoopBackOff, KubeletConfiguration, Logging};
 use super::gates::Gates;
-use crate::model::go_duration::Span;
 
 const MINUTE: Span = Span::seconds(60);
 

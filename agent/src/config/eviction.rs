@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::go_duration::Span;
+use gantry_model::quantity::{self, QuantityError};
+use gantry_model::signal::Signal;
+
 use super::fields::KubeletConfiguration;
-use crate::model::go_duration::Span;
-use crate::model::quantity::{self, QuantityError};
-use crate::model::signal::Signal;
 
 /// What hard thresholds keep from pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

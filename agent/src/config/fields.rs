@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::go_duration::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::model::go_duration::Span;
 
 /// Whether a field is left out when it is written: Go's `omitempty`, which knows no empty struct.
 trait Empty {

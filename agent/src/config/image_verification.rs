@@ -1,8 +1,8 @@
 //! Which images are looked after: of the others every pod may use what is on the node. Pure: owns
 //! upstream's four policies and the patterns of images. Called by [`crate::images::access`].
 
-use crate::model::names::parse_image;
-use crate::model::names::without_tag;
+use gantry_model::names::parse_image;
+use gantry_model::names::without_tag;
 
 /// imagePullCredentialsVerificationPolicy.
 #[derive(Debug, Clone, PartialEq, Eq)]

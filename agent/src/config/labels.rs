@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::names;
+use gantry_model::names;
 
 /// Labels below kubernetes.io that a node may give itself, by name.
 const ALLOWED: [&str; 11] = [

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
+use gantry_model::go_duration::Span;
+
 use super::fields::KubeletConfiguration;
 use super::gates::Gates;
 use super::{KubeletFlags, refused, taint};
 use crate::config::image_verification::Policy;
-use crate::model::go_duration::Span;
 
 /// What of the host a configuration is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -139,8 +139,9 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::{Dns, DnsPolicy, Pod};
+
     use super::*;
-    use crate::model::pod::{Dns, DnsPolicy, Pod};
     use crate::pod::tests::pod;
 
     fn from(source: Source) -> Resolver {

@@ -11,12 +11,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_model::clock::Clock;
+use gantry_model::pod::Pod;
 use kube::Client;
 use tokio::sync::mpsc;
 
 use super::{COMBINED, Event, Kind, NodeNote, Note};
-use crate::clock::Clock;
-use crate::model::pod::Pod;
 use correlate::{About, Happening};
 
 /// Told and not taken yet; what comes on top is lost, and it is said so.

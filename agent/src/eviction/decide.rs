@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::signal::{Pressure, Pressures, Signal};
+
 use super::observe::{Disks, Look, Reading, Readings};
 use crate::config::eviction::{Policy, Rule, Threshold};
-use crate::model::signal::{Pressure, Pressures, Signal};
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Clone, Default)]

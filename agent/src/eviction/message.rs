@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::Pod;
+use gantry_model::quantity;
+use gantry_model::signal::{Signal, Starved};
+
 use super::observe::{ContainerUse, PodUse, Readings};
 use crate::config::eviction::Rule;
-use crate::model::pod::Pod;
-use crate::model::quantity;
-use crate::model::signal::{Signal, Starved};
 
 /// Of the pod's status, its event, and what brought it about.
 pub(crate) const REASON: &str = "Evicted";

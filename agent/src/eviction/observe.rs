@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use futures_util::future::BoxFuture;
-
-use crate::model::pod::PodUid;
-use crate::model::signal::Signal;
+use gantry_model::pod::PodUid;
+use gantry_model::signal::Signal;
 
 /// How much of something is left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

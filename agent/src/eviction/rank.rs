@@ -5,11 +5,12 @@
 
 use std::cmp::Reverse;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::volume::VolumeSource;
+use gantry_model::requests::requests;
+use gantry_model::signal::{Signal, Starved};
+
 use super::observe::{Disks, PodUse, Usage, Used};
-use crate::model::pod::Pod;
-use crate::model::pod::volume::VolumeSource;
-use crate::model::requests::requests;
-use crate::model::signal::{Signal, Starved};
 
 /// Which parts of a pod's disk are on the file system that is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::pod::{Pod, PodUid};
+use gantry_model::signal::{Pressures, Signal, Starved};
 use tokio::sync::watch;
 
 use super::decide::{self, Memory};
@@ -12,15 +15,12 @@ use super::message::{self, REASON};
 use super::observe::{Gauge, Look, Usage};
 use super::rank::rank;
 use crate::admission;
-use crate::clock::Clock;
 use crate::config::eviction::{Policy, Rule};
 use crate::drain::DrainWatcher;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote, Note};
 use crate::housekeeping::images::Reclaimer;
 use crate::metrics::Metrics;
-use crate::model::pod::{Pod, PodUid};
-use crate::model::signal::{Pressures, Signal, Starved};
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, Verdict};
 

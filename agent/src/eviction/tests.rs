@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use gantry_model::clock::FakeClock;
+use gantry_model::pod::PodUid;
+use gantry_model::signal::{Pressure, Pressures, Signal};
 use k8s_openapi::api::core::v1 as api;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -14,7 +17,6 @@ use tokio::task::JoinSet;
 use super::observe::{ContainerUse, Gauge, Look, PodUse, Reading, Usage, Used};
 use super::run::{EVERY, Evictor, World};
 use crate::agent::{Agent, events};
-use crate::clock::FakeClock;
 use crate::config::eviction::{self, policy};
 use crate::config::fields::KubeletConfiguration;
 use crate::config::{self, Host, Order};
@@ -25,8 +27,6 @@ use crate::housekeeping::fake::FakeKeeper;
 use crate::housekeeping::images::{self, Collector};
 use crate::logs::dir::LogDir;
 use crate::metrics::Metrics;
-use crate::model::pod::PodUid;
-use crate::model::signal::{Pressure, Pressures, Signal};
 use crate::pod::run::Deps;
 use crate::pod::tests::deps;
 use crate::runtime::fake::{FakeRuntime, Script};
@@ -217,7 +217,7 @@ fn hard(hard: &str) -> KubeletConfiguration {
     let pair = |pair: &str| pair.split_once('<').map(|(k, v)| (k.to_owned(), v.to_owned()));
     KubeletConfiguration {
         eviction_hard: hard.split(',').filter_map(pair).collect(),
-        eviction_pressure_transition_period: crate::model::go_duration::Span::seconds(60),
+        eviction_pressure_transition_period: gantry_model::go_duration::Span::seconds(60),
         ..KubeletConfiguration::default()
     }
 }

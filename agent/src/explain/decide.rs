@@ -1,12 +1,13 @@
 //! Cause and remedy of each stuck state. Pure: facts in, findings out, the most important first.
 
+use gantry_model::pod::probe::{Handler, PortRef, Probe};
+use gantry_model::pod::{Container, Pod, Role};
+
 use super::look::Facts;
 use super::{Finding, endings, pulls};
 use crate::agent::outlived::REASON;
 use crate::events::{Event, Kind};
 use crate::eviction::message as eviction;
-use crate::model::pod::probe::{Handler, PortRef, Probe};
-use crate::model::pod::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus};
 use crate::runtime::Exit;
 use crate::timeline::Span;

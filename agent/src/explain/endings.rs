@@ -1,7 +1,8 @@
 //! Why a container ended. Pure: its exit and its description in, a cause and a remedy out. Called by
 //! [`super::decide`].
 
-use crate::model::pod::Container;
+use gantry_model::pod::Container;
+
 use crate::runtime::Exit;
 
 /// Cause and remedy; `asked`: the agent had told it to end, `logs`: the command that shows its log.

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::pod::Pod;
+use gantry_model::pod::probe::{Handler, PortRef};
 use tokio::net::TcpStream;
 
 use crate::beyond::pulls::Pulls;
 use crate::logs::follow::LogReader;
-use crate::model::pod::Pod;
-use crate::model::pod::probe::{Handler, PortRef};
 use crate::pod::status::PodStatus;
 
 /// For one connection: what listens on the same machine answers at once.
@@ -108,7 +108,7 @@ async fn last_lines(path: &str) -> Vec<String> {
 
 /// `host:port` of the registry that an image's name means.
 pub(super) fn registry_of(image: &str) -> Option<String> {
-    let full = crate::model::names::parse_image(image)?.full;
+    let full = gantry_model::names::parse_image(image)?.full;
     // A first part that could not be a host name is the name of an image at Docker's.
     let named = full.split_once('/').map(|(first, _)| first);
     let host =
@@ -121,7 +121,7 @@ pub(super) fn registry_of(image: &str) -> Option<String> {
     Some(format!("{host}:{}", if local { 80 } else { 443 }))
 }
 
-fn port_of(handler: &Handler, container: &crate::model::pod::Container) -> Option<u16> {
+fn port_of(handler: &Handler, container: &gantry_model::pod::Container) -> Option<u16> {
     let by_ref = |port: &PortRef| match port {
         PortRef::Number(number) => Some(*number),
         PortRef::Name(name) => container.ports.iter().find(|p| p.name == *name).map(|p| p.port),

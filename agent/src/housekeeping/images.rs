@@ -7,13 +7,13 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::failure::Failure;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Keeper;
-use crate::clock::Clock;
 use crate::drain::DrainWatcher;
-use crate::model::failure::Failure;
 pub(crate) use plan::Disk;
 use plan::{Kept, Plan, Record, Records};
 

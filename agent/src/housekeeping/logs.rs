@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_base::error::chain;
+use gantry_model::clock::Clock;
 use tokio::sync::oneshot;
 
 use super::Keeper;
-use crate::clock::Clock;
 use crate::drain::DrainWatcher;
 use crate::logs::open;
 
@@ -43,9 +43,9 @@ pub(crate) struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("list the containers: {0}")]
-    List(crate::model::failure::Failure),
+    List(gantry_model::failure::Failure),
     #[error("ask for the log of container {id}")]
-    Path { id: String, source: crate::model::failure::Failure },
+    Path { id: String, source: gantry_model::failure::Failure },
     #[error("{what} {}", path.display())]
     File {
         what: &'static str,
@@ -54,7 +54,7 @@ pub(crate) enum Error {
         source: io::Error,
     },
     #[error("the runtime does not open the log of container {id} anew")]
-    Reopen { id: String, source: crate::model::failure::Failure },
+    Reopen { id: String, source: gantry_model::failure::Failure },
     #[error("start a thread to work on a log")]
     Thread(#[source] io::Error),
     #[error("the work on a log died")]

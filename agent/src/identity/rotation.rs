@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::clock::Clock;
+use gantry_model::random;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 
@@ -19,9 +21,7 @@ use super::csr::{self, NODES, Signer, Template};
 use super::pair::{Leaf, Pair};
 use super::store::{self, Store};
 use super::{Current, Notice};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::random;
 
 /// How long one request may wait for its signature.
 const SIGNED_WITHIN: Duration = Duration::from_secs(15 * 60);

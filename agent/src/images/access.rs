@@ -11,14 +11,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
+use gantry_model::clock::Clock;
+use gantry_model::names::without_tag;
 
 use super::keyring::{Coordinates, Offer, Origin};
 use super::records::{Credentials, Error, PullAccount, PullSecret, Pulled, Records};
-use crate::clock::Clock;
 use crate::config::image_verification::Policy;
 use crate::housekeeping::StoredImage;
 use crate::metrics::Metrics;
-use crate::model::names::without_tag;
 
 /// From so many secrets on no more are learnt from those who only look.
 const ENOUGH: usize = 100;

@@ -7,11 +7,11 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use gantry_model::go_json;
+use gantry_model::names::without_tag;
 use serde::{Deserialize, Serialize};
 
 use super::glob::{self, Address};
-use crate::go_json;
-use crate::model::names::without_tag;
 use crate::runtime::RegistryAuth;
 
 /// Where images without a host come from, and where docker keeps credentials for it.

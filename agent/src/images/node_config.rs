@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::keyring::{self, DockerConfig};
-use crate::clock::Clock;
 
 /// As upstream: a changed file counts after this.
 const LIFETIME: Duration = Duration::from_secs(5 * 60);
@@ -78,8 +78,9 @@ impl NodeConfig {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::clock::FakeClock;
+
     use super::*;
-    use crate::clock::FakeClock;
 
     #[tokio::test(start_paused = true)]
     async fn the_first_that_can_be_read_counts_for_five_minutes() {

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use gantry_model::clock::Clock;
+use gantry_model::go_duration::Span;
+use gantry_model::pod::Pod;
+use gantry_model::pod::token::TokenOf;
 
 use super::glob::{self, Address};
 use super::keyring::{Coordinates, DockerConfig, Login, Origin, sha256};
 use crate::api::Api;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::model::go_duration::Span;
-use crate::model::pod::Pod;
-use crate::model::token::TokenOf;
 use config::{Provider, TokenAttributes};
 use exec::{Plugin, Reach, Response};
 

@@ -1,8 +1,9 @@
 //! Credentials from all sides, and pulls that are told of.
 
+use gantry_model::clock::FakeClock;
+
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::clock::FakeClock;
 use crate::housekeeping::fake::FakeKeeper;
 use crate::pod::tests::pod;
 use crate::runtime::fake::FakeRuntime;

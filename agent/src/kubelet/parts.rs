@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::signal::Pressures;
+use gantry_model::version;
+
 use crate::agent::Agent;
 use crate::agent::events;
 use crate::config::gates::Gates;
@@ -26,7 +29,6 @@ use crate::housekeeping::{links as dead_links, logs};
 use crate::identity::{Clients, Names, Notice, ca};
 use crate::logs::links;
 use crate::manifest::api;
-use crate::model::signal::Pressures;
 use crate::pod::run::Deps;
 use crate::pod::worker::PodHandle;
 use crate::registration::enforce::{self, Holding};
@@ -43,7 +45,7 @@ use crate::server::{self, Server, Verbosity};
 use crate::source::{self, Seen};
 use crate::status::mirror::{self, Mirrors};
 use crate::status::{self, form, starts};
-use crate::{dns, node, oom, static_pods, sync, version};
+use crate::{dns, node, oom, static_pods, sync};
 use k8s_openapi::api::core::v1::Node;
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::cgroup::limits::Rules;
+use gantry_model::cgroup::names::Driver;
+use gantry_model::clock::SystemClock;
+use gantry_model::pod::PodUid;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
@@ -13,13 +17,9 @@ use crate::api::Api;
 use crate::beyond::Beyond;
 use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
-use crate::clock::SystemClock;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
 use crate::metrics::Metrics;
-use crate::model::cgroup::limits::Rules;
-use crate::model::cgroup::names::Driver;
-use crate::model::pod::PodUid;
 use crate::node::{self, Allocatable, HostIps, NodeInfo};
 use crate::pod::restart::LONGEST_WAIT;
 use crate::pod::run::Deps;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::SystemClock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -18,7 +19,6 @@ use super::{Kubelet, KubeletDeps, Notify, health, host, watchdog, wiring};
 use crate::api::Api;
 use crate::api::cluster::Cluster;
 use crate::api::files::Files;
-use crate::clock::SystemClock;
 use crate::config::{self, KubeletConfiguration, KubeletFlags};
 use crate::drain::DrainWatcher;
 use crate::healthz::Checks;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -17,7 +18,6 @@ use super::pod_deps::{Made, Setup, Tuning};
 use super::run::LAST_ANSWERS;
 use crate::agent::Agent;
 use crate::api::files::Files;
-use crate::model::pod::{Pod, PodUid};
 use crate::operator::additions::{Added, Addition, Refused};
 use crate::operator::socket::{self, Socket};
 use crate::operator::{Ending, Sources};

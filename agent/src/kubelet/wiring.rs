@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::cgroup::limits::Rules;
+use gantry_model::go_duration::Span;
+use gantry_model::quantity;
+use gantry_model::quantity::QuantityError;
+use gantry_model::version;
+
 use crate::admission::Allowed;
 use crate::config::image_verification::Policy;
 use crate::config::{KubeletConfiguration, KubeletFlags, eviction};
@@ -16,10 +22,6 @@ use crate::images as pulls;
 use crate::images::queue::Settings as Queue;
 use crate::manifest::api::NodeSettings;
 use crate::metrics::Metrics;
-use crate::model::cgroup::limits::Rules;
-use crate::model::go_duration::Span;
-use crate::model::quantity;
-use crate::model::quantity::QuantityError;
 use crate::node::{Given, has_app_armor};
 use crate::registration;
 use crate::runtime::cri::driver::Driver;
@@ -29,7 +31,6 @@ use crate::server::client_ca::ClientCa;
 use crate::server::listen::TlsSettings;
 use crate::server::route::Switches;
 use crate::server::{self, ciphers, stats};
-use crate::version;
 use k8s_openapi::api::core::v1::Taint;
 
 use super::pod_deps::Tuning;

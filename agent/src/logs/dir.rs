@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
+use gantry_model::pod::{Container, Pod};
 use tokio::fs;
 
 use super::{Error, PodLogs, links};
-use crate::model::pod::{Container, Pod};
 
 /// restartCount is an int32.
 const MOST: u32 = i32::MAX.cast_unsigned();

@@ -2,7 +2,7 @@
 //! links' names; never touches a log. Links are made and removed by [`super::dir`]; dead ones go by
 //! [`crate::housekeeping::links`].
 
-use crate::model::pod::Pod;
+use gantry_model::pod::Pod;
 
 /// Where collectors look; upstream's, which nothing configures.
 pub const FOLDER: &str = "/var/log/containers";

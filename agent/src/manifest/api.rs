@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::{Origin, Pod, PodUid};
+use gantry_model::quantity;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::field::{FieldError, Source};
 use crate::admission::{Allowed, Node, Rejection, Taint};
-use crate::model::pod::{Origin, Pod, PodUid};
-use crate::model::quantity;
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::predecessor::shell;
 use crate::pod::status::{ContainerState, Phase};

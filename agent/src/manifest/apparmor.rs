@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::security::AppArmor;
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{Result, Source, invalid, one_of, required_because};
-use crate::model::pod::security::AppArmor;
 
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 

@@ -4,6 +4,11 @@
 
 use std::time::Duration;
 
+use gantry_model::names;
+use gantry_model::pod::volume::Volume;
+use gantry_model::pod::{
+    Container, Namespaces, PullPolicy, RestartAction, RestartPolicy, RestartRule, Role, TerminationMessage,
+};
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
@@ -12,11 +17,6 @@ use super::field::{
 };
 use super::security::Inherited;
 use super::{env, network, probe, resources, security, volume};
-use crate::model::names;
-use crate::model::pod::volume::Volume;
-use crate::model::pod::{
-    Container, Namespaces, PullPolicy, RestartAction, RestartPolicy, RestartRule, Role, TerminationMessage,
-};
 
 /// As the API names them.
 pub(super) const RESTART_POLICIES: [(&str, RestartPolicy); 3] = [

@@ -1,6 +1,10 @@
 //! Environment variables and where their values come from. Pure: owns the checks; never looks a
 //! value up. Called by [`super::container`], and by [`super::volume`] for the downward API.
 
+use gantry_model::field_path::subscript;
+use gantry_model::pod::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, FileKeyRef, KeyRef, ResourceRef};
+use gantry_model::pod::volume::{Volume, VolumeSource};
+use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -8,10 +12,6 @@ use super::field::{
     CONFIG_KEY, DNS_SUBDOMAIN, FieldError, QUALIFIED_NAME, Result, check, descending_path, invalid,
     not_found, one_of, required,
 };
-use crate::model::field_path::subscript;
-use crate::model::pod::env::{EnvFrom, EnvFromSource, EnvValue, EnvVar, FileKeyRef, KeyRef, ResourceRef};
-use crate::model::pod::volume::{Volume, VolumeSource};
-use crate::model::{names, quantity};
 
 /// What `env` may show of a pod, sorted.
 const ENV_FIELDS: &[&str] = &[

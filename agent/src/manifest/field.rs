@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use crate::model::quantity::QuantityError;
+use gantry_model::quantity::QuantityError;
 
 /// What is wrong with a field; each starts with its path from the document's root.
 #[derive(Debug, thiserror::Error)]

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::names;
+use gantry_model::pod::PodUid;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::field::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, QUALIFIED_NAME, Result, Source, check, invalid, refuse_set,
     required_because,
 };
-use crate::model::names;
-use crate::model::pod::PodUid;
 
 /// What is used of it.
 pub(super) struct Meta {

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use gantry_model::names;
+use gantry_model::pod::{Container, Dns, DnsPolicy, Port};
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{
@@ -11,8 +13,6 @@ use super::field::{
     required_because,
 };
 use super::probe::{port_name, port_number};
-use crate::model::names;
-use crate::model::pod::{Container, Dns, DnsPolicy, Port};
 
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::names;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1 as k8s;
 
 use super::field::{CONFIG_KEY, FieldError, Result, Source, check, invalid, required};
 use super::meta::{Meta, meta};
 use crate::api::{ConfigMap, Secret};
-use crate::model::names;
 
 /// As core.MaxSecretSize.
 const MAX_BYTES: usize = 1 << 20;

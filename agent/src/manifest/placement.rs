@@ -1,11 +1,11 @@
 //! What a pod asks of its node: affinity and tolerations. Pure: owns which parts a node looks at;
 //! never compares them. Called by [`super::pod`].
 
+use gantry_model::pod::placement::{Operator, Term, Toleration};
 use k8s_openapi::api::core::v1 as api;
 
 use super::field::{Result, one_of};
 use crate::api::node_selector::terms;
-use crate::model::pod::placement::{Operator, Term, Toleration};
 
 /// Only what is required of the node itself counts here; the rest is the scheduler's.
 pub(super) fn affinity(affinity: Option<api::Affinity>) -> Result<Option<Vec<Term>>> {

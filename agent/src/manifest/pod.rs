@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+use gantry_model::names;
+use gantry_model::pod::placement::Placement;
+use gantry_model::pod::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -15,9 +18,6 @@ use super::field::{
 };
 use super::meta::{Meta, meta};
 use super::{network, placement, resources, security, volume};
-use crate::model::names;
-use crate::model::pod::placement::Placement;
-use crate::model::pod::{Namespaces, Origin, Pod, PodUid, RestartPolicy, Shown};
 
 /// Converts one pod, checking names and refusing what would not be honoured.
 pub(super) fn pod(pod: api::Pod, source: Source) -> Result<Pod> {

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use gantry_model::names;
+use gantry_model::pod::probe::{Handler, HttpGet, Lifecycle, PortRef, Probe, Probes};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -10,8 +12,6 @@ use super::field::{
     FieldError, Result, Source, forbidden, invalid, invalid_plain, not_negative, one_of, required,
     required_because,
 };
-use crate::model::names;
-use crate::model::pod::probe::{Handler, HttpGet, Lifecycle, PortRef, Probe, Probes};
 
 /// One of the fields of the three lists of actions that probes and hooks have.
 #[derive(Default)]

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::{Requirements, Resources};
+use gantry_model::quantity;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::field::{FieldError, Result, Source, invalid, refuse_set};
-use crate::model::pod::{Requirements, Resources};
-use crate::model::quantity;
 
 /// One list, cpu in thousandths, the others in bytes.
 #[derive(Default)]

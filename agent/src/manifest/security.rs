@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::names;
+use gantry_model::pod::security::{AppArmor, SeLinux};
+use gantry_model::pod::{Namespaces, PodSecurity, Seccomp, Security};
 use k8s_openapi::api::core::v1 as api;
 
 use super::apparmor;
@@ -11,9 +14,6 @@ use super::field::{
     required, required_because,
 };
 use crate::admission::SAFE_SYSCTLS;
-use crate::model::names;
-use crate::model::pod::security::{AppArmor, SeLinux};
-use crate::model::pod::{Namespaces, PodSecurity, Seccomp, Security};
 
 /// What the pod's security context says for containers that say nothing.
 #[derive(Debug, Clone, Default)]

@@ -1,8 +1,9 @@
 //! From YAML text to pods, and to errors that name the field.
 
+use gantry_model::pod::env::{EnvValue, EnvVar};
+use gantry_model::pod::{Container, PullPolicy, RestartPolicy};
+
 use super::*;
-use crate::model::pod::env::{EnvValue, EnvVar};
-use crate::model::pod::{Container, PullPolicy, RestartPolicy};
 
 const GOOD: &str = r#"
 apiVersion: v1

@@ -3,6 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use gantry_model::pod::volume::{
+    DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
+    SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+};
+use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -12,11 +17,6 @@ use super::field::{
     CONFIG_KEY, DNS_LABEL, FieldError, Result, Source, check, descending_path, duplicate, forbidden, invalid,
     invalid_plain, no_backsteps, not_found, one_of, refuse_set, required, required_because,
 };
-use crate::model::pod::volume::{
-    DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
-    SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
-};
-use crate::model::{names, quantity};
 
 /// Of files in ConfigMap, Secret, projected and downwardAPI volumes.
 const DEFAULT_MODE: u32 = 0o644;

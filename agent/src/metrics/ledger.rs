@@ -21,7 +21,7 @@ fn root() -> PathBuf {
 /// The code of the agent and of the kubelet's start by file; not the tests'.
 fn sources() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
-    let mut open = vec![root().join("agent/src"), root().join("cli/src")];
+    let mut open = vec![root().join("agent"), root().join("cli/src")];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

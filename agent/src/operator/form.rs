@@ -1,5 +1,6 @@
 //! The agent's own types as the operator API's. Owns the mapping; never decides anything.
 
+use gantry_model::pod::Role;
 use gantry_proto::operator::{self as wire};
 
 use crate::api::files::Change;
@@ -7,7 +8,6 @@ use crate::beyond::pulls::Pulls;
 use crate::events::Event;
 use crate::explain::Finding;
 use crate::manifest::Text;
-use crate::model::pod::Role;
 use crate::pod::Life;
 use crate::pod::status::{Condition, ContainerState, ContainerStatus, PodStatus};
 use crate::pod::worker::PodHandle;

@@ -1,11 +1,11 @@
 //! A pod as Kubernetes' object, for `gantry ps -o json` and `gantry wait`. Pure: owns what is shown of a pod beside its
 //! file's words; the status' form is [`crate::status`]'s. Called by [`super::form`].
 
+use gantry_model::pod::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as api, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::model::pod::{Container, Pod};
 use crate::pod::status::PodStatus;
 use crate::status;
 

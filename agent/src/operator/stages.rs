@@ -1,7 +1,8 @@
 //! The stages of a pod's start, with what keeps it from being ready now. Pure: a status in, spans out;
 //! never asks anybody. Called by the operator API for `gantry timeline`.
 
-use crate::model::pod::{Pod, Role};
+use gantry_model::pod::{Pod, Role};
+
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::timeline::Span;
 
@@ -61,9 +62,10 @@ fn waiting(pod: &Pod, status: &PodStatus, container: &ContainerStatus) -> Option
 mod tests {
     use std::time::Duration;
 
+    use gantry_model::pod::probe::{Handler, Probe};
+
     use super::*;
     use crate::events::{Event, Kind, Note};
-    use crate::model::pod::probe::{Handler, Probe};
     use crate::pod::tests::pod;
     use crate::runtime::Exit;
     use crate::timeline::chart::Chart;

@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use gantry_model::clock::SystemClock;
+use gantry_model::pod::{Pod, PodUid};
 use gantry_proto::operator::operator_client::OperatorClient;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -10,9 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::socket::{Error, Socket};
 use super::*;
 use crate::agent::Agent;
-use crate::clock::SystemClock;
 use crate::logs::dir::LogDir;
-use crate::model::pod::{Pod, PodUid};
 use crate::node::NodeInfo;
 use crate::pod::tests::{deps, node_info, pod as a_pod};
 use crate::runtime::fake::FakeRuntime;

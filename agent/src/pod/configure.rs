@@ -9,9 +9,10 @@ mod environment;
 mod services;
 mod user;
 
+use gantry_model::pod::{Container, Pod};
+
 use super::history::Trouble;
 use super::run::Deps;
-use crate::model::pod::{Container, Pod};
 use crate::runtime::{Image, Setup};
 use crate::volumes::{MountsOf, PodFacts};
 use environment::{EnvOf, environment, expand_all, texts};

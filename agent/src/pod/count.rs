@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::pod::{Origin, Pod, Role};
+
 use super::Life;
 use super::history::{Output, Trouble};
 use super::plan::Action;
@@ -13,7 +15,6 @@ use super::run::Deps;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
 use crate::metrics::Metrics;
-use crate::model::pod::{Origin, Pod, Role};
 use crate::probe::Verdict;
 use crate::timeline::Span;
 use crate::volumes::Count;

@@ -9,6 +9,7 @@ mod outcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use gantry_model::pod::{Pod, RestartPolicy, Role};
 pub use hooks::Hooks;
 pub use outcome::Output;
 
@@ -18,7 +19,6 @@ use super::probing::{ProbeKind, Probing, Runner};
 use super::restart::{self, Backoff};
 use crate::admission::Rejection;
 use crate::checkpoint::Marks;
-use crate::model::pod::{Pod, RestartPolicy, Role};
 use crate::runtime::{Exit, Image, Instance, InstanceState, Observed};
 
 /// Why a container does not start, as `kubectl` would show it.

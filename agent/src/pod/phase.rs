@@ -8,6 +8,9 @@ mod container;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::qos::qos;
+use gantry_model::pod::{Container, Pod, Role};
+
 use super::history::History;
 use super::last::LastEnd;
 use super::plan::reset::RESTARTING_ALL;
@@ -16,8 +19,6 @@ use super::restart;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::{Life, Orders, StopStep, Verdict};
 use crate::admission::Rejection;
-use crate::model::pod::qos::qos;
-use crate::model::pod::{Container, Pod, Role};
 use crate::node::NodeInfo;
 use crate::runtime::{Exit, Observed};
 use container::View;

@@ -21,10 +21,10 @@ use std::time::Duration;
 pub use action::{Action, Op, Place};
 use ended::decide;
 pub use ended::{Ended, UNKNOWN_CODE};
+use gantry_model::pod::{Container, Pod, Role};
 
 use super::history::{Ground, History};
 use super::{Life, Orders, teardown};
-use crate::model::pod::{Container, Pod, Role};
 use crate::runtime::{Instance, InstanceState, Observed, Sandbox};
 
 /// What to do, and when to look again at the latest.

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::pod::placement::Placement;
+use gantry_model::pod::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
+
 use super::Life;
 use super::status::PodStatus;
 use super::worker::{PodHandle, Worker};
-use crate::model::pod::placement::Placement;
-use crate::model::pod::{Dns, Namespaces, Origin, Pod, PodSecurity, PodUid, RestartPolicy, Shown};
 use crate::runtime::KnownPod;
 
 const RETRY: Duration = Duration::from_secs(1);

@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
+use gantry_model::pod::probe::Probe;
+use gantry_model::pod::{Container, Pod};
+
 use crate::checkpoint::{Mark, Marks};
-use crate::model::pod::probe::Probe;
-use crate::model::pod::{Container, Pod};
 
 /// Which of a container's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

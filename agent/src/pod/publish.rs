@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
+use gantry_model::pod::{Pod, Role};
 use tokio::sync::watch;
 
 use super::status::{ConditionKind, ContainerState, PodStatus};
 use crate::events::{Event, Journal, Note};
-use crate::model::pod::{Pod, Role};
 use crate::timeline::{Span, Timeline};
 
 /// The telling half of a worker.

@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use crate::model::admitted::Admitted;
-use crate::model::pod::Pod;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::Pod;
 
 /// The condition's reason, upstream's own.
 pub(crate) const REASON: &str = "Infeasible";
@@ -24,8 +24,9 @@ pub(crate) fn keep(admitted: &Pod, described: Arc<Pod>) -> Arc<Pod> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::{Container, Requirements, Resources};
+
     use super::*;
-    use crate::model::pod::{Container, Requirements, Resources};
     use crate::pod::tests::{container, pod};
 
     fn sized(cpu: i64) -> Container {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::pod::{Container, Pod, RestartPolicy};
+use gantry_model::pod::{Container, Pod, RestartPolicy};
 
 /// Forgotten after so long without need, however long a wait may be.
 const FORGOTTEN: Duration = Duration::from_secs(600);

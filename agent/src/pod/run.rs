@@ -12,6 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::names::parse_image;
+use gantry_model::pod::{Container, Pod};
 use tokio::sync::{mpsc, watch};
 
 use super::count;
@@ -21,14 +24,11 @@ use crate::api::Api;
 use crate::beyond::Beyond;
 use crate::cgroups::Cgroups;
 use crate::checkpoint::Checkpoints;
-use crate::clock::Clock;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
 use crate::images::Images;
 use crate::logs::PodLogs;
 use crate::metrics::{Metrics, ProbeMetrics};
-use crate::model::names::parse_image;
-use crate::model::pod::{Container, Pod};
 use crate::node::NodeInfo;
 use crate::pod::sweeps::Sweeps;
 use crate::probe::ProbeIo;

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use gantry_model::pod::Role;
+use gantry_model::pod::qos::Qos;
+
 use super::Life;
 use crate::events::Event;
-use crate::model::pod::Role;
-use crate::model::pod::qos::Qos;
 use crate::runtime::{Actual, Exit, User};
 use crate::timeline::Span;
 

@@ -6,9 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use gantry_model::pod::PodUid;
 use tokio::sync::watch;
-
-use crate::model::pod::PodUid;
 
 /// Each that hangs has a thread of its own.
 const MOST: usize = 64;

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::Pod;
+
 use crate::admission::Rejection;
-use crate::model::pod::Pod;
 use crate::pod::last::Last;
 
 /// A pod that should be there, and what is known of it besides.

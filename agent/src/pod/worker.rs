@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::pod::{Pod, RestartPolicy};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
@@ -25,7 +26,6 @@ use super::status::{ConditionKind, PodStatus};
 use super::{Life, Orders};
 use crate::admission::Rejection;
 use crate::events::{Kind, Note};
-use crate::model::pod::{Pod, RestartPolicy};
 use crate::node::HostIps;
 use crate::pod::wanted::Wanted;
 use crate::runtime::Observed;

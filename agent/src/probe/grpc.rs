@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gantry_base::error::root_cause;
+use gantry_model::go_duration::go_duration;
 use gantry_proto::health::HealthCheckRequest;
 use gantry_proto::health::health_check_response::ServingStatus;
 use gantry_proto::health::health_client::HealthClient;
@@ -15,7 +16,6 @@ use tonic::{Code, Request, Status};
 use super::Verdict;
 use super::net::join;
 use super::resolve::Resolver;
-use crate::model::go_duration::go_duration;
 
 /// One check.
 pub(super) async fn check(

@@ -2,9 +2,10 @@
 //! headers, named ports and the wording of verdicts; never sends anything. Called by the worker's
 //! probe and hook effects.
 
+use gantry_model::pod::Container;
+use gantry_model::pod::probe::{HttpGet, PortRef};
+
 use super::{Answer, HttpError, HttpRequest, Verdict};
-use crate::model::pod::Container;
-use crate::model::pod::probe::{HttpGet, PortRef};
 
 /// The version of Kubernetes whose kubelet we are.
 const VERSION: &str = "1.36";
@@ -68,8 +69,9 @@ pub fn verdict(answer: Result<Answer, HttpError>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::Port;
+
     use super::*;
-    use crate::model::pod::Port;
     use crate::pod::tests::container;
 
     fn web() -> Container {

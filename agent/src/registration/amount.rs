@@ -1,9 +1,8 @@
 //! Amounts of resources as the API prints them. Pure: owns the canonical forms; never reads a
 //! machine. Called by [`super::compose`].
 
+use gantry_model::quantity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::model::quantity;
 
 /// Bytes, with the largest binary suffix that divides them.
 pub(super) fn bytes(value: i64) -> Quantity {

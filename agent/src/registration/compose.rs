@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::cgroup::Together;
+use gantry_model::quantity::{self, QuantityError};
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
@@ -14,8 +16,6 @@ use super::devices::{self, Devices};
 use super::machine::Machine;
 use super::{Settings, amount};
 use crate::config::eviction::Threshold;
-use crate::model::cgroup::Together;
-use crate::model::quantity::{self, QuantityError};
 use crate::node::Allocatable;
 use crate::runtime::about::{Health, StoredImage, Version};
 

@@ -1,12 +1,12 @@
 //! The node's conditions, with upstream's reasons and messages. Pure: owns what is said when, and
 //! which events that makes; never looks at the runtime. Called by [`super`].
 
+use gantry_model::signal::{Pressure, Pressures};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::events::{Kind, NodeNote};
-use crate::model::signal::{Pressure, Pressures};
 
 /// What is said of one: reason, message, event.
 type Words = (&'static str, &'static str, &'static str);

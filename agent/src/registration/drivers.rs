@@ -9,14 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::random;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-use crate::random;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);

@@ -65,15 +65,15 @@ fn in_go(path: &[&str]) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use gantry_model::cgroup::Together;
+    use gantry_model::clock::FakeClock;
     use tokio::sync::watch;
 
     use super::super::tests::{machine, settings};
     use super::*;
     use crate::cgroups::fake::FakeCgroups;
-    use crate::clock::FakeClock;
     use crate::events::sink;
     use crate::fake_apiserver::FakeApiServer;
-    use crate::model::cgroup::Together;
 
     #[test]
     fn pods_are_held_to_what_is_not_reserved_or_to_all_there_is() {

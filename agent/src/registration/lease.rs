@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
@@ -12,8 +13,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Owne
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::time::timeout;
-
-use crate::random;
 
 const NAMESPACE: &str = "kube-node-lease";
 /// Tries of one renewal.

@@ -78,8 +78,9 @@ fn go(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::failure::FailureKind;
+
     use super::*;
-    use crate::model::failure::FailureKind;
     use crate::runtime::fake::{Call, FakeRuntime};
 
     #[tokio::test(start_paused = true)]

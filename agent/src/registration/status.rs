@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -17,7 +18,6 @@ use super::machine::Addresses;
 use super::startup::Startup;
 use super::{Settings, World, conditions};
 use crate::events::{Kind, NodeNote};
-use crate::random;
 use crate::runtime::about::StoredImage;
 use crate::strategic;
 

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::signal::Pressures;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -15,13 +18,10 @@ use super::devices::Devices;
 use super::health;
 use super::machine::{Addresses, Machine};
 use super::{Settings, World, start};
-use crate::clock::FakeClock;
 use crate::config::eviction::Threshold;
 use crate::events::sink;
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use crate::metrics::Metrics;
-use crate::model::failure::{Failure, FailureKind};
-use crate::model::signal::Pressures;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
 use crate::volumes::fake::FakeVolumes;
@@ -252,7 +252,7 @@ fn writes(asked: &[Asked], path: &str) -> usize {
 async fn pressure_is_told_at_once() {
     let bed = begin(&FakeApiServer::default(), settings(), machine(), Some(well()));
     ready(&bed, "True").await;
-    bed.pressures.send_replace([crate::model::signal::Pressure::Pid].into());
+    bed.pressures.send_replace([gantry_model::signal::Pressure::Pid].into());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(condition(&bed.server.get(NODE).unwrap(), "PIDPressure")["status"], "True");
 }

@@ -5,10 +5,10 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use gantry_model::pod::{Container, Pod};
 use tokio::time::Instant;
 
 use super::{Error, InstanceState, NewContainer, NewSandbox, Observed, PullImage, Runtime, Setup};
-use crate::model::pod::{Container, Pod};
 
 /// A program that takes longer than this to start or end is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -20,6 +20,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_base::error::root_cause;
+use gantry_model::cgroup::limits::Rules;
+use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::pod::{Pod, PodUid};
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
@@ -36,9 +39,6 @@ use crate::beyond::pulls::Pulls;
 use crate::beyond::pulls::progress::Progress;
 use crate::dns::{Resolver, source};
 use crate::metrics::Metrics;
-use crate::model::cgroup::limits::Rules;
-use crate::model::failure::{Failure, FailureKind};
-use crate::model::pod::{Pod, PodUid};
 use crate::runtime::Users;
 use crate::timeline::{Span, parse_runtime_spans};
 

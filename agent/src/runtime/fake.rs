@@ -9,9 +9,10 @@ mod state;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gantry_model::failure::{Failure, FailureKind};
+
 use super::{Effect, Error, ExecOutput, InstanceState};
 use crate::beyond::pulls::progress::Progress;
-use crate::model::failure::{Failure, FailureKind};
 use state::State;
 
 /// The trait's calls, to fail or count them.

@@ -1,7 +1,8 @@
 //! The words of failures.
 
+use gantry_model::failure::FailureKind;
+
 use super::*;
-use crate::model::failure::FailureKind;
 
 #[test]
 fn an_answer_is_told_as_go_prints_it_or_without_its_code() {

@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::cgroup::names::{self, Driver};
 
 use super::Sources;
 use super::cri::Cri;
 use crate::drain::DrainWatcher;
-use crate::model::cgroup::names::{self, Driver};
 use machine::Machine;
 use rates::Rates;
 use summary::{ContainerStats, NodeStats, PodStats, RuntimeStats, Summary, VolumeStats};

@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
+use gantry_model::cgroup::names::Driver;
 use http::Request;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::CertificateDer;
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
 use super::*;
-use crate::model::cgroup::names::Driver;
 use crate::server::client_ca::ClientCa;
 use crate::server::serve::{Door, serve};
 

@@ -6,12 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_model::pod::{Pod, PodUid};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as Described;
 
 use super::describe::describe;
 use super::rules;
-use crate::model::pod::{Pod, PodUid};
 use crate::ports;
 
 /// One file, read: the pod, and whether it gives its own UID.
@@ -161,8 +161,9 @@ fn clash(pod: &Pod, chosen: &[(&PathBuf, Pod)]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::{Container, Port};
+
     use super::*;
-    use crate::model::pod::{Container, Port};
     use crate::pod::tests::{container, pod};
 
     fn good(path: &str, name: &str) -> Reading {
@@ -210,7 +211,7 @@ mod tests {
         choice.take(vec![good("a", "a")], at(2));
         assert_eq!(choice.found().pods, std::slice::from_ref(&old), "the same content is the same pod");
         let changed =
-            Pod { name: "a".into(), uid: crate::model::pod::PodUid::parse("uid-2").unwrap(), ..pod() };
+            Pod { name: "a".into(), uid: gantry_model::pod::PodUid::parse("uid-2").unwrap(), ..pod() };
         choice.take(vec![Reading { path: "a".into(), result: Ok((changed, false)), raw: None }], at(3));
         let new = choice.found().pods.remove(0);
         assert_eq!(new.name, old.name);

@@ -1,9 +1,8 @@
 //! A static pod as the API shall show it: the file's own words with upstream's additions. Pure: owns
 //! the additions; never runs a pod. Called by [`super::choice`].
 
+use gantry_model::pod::Pod;
 use k8s_openapi::api::core::v1::{Pod as Described, PodSpec, PodStatus, Toleration};
-
-use crate::model::pod::Pod;
 
 /// `raw` is what the file says, `pod` what was made of it.
 pub(super) fn describe(raw: &Described, pod: &Pod) -> Described {

@@ -4,11 +4,12 @@
 
 use std::path::Path;
 
+use gantry_model::names;
+use gantry_model::pod::env::{EnvFromSource, EnvValue};
+use gantry_model::pod::volume::{Projection, VolumeSource};
+use gantry_model::pod::{Origin, Pod, PodUid};
+
 use crate::manifest::{fnv1a_128, hostname_of};
-use crate::model::names;
-use crate::model::pod::env::{EnvFromSource, EnvValue};
-use crate::model::pod::volume::{Projection, VolumeSource};
-use crate::model::pod::{Origin, Pod, PodUid};
 
 const HASH: &str = "kubernetes.io/config.hash";
 const SOURCE: &str = "kubernetes.io/config.source";
@@ -107,10 +108,11 @@ fn reference(pod: &Pod) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::env::{EnvVar, KeyRef};
+    use gantry_model::pod::volume::{KeysOf, Volume};
+    use gantry_model::pod::{Container, Shown};
+
     use super::*;
-    use crate::model::pod::env::{EnvVar, KeyRef};
-    use crate::model::pod::volume::{KeysOf, Volume};
-    use crate::model::pod::{Container, Shown};
     use crate::pod::tests::{container, pod};
 
     fn run(pod: Pod) -> Result<Pod, String> {

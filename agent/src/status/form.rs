@@ -10,11 +10,11 @@ mod containers;
 
 use std::net::IpAddr;
 
+use gantry_model::pod::Pod;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::model::pod::Pod;
 use crate::pod::Life;
 use crate::pod::status::{Phase, PodStatus};
 

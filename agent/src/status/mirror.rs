@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::{self, Origin, PodUid};
+use gantry_model::random;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
@@ -22,9 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Statics;
 use crate::backoff::Backoff;
-use crate::model::pod::{self, Origin, PodUid};
 use crate::pod::worker::PodHandle;
-use crate::random;
 use crate::source::{self, MIRROR, Seen};
 
 /// The static pod's own mark: what its mirror must carry.

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::{self, Origin, PodUid};
+use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
@@ -19,11 +21,9 @@ use super::merge::{self, End, merge};
 use super::mirror;
 use super::{Sources, Told};
 use crate::backoff::Backoff;
-use crate::model::pod::{self, Origin, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, StopStep};
-use crate::random;
 use crate::source;
 use crate::strategic;
 

@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::placement::Term;
+use gantry_model::pod::volume::HostPathType;
+
 use crate::api::{Api, PersistentSource};
-use crate::model::pod::Pod;
-use crate::model::pod::placement::Term;
-use crate::model::pod::volume::HostPathType;
 
 /// Where the files of a claim are.
 #[derive(Debug, Clone, PartialEq, Eq)]

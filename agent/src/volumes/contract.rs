@@ -2,9 +2,10 @@
 //! expectations; never cleans up after one that breaks them. Called by unit tests (fake) and, behind
 //! the feature `testing`, by the kernel tier (real).
 
+use gantry_model::mount::Mount;
+use gantry_model::pod::Pod;
+
 use super::{Error, MountsOf, PodFacts, Volumes, WordsOf};
-use crate::model::mount::Mount;
-use crate::model::pod::Pod;
 
 /// What an implementation did that it must not.
 #[derive(Debug, thiserror::Error)]
@@ -69,8 +70,9 @@ fn that(what: &'static str, holds: bool, seen: &[Mount]) -> Result<(), Violation
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
+
     use super::*;
-    use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
     use crate::pod::tests::{container, pod};
     use crate::volumes::fake::FakeVolumes;
 

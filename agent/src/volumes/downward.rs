@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::field_path::subscript;
-use crate::model::pod::env::ResourceRef;
-use crate::model::pod::{Container, Pod, Resources};
-use crate::model::quantity::{parse_milli, parse_units};
+use gantry_model::field_path::subscript;
+use gantry_model::pod::env::ResourceRef;
+use gantry_model::pod::{Container, Pod, Resources};
+use gantry_model::quantity::{parse_milli, parse_units};
+
 use crate::node::NodeInfo;
 use crate::volumes::PodFacts;
 
@@ -125,8 +126,9 @@ pub fn resource(
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::{Requirements, Shown};
+
     use super::*;
-    use crate::model::pod::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn node() -> NodeInfo {

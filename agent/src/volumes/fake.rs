@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, ready};
+use gantry_model::mount::Mount;
+use gantry_model::pod::volume::Propagation;
+use gantry_model::pod::{Pod, PodUid};
 use tokio::sync::watch;
 
 use super::{Error, MountsOf, Volumes, WordsOf};
-use crate::model::mount::Mount;
-use crate::model::pod::volume::Propagation;
-use crate::model::pod::{Pod, PodUid};
 
 /// Starts empty.
 #[derive(Debug, Default)]

@@ -22,6 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use gantry_model::cgroup::limits::{self, Rules};
+use gantry_model::mount::{Mount, MountedImage};
+use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+use gantry_model::pod::{Container, Pod, PodUid};
 
 use super::atomic::Payload;
 use super::claim::Place;
@@ -34,10 +38,6 @@ use super::{
 };
 use crate::api::Api;
 use crate::metrics::Metrics;
-use crate::model::cgroup::limits::{self, Rules};
-use crate::model::mount::{Mount, MountedImage};
-use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
-use crate::model::pod::{Container, Pod, PodUid};
 use crate::node::NodeInfo;
 use claims::{Failed, Writers};
 
@@ -376,9 +376,9 @@ fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, Strin
         .filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
-    let missing = crate::model::expand::unknown(expr, &full);
+    let missing = gantry_model::expand::unknown(expr, &full);
     if missing.is_empty() {
-        return Ok(crate::model::expand::expand(expr, &full));
+        return Ok(gantry_model::expand::expand(expr, &full));
     }
     Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::model::pod::volume::HostPathType;
+use gantry_model::pod::volume::HostPathType;
 
 /// What is checked, and what is said when it is something else.
 type Rule = (fn(&FileType) -> bool, &'static str);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::model::pod::Pod;
+use gantry_model::pod::Pod;
 
 const MANAGED: &str = "# Kubernetes-managed hosts file.\n";
 const MANAGED_HOST_NETWORK: &str = "# Kubernetes-managed hosts file (host network).\n";

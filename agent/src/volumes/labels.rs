@@ -1,8 +1,9 @@
 //! Which mounts the runtime is asked to label for SELinux. Owns the choice, which is upstream's; the labels are the
 //! runtime's. Called by [`super::host`].
 
+use gantry_model::pod::volume::VolumeSource;
+
 use super::claim::Place;
-use crate::model::pod::volume::VolumeSource;
 
 /// `SELINUX_MAGIC` of linux/magic.h.
 const MAGIC: u64 = 0xf97c_ff8c;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::volume::{DownwardFile, DownwardValue, KeysOf, Projection};
+
 use super::PodFacts;
 use super::atomic::{File, Payload};
 use crate::api::Api;
-use crate::model::pod::Pod;
-use crate::model::pod::volume::{DownwardFile, DownwardValue, KeysOf, Projection};
 use crate::node::NodeInfo;
 use crate::volumes::downward;
 
@@ -113,9 +114,10 @@ fn downward_file(pod: &Pod, node: &NodeInfo, file: &DownwardFile, default_mode: 
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::volume::{KeyToPath, TokenFile};
+
     use super::*;
     use crate::api::fake::FakeApi;
-    use crate::model::pod::volume::{KeyToPath, TokenFile};
     use crate::pod::tests::{container, pod};
 
     fn keys(name: &str, items: &[(&str, &str)], optional: bool) -> KeysOf {

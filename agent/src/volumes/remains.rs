@@ -5,8 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use gantry_model::pod::PodUid;
+
 use super::removal::Mounts;
-use crate::model::pod::PodUid;
 
 /// Plugins whose volumes are gone when they are unmounted and their folders removed. Others have
 /// something elsewhere to be told: a driver, a server, a device.

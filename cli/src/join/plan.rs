@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use gantry_agent::version;
+use gantry_model::version;
 
 use super::document;
 use super::facts::{CgroupDriver, Cluster, Machine, Release, Wanted, release};

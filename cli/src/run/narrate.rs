@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use gantry_agent::logs::follow::LogReader;
 use gantry_agent::logs::line::{Line, Stream};
-use gantry_agent::model::pod::PodUid;
 use gantry_agent::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use gantry_agent::pod::worker::PodHandle;
 use gantry_base::error::chain;
+use gantry_model::pod::PodUid;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 

@@ -62,7 +62,7 @@ fn pieces(quote: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn messages_that_troubleshooting_quotes_are_the_codes_own() {
     let mut paths = Vec::new();
-    for folder in ["agent/src", "cli/src"] {
+    for folder in ["agent", "cli/src"] {
         walk(&root().join(folder), "rs", &mut paths);
     }
     let code: String = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();

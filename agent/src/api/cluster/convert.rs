@@ -1,12 +1,12 @@
 //! API objects as the agent knows them. Pure. Called by [`super`].
 
+use gantry_model::pod::placement::Operator;
 use k8s_openapi::api::core::v1;
 
 use crate::api::node_selector;
 use crate::api::{
     Claim, ConfigMap, PersistentSource, PersistentVolume, Secret, Service, ServiceAccount, ServicePort,
 };
-use crate::model::pod::placement::Operator;
 
 pub(super) fn config_map(object: v1::ConfigMap) -> ConfigMap {
     let binary = object.binary_data.unwrap_or_default();

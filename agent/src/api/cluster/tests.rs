@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::pod::token::TokenOf;
+use gantry_model::pod::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
+use gantry_model::pod::{Pod, PodUid};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::Cluster;
 use crate::api::Api;
-use crate::clock::FakeClock;
 use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
-use crate::model::pod::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
-use crate::model::pod::{Pod, PodUid};
-use crate::model::token::TokenOf;
 use crate::pod::tests::pod;
 
 const NOW: i64 = 1_800_000_000;

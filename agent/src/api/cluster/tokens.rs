@@ -7,6 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gantry_model::clock::Clock;
+use gantry_model::pod::PodUid;
+use gantry_model::pod::token::TokenOf;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use kube::Client;
 use tokio::sync::Mutex as AsyncMutex;
@@ -14,9 +17,6 @@ use tokio::time::timeout;
 
 use super::{PATIENCE, RETRY};
 use crate::api::Error;
-use crate::clock::Clock;
-use crate::model::pod::PodUid;
-use crate::model::token::TokenOf;
 
 const SECOND: i64 = 1_000_000_000;
 const LONGEST: i64 = 24 * 3600 * SECOND;
@@ -63,7 +63,7 @@ impl Tokens {
         let mut held = slot.lock().await;
         let now = self.clock.wall_nanos();
         if let Some(held) = &*held
-            && !is_due(held, now, crate::random::fraction())
+            && !is_due(held, now, gantry_model::random::fraction())
         {
             return Ok(held.token.clone());
         }

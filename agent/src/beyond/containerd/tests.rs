@@ -1,11 +1,11 @@
 //! Both halves against a served containerd: what comes, what breaks off, what is too much.
 
 use containerd_client::types::Envelope;
+use gantry_model::clock::{Clock, SystemClock};
 use prost_types::Any;
 
 use super::fake::Fake;
 use super::*;
-use crate::clock::{Clock, SystemClock};
 
 const HOST: &str = "containerd.io/distribution.source.127.0.0.1";
 const CONFIG: &str = "containerd.io/gc.ref.content.config";

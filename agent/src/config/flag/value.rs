@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
+use gantry_model::go_duration::Span;
 use serde_json::{Map, Value, json};
 
 use super::Flag;
 use crate::config::taint;
-use crate::model::go_duration::Span;
 
 /// Whether one value is of the flag's type.
 pub(super) fn check(flag: &Flag, value: &str) -> Result<(), String> {

@@ -25,7 +25,7 @@ impl Tests {
     fn find() -> Self {
         let mut tests = Self::default();
         let mut open: Vec<PathBuf> =
-            ["agent/src", "cli/src", "tests"].iter().map(|folder| root().join(folder)).collect();
+            ["agent", "cli/src", "tests"].iter().map(|folder| root().join(folder)).collect();
         while let Some(folder) = open.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();

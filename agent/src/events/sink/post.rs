@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -14,8 +16,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::correlate::{About, Correlator, Happening, Posted, Verdict};
-use crate::clock::Clock;
-use crate::random;
 
 /// client-go's: a server that cannot be reached is tried so often, this long apart.
 const TRIES: usize = 12;

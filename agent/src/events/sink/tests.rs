@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::pod::{Pod, Role};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{PodRef, Recorder, queue};
 use crate::agent::events::run;
-use crate::clock::FakeClock;
 use crate::events::{Journal, Kind, NodeNote, Note};
 use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
-use crate::model::pod::{Pod, Role};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;

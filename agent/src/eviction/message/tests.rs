@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use gantry_model::pod::{Container, Requirements};
+
 use super::super::observe::{Reading, Used};
 use super::*;
 use crate::config::eviction::Threshold;
-use crate::model::pod::{Container, Requirements};
 use crate::pod::tests::{container, in_role, pod};
 
 fn rule(signal: Signal, value: Threshold) -> Rule {
@@ -25,7 +26,7 @@ fn with(request: (&str, &str), name: &str) -> Container {
 #[test]
 fn storage_names_each_container_that_is_over_its_request() {
     let pod = Pod {
-        init_containers: vec![in_role("side", crate::model::pod::Role::Sidecar)],
+        init_containers: vec![in_role("side", gantry_model::pod::Role::Sidecar)],
         containers: vec![with(("ephemeral-storage", "1Mi"), "web"), with(("ephemeral-storage", "9Gi"), "db")],
         ..pod()
     };

@@ -1,10 +1,11 @@
 //! Who goes first, by what each uses and asked for.
 
+use gantry_model::pod::placement::Placement;
+use gantry_model::pod::volume::Volume;
+use gantry_model::pod::{Container, PodUid, Resources};
+
 use super::super::observe::ContainerUse;
 use super::*;
-use crate::model::pod::placement::Placement;
-use crate::model::pod::volume::Volume;
-use crate::model::pod::{Container, PodUid, Resources};
 use crate::pod::tests::{container, pod};
 
 fn asking(name: &str, priority: i32, memory: i64, storage: i64) -> Pod {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::pod::Pod;
+use gantry_model::pod::probe::HttpGet;
+
 use super::*;
 use crate::events::Note;
-use crate::model::pod::Pod;
-use crate::model::pod::probe::HttpGet;
 use crate::pod::Life;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::tests::{container, pod};

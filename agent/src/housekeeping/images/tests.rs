@@ -2,11 +2,12 @@
 
 use std::sync::Mutex;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::failure::FailureKind;
+
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
-use crate::clock::FakeClock;
 use crate::drain;
-use crate::model::failure::FailureKind;
 
 #[derive(Debug, Default)]
 struct Store {

@@ -4,12 +4,13 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::sync::Mutex;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::failure::{Failure, FailureKind};
+
 use super::super::{Answer, ImageUse, StoredImage};
 use super::*;
-use crate::clock::FakeClock;
 use crate::drain;
 use crate::logs::open::tests::fifo;
-use crate::model::failure::{Failure, FailureKind};
 
 #[derive(Debug)]
 struct OneLog {

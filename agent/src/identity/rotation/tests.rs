@@ -1,7 +1,8 @@
 //! When a certificate is asked for anew, and what is said meanwhile.
 
+use gantry_model::clock::FakeClock;
+
 use super::*;
-use crate::clock::FakeClock;
 use crate::identity::Names;
 
 fn leaf() -> Leaf {

@@ -1,9 +1,9 @@
 //! Two tenants and one image.
 
 use futures_util::FutureExt as _;
+use gantry_model::clock::FakeClock;
 
 use super::*;
-use crate::clock::FakeClock;
 use crate::runtime::RegistryAuth;
 
 struct Node {

@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use gantry_model::go_duration::Span;
+use gantry_model::names;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::images::glob::Address;
-use crate::model::go_duration::Span;
-use crate::model::names;
 
 const GROUP: &str = "kubelet.config.k8s.io";
 const KIND: &str = "CredentialProviderConfig";

@@ -3,11 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use gantry_model::clock::FakeClock;
+
 use super::config::Variable;
 use super::*;
 use crate::api::ServiceAccount;
 use crate::api::fake::FakeApi;
-use crate::clock::FakeClock;
 use crate::pod::tests::pod;
 
 /// A plugin called `web`, and the file that it may write to.

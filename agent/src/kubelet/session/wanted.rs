@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use gantry_model::pod::{Pod, PodUid};
+
 use crate::api::files::Change;
-use crate::model::pod::{Pod, PodUid};
 use crate::ports;
 use crate::static_pods::choice::Found;
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use gantry_model::pod::placement::Operator;
+use gantry_model::pod::security::AppArmor;
+use gantry_model::pod::{Origin, RestartAction, Role};
 use serde_json::{Value, json};
 
 use crate::manifest::api::{pod, wanted};
-use crate::model::pod::placement::Operator;
-use crate::model::pod::security::AppArmor;
-use crate::model::pod::{Origin, RestartAction, Role};
 use crate::pod::status::{ContainerState, Phase};
 
 #[expect(clippy::needless_pass_by_value, reason = "what json! makes is nobody else's")]

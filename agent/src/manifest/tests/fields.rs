@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::*;
-use crate::model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
-use crate::model::pod::probe::{Handler, HttpGet, PortRef};
-use crate::model::pod::volume::{
+use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
+use gantry_model::pod::volume::{
     HostPathType, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeSource,
 };
-use crate::model::pod::{DnsPolicy, Role, Seccomp};
+use gantry_model::pod::{DnsPolicy, Role, Seccomp};
+
+use super::*;
 
 /// Each text is refused with that part in the message.
 fn refused(list: &[(String, &str)]) {
@@ -393,7 +394,7 @@ fn unmasked_proc_wants_a_user_namespace() {
 
 #[test]
 fn a_file_may_ask_for_apparmor_and_selinux_by_fields_and_by_the_annotations_of_old() {
-    use crate::model::pod::security::AppArmor;
+    use gantry_model::pod::security::AppArmor;
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {\
         container.apparmor.security.beta.kubernetes.io/old: localhost/k8s-x, \
         container.apparmor.security.beta.kubernetes.io/own: runtime/default}}, \

@@ -93,7 +93,7 @@ const READ: [&str; 9] = [
 fn tests() -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut reading, mut others) = (BTreeSet::new(), BTreeSet::new());
     let manifest = root().join("agent/src/manifest");
-    let mut open = vec![root().join("agent/src"), root().join("tests/kernel")];
+    let mut open = vec![root().join("agent"), root().join("tests/kernel")];
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use gantry_model::pod::Pod;
+
 use crate::manifest::{Text, load_texts};
-use crate::model::pod::Pod;
 
 fn load(text: &str) -> Result<(Vec<Pod>, Vec<String>), String> {
     let texts = [Text { path: PathBuf::from("f.yaml"), text: text.to_owned() }];

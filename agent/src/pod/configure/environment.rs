@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_model::expand::expand_bytes;
+use gantry_model::pod::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
+use gantry_model::pod::{Container, Origin, Pod};
+
 use super::{env_file, services};
 use crate::api::{Api, ConfigMap, Secret};
-use crate::model::expand::expand_bytes;
-use crate::model::pod::env::{EnvFromSource, EnvValue, FileKeyRef, KeyRef};
-use crate::model::pod::{Container, Origin, Pod};
 use crate::node::NodeInfo;
 use crate::volumes::downward;
 use crate::volumes::{PodFacts, Volumes};

@@ -1,7 +1,7 @@
 //! runAsNonRoot. Pure: owns the kubelet's rule and its words; never resolves a user name. Called by
 //! [`super::configure`].
 
-use crate::model::pod::{Container, Pod};
+use gantry_model::pod::{Container, Pod};
 
 /// Refuses what would run as root, or may.
 pub(in crate::pod) fn check(
@@ -31,8 +31,9 @@ pub(in crate::pod) fn check(
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::Security;
+
     use super::*;
-    use crate::model::pod::Security;
     use crate::pod::tests::{container, pod};
 
     #[test]

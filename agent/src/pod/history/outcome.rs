@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use gantry_model::pod::Pod;
+
 use super::{Ground, History, Retry, Sighting, Trouble};
-use crate::model::pod::Pod;
 use crate::pod::plan::Action;
 use crate::pod::restart;
 use crate::probe::Verdict;

@@ -1,7 +1,8 @@
 //! What `kubectl get pods` shows in its STATUS column. Pure: upstream's printer, over our status.
 //! Called by [`super::status`].
 
-use crate::model::pod::Role;
+use gantry_model::pod::Role;
+
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
 
 /// Everything the column depends on.

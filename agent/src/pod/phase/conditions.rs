@@ -1,7 +1,8 @@
 //! A pod's conditions, with the kubelet's reasons and messages. Pure. Called by [`super::status`].
 
+use gantry_model::pod::Role;
+
 use super::container::View;
-use crate::model::pod::Role;
 use crate::pod::resize;
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus, Phase};
 

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use gantry_model::go_duration::go_duration;
+use gantry_model::pod::{Container, Pod, Role};
+
 use super::{starts_again, unknown};
-use crate::model::go_duration::go_duration;
-use crate::model::pod::{Container, Pod, Role};
 use crate::pod::history::{History, Trouble};
 use crate::pod::plan::Op;
 use crate::pod::plan::reset::{REMOVED, RESTARTING_ALL};

@@ -1,7 +1,8 @@
 //! getPhase, table by table.
 
+use gantry_model::pod::RestartPolicy;
+
 use super::*;
-use crate::model::pod::RestartPolicy;
 use crate::pod::tests::{container, in_role, pod, restarted};
 
 fn exit(code: i32) -> Exit {

@@ -1,8 +1,9 @@
 //! One container: its image, its creation, its start, its back-off. Pure. Called by [`super::plan`]
 //! and [`super::init`] when it is the container's turn.
 
+use gantry_model::pod::{Container, Role};
+
 use super::{Action, Draft, Facts, Op, Place, Wait, ended};
-use crate::model::pod::{Container, Role};
 use crate::pod::plan::UNKNOWN_CODE;
 use crate::pod::restart::{crash_key, pull_key, starts_again};
 use crate::runtime::{Instance, InstanceState};

@@ -1,8 +1,9 @@
 //! Whether a pod comes to its end by itself. Pure: owns the rules of restart policies over the whole
 //! pod, and of activeDeadlineSeconds. Called by [`super::plan`]; what it decides is sticky.
 
+use gantry_model::pod::{Container, RestartPolicy, Role};
+
 use super::{Draft, Facts};
-use crate::model::pod::{Container, RestartPolicy, Role};
 use crate::pod::plan::Op;
 use crate::pod::restart::starts_again;
 use crate::pod::status::ContainerState;

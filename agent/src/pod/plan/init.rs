@@ -5,8 +5,9 @@
 //! regular container was made in it none of them ever does (trap 9). Records may be missing, so the
 //! last one that left any tells how far the pod is.
 
+use gantry_model::pod::{Container, Role};
+
 use super::{Draft, Facts, Op, Place, containers, ended, sidecars, stop};
-use crate::model::pod::{Container, Role};
 use crate::runtime::InstanceState;
 
 /// Brings the next one up and keeps the sidecars running; whether the others may follow.

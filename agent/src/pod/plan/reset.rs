@@ -9,8 +9,9 @@
 //! The record of the one that has exited goes last, so that an agent that begins anew in between sees
 //! what was going on.
 
+use gantry_model::pod::{Pod, RestartAction};
+
 use super::{Action, Draft, Facts, Op, stop, words};
-use crate::model::pod::{Pod, RestartAction};
 use crate::runtime::{Instance, InstanceState};
 
 /// Reason of containers that wait for it, and of the end of those that it has ended.
@@ -21,7 +22,7 @@ pub(in crate::pod) const REMOVED: &str = "The container is removed because Resta
 /// Whether it can ever happen to this pod.
 #[must_use]
 pub(in crate::pod) fn may(pod: &Pod) -> bool {
-    let all = |c: &crate::model::pod::Container| {
+    let all = |c: &gantry_model::pod::Container| {
         c.restart_rules.iter().any(|rule| rule.action == RestartAction::RestartAllContainers)
     };
     pod.all_containers().any(all)

@@ -1,8 +1,9 @@
 //! The pod's sandbox: which one counts, what becomes of the others and of old records. Pure.
 //! Called by [`super::plan`].
 
+use gantry_model::pod::Role;
+
 use super::{Action, Draft, Facts, stop};
-use crate::model::pod::Role;
 use crate::runtime::{Instance, InstanceState, Sandbox};
 
 /// The newest one that serves.

@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
+use gantry_model::pod::{Container, RestartPolicy, Role};
+
 use super::{Action, Draft, Facts, Op, address, sidecars};
-use crate::model::pod::{Container, RestartPolicy, Role};
 use crate::pod::probing::ProbeKind;
 use crate::pod::restart::starts_again;
 use crate::runtime::{Instance, InstanceState};

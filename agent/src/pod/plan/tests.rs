@@ -1,7 +1,8 @@
 //! Single decisions; whole lives are in the worker's tests.
 
+use gantry_model::pod::RestartPolicy;
+
 use super::*;
-use crate::model::pod::RestartPolicy;
 use crate::pod::StopStep;
 use crate::pod::history::{Output, Trouble};
 use crate::pod::probing::ProbeKind;
@@ -243,7 +244,7 @@ fn what_was_begun_is_awaited_before_a_pod_is_gone() {
 
 #[test]
 fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
-    use crate::model::pod::probe::Handler;
+    use gantry_model::pod::probe::Handler;
     let mut first = container("a");
     first.lifecycle.post_start = Some(Handler::Sleep(Duration::from_secs(1)));
     let pod = Pod { containers: vec![first, container("b")], ..pod() };
@@ -273,8 +274,8 @@ fn who_comes_after_a_container_with_a_post_start_hook_waits_for_it() {
 #[test]
 fn sidecars_are_left_as_they_are_while_the_last_container_ends_for_good() {
     let mut web = container("web");
-    web.probes.liveness = Some(crate::model::pod::probe::Probe {
-        handler: crate::model::pod::probe::Handler::Exec { command: vec!["x".into()] },
+    web.probes.liveness = Some(gantry_model::pod::probe::Probe {
+        handler: gantry_model::pod::probe::Handler::Exec { command: vec!["x".into()] },
         initial_delay: Duration::ZERO,
         timeout: Duration::from_secs(1),
         period: Duration::from_secs(1),
@@ -489,7 +490,7 @@ fn trap_09_main_containers_stop_first_then_sidecars_in_reverse_within_the_grace(
 #[test]
 fn a_hook_before_the_stop_goes_first_and_no_longer_than_the_grace() {
     let mut pod = pod();
-    let hook = crate::model::pod::probe::Handler::Sleep(Duration::from_secs(60));
+    let hook = gantry_model::pod::probe::Handler::Sleep(Duration::from_secs(60));
     pod.containers.first_mut().unwrap().lifecycle.pre_stop = Some(hook);
     let seen = observed(&[sandbox("s", 0, true)], &[instance("c", 0, "s", running())]);
     let mut history = memory(&pod, &seen);
@@ -517,7 +518,7 @@ fn cgroup_then_volumes_then_sandbox_and_images_beside_them() {
 
 #[test]
 fn one_image_is_fetched_once_for_all_containers_that_want_it() {
-    let other = crate::model::pod::Container { image: "reg/other:v1".into(), ..container("c") };
+    let other = gantry_model::pod::Container { image: "reg/other:v1".into(), ..container("c") };
     let pod = Pod { containers: vec![container("a"), container("b"), other], ..pod() };
     let mut history = memory(&pod, &Observed::default());
     let images = |history: &History| {

@@ -1,7 +1,8 @@
 //! The counting, step by step.
 
+use gantry_model::pod::probe::{Handler, PortRef};
+
 use super::*;
-use crate::model::pod::probe::{Handler, PortRef};
 use crate::pod::tests::{container, pod};
 
 const fn s(seconds: u64) -> Duration {

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_model::pod::Container;
 
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::events::Kind::{Normal, Warning};
 use crate::events::Note;
-use crate::model::pod::Container;
 use crate::pod::configure::{Wanted, configure};
 use crate::pod::plan::Place;
 use crate::runtime::{Image, NewContainer};

@@ -2,13 +2,13 @@
 //! their failures. Called by [`super::effect`].
 
 use gantry_base::error::chain;
+use gantry_model::admitted::Admitted;
+use gantry_model::pod::{Origin, Pod};
 
 use super::{Output, Task, Trouble, both, kill_failed, trouble};
 use crate::checkpoint::Marks;
 use crate::events::Kind::{Normal, Warning};
 use crate::events::NodeNote;
-use crate::model::admitted::Admitted;
-use crate::model::pod::{Origin, Pod};
 use crate::ports;
 use crate::runtime::{NewSandbox, Users};
 

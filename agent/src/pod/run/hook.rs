@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use gantry_model::failure::FailureKind;
+use gantry_model::pod::Container;
+use gantry_model::pod::probe::{Handler, HttpGet};
+
 use super::container::SHORTEST_GRACE;
 use super::{Output, Task, Trouble, probe, trouble};
 use crate::events::Kind::Warning;
-use crate::model::failure::FailureKind;
-use crate::model::pod::Container;
-use crate::model::pod::probe::{Handler, HttpGet};
 use crate::probe::{HttpError, request};
 
 /// A hook has no limit of its own; what it runs must end some time.

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
+use gantry_model::go_duration::go_millis;
+use gantry_model::names::parse_image;
+use gantry_model::pod::volume::{Volume, VolumeSource};
+use gantry_model::pod::{Container, Pod, PullPolicy};
+
 use super::{Output, Task, Trouble, trouble};
 use crate::events::Kind::{self, Normal, Warning};
 use crate::events::Note;
 use crate::images::{Ask, Offers};
-use crate::model::go_duration::go_millis;
-use crate::model::names::parse_image;
-use crate::model::pod::volume::{Volume, VolumeSource};
-use crate::model::pod::{Container, Pod, PullPolicy};
 use crate::runtime::Image;
 
 /// A pull that is over before is told of by its end alone.

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::expand::expand;
+use gantry_model::failure::FailureKind;
+use gantry_model::pod::Container;
+use gantry_model::pod::env::EnvValue;
+use gantry_model::pod::probe::{Handler, Probe};
+
 use super::{Output, Task, Trouble};
 use crate::events::Kind::Warning;
-use crate::model::expand::expand;
-use crate::model::failure::FailureKind;
-use crate::model::pod::Container;
-use crate::model::pod::env::EnvValue;
-use crate::model::pod::probe::{Handler, Probe};
 use crate::pod::probing::ProbeKind;
 use crate::probe::{Verdict, request};
 

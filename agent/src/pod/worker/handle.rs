@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::Clock;
+use gantry_model::pod::Pod;
 use tokio::sync::watch;
 
 use crate::admission::Rejection;
-use crate::clock::Clock;
 use crate::events::{Event, Note};
-use crate::model::pod::Pod;
 use crate::pod::run::Teller;
 use crate::pod::status::{Phase, PodStatus};
 use crate::pod::{Life, Orders, Verdict};

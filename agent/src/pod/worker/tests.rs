@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_model::clock::{Clock, FakeClock};
+use gantry_model::failure::FailureKind;
+use gantry_model::pod::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
-use crate::clock::FakeClock;
 use crate::logs::{self, PodLogs};
 use crate::metrics::{Metrics, ProbeMetrics};
-use crate::model::failure::FailureKind;
-use crate::model::pod::{Container, PodUid, PullPolicy, RestartPolicy, Role};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::status::PodStatus;
@@ -192,11 +192,11 @@ async fn a_pod_starts_runs_and_is_stopped_within_its_grace() {
     let span = |name: &str| status.spans.iter().find(|s| s.name == name).unwrap().clone();
     assert!(span("image").start < span("sandbox").end);
 
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(Some(secs(7)), "test");
     assert_eq!(until_reason(&handle, "Terminating").await.phase, Phase::Running);
     let over = until(&handle, "over", PodStatus::is_over).await;
-    let took = world.clock.mono_now() - begun;
+    let took = world.clock.mono() - begun;
     assert!((secs(7)..secs(9)).contains(&took), "{took:?}");
     let ContainerState::Terminated(exit) = &over.containers.first().unwrap().state else {
         panic!("{over:?}")
@@ -244,7 +244,7 @@ async fn asking_again_only_shortens_the_grace() {
     world.runtime.script("web", &[Script::Stubborn]);
     let handle = world.start(pod());
     until_running(&handle).await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(None, "test");
     until_reason(&handle, "Terminating").await;
     handle.kill(Some(secs(3600)), "longer");
@@ -252,7 +252,7 @@ async fn asking_again_only_shortens_the_grace() {
     handle.kill(Some(secs(0)), "now");
     until(&handle, "over", PodStatus::is_over).await;
     // Two seconds are the least.
-    assert!((secs(4)..secs(6)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(4)..secs(6)).contains(&(world.clock.mono() - begun)));
     assert_eq!(world.runtime.count("stop c"), 2, "{:?}", world.runtime.log());
 }
 
@@ -268,9 +268,9 @@ async fn a_crashing_container_backs_off_and_runs_again() {
     let ContainerState::Waiting { message, .. } = &web.state else { panic!("{web:?}") };
     assert_eq!(message, "back-off 10s restarting failed container=web pod=web_default(uid-1)");
     assert_eq!(web.last_exit.as_ref().unwrap().code, 3);
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     until(&handle, "second restart", |s| restarts_of(s) == 2).await;
-    let took = world.clock.mono_now() - begun;
+    let took = world.clock.mono() - begun;
     assert!((secs(9)..secs(11)).contains(&took), "{took:?}");
     let status = until(&handle, "20s", |s| s.message.contains("back-off 20s")).await;
     assert_eq!(status.reason, "CrashLoopBackOff");
@@ -328,9 +328,9 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_comes_later() {
     );
     assert_eq!(world.runtime.count("pull"), 1);
     world.runtime.publish(IMAGE);
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     assert_eq!(restarts_of(&until_running(&handle).await), 0);
-    assert!((secs(8)..secs(11)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(8)..secs(11)).contains(&(world.clock.mono() - begun)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -339,11 +339,11 @@ async fn a_pod_stuck_on_its_image_is_stopped_at_once_and_leaves_nothing() {
     world.runtime = FakeRuntime::new(&[]);
     let handle = world.start(pod());
     until_reason(&handle, "ImagePullBackOff").await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(None, "test");
     handle.remove();
     let status = until(&handle, "gone", |s| s.life == Life::Gone).await;
-    assert!(world.clock.mono_now() - begun < secs(2));
+    assert!(world.clock.mono() - begun < secs(2));
     assert_eq!((status.phase, world.runtime.residue()), (Phase::Failed, 0));
 }
 
@@ -541,19 +541,13 @@ async fn trap_15_a_step_of_the_wall_clock_neither_kills_nor_hurries() {
     world.runtime.script("web", &[crash.clone(), crash, Script::Stubborn]);
     let handle = world.start(pod());
     until_reason(&handle, "CrashLoopBackOff").await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     world.clock.step_wall(3600);
     until_running(&handle).await;
-    assert!(world.clock.mono_now() - begun > secs(8));
+    assert!(world.clock.mono() - begun > secs(8));
     handle.kill(Some(secs(10)), "test");
     world.clock.step_wall(-7200);
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     until(&handle, "over", PodStatus::is_over).await;
-    assert!((secs(9)..secs(12)).contains(&(world.clock.mono_now() - begun)));
-}
-
-impl FakeClock {
-    fn mono_now(&self) -> Duration {
-        crate::clock::Clock::mono(self)
-    }
+    assert!((secs(9)..secs(12)).contains(&(world.clock.mono() - begun)));
 }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::go_json;
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
+use gantry_model::pod::{Container, Pod, Port};
 use serde::Serialize;
 
 use super::observe;
-use crate::go_json;
-use crate::model::pod::probe::{Handler, HttpGet, PortRef};
-use crate::model::pod::{Container, Pod, Port};
 
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 const PORTS: &str = "io.kubernetes.container.ports";
@@ -144,8 +144,9 @@ impl<'a> ContainerPort<'a> {
 mod tests {
     use std::time::Duration;
 
+    use gantry_model::pod::probe::Lifecycle;
+
     use super::*;
-    use crate::model::pod::probe::Lifecycle;
     use crate::pod::tests::{container, pod};
 
     fn http(tls: bool, headers: Vec<(String, String)>) -> Handler {

@@ -3,6 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::mount::Mount;
+use gantry_model::pod::security::AppArmor;
+use gantry_model::pod::volume::Propagation;
+use gantry_model::pod::{Pod, Security};
 use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire};
 
@@ -11,10 +15,6 @@ use super::sandbox_config::{
     id_mappings, namespaces, pod_labels, profile, se_linux, seccomp, signal, supplemental_groups,
 };
 use super::{NodeConfig, annotations, resources};
-use crate::model::mount::Mount;
-use crate::model::pod::security::AppArmor;
-use crate::model::pod::volume::Propagation;
-use crate::model::pod::{Pod, Security};
 use crate::runtime::{NewContainer, Users};
 
 /// What a container must not see of /proc and /sys, as the kubelet asks.

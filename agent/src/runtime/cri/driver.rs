@@ -9,7 +9,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{failure, timed};
-pub use crate::model::cgroup::names::Driver;
+pub use gantry_model::cgroup::names::Driver;
 
 /// Whether it speaks CRI v1: it tells its version.
 ///

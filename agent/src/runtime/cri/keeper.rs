@@ -1,10 +1,10 @@
 //! What housekeeping asks, over CRI. Owns the mapping of answers. Called through [`Keeper`].
 
+use gantry_model::failure::{Failure, FailureKind};
 use gantry_proto::cri::{self as wire};
 
 use super::{CriRuntime, failure, timed};
 use crate::housekeeping::{Answer, ImageUse, Keeper, StoredImage};
-use crate::model::failure::{Failure, FailureKind};
 
 impl CriRuntime {
     async fn containers(&self) -> Result<Vec<wire::Container>, Failure> {

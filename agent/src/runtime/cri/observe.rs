@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join_all};
+use gantry_model::pod::PodUid;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
 use gantry_proto::cri::{self as wire};
 use tonic::{Code, Status};
 
 use super::counted::Counted;
 use super::{NodeConfig, timed};
-use crate::model::pod::PodUid;
 use crate::runtime::{
     Actual, Exit, Image, Instance, InstanceState, KnownPod, Observed, Sandbox, User, Users,
 };

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::cgroup::limits::{self, Rules, shares};
+use gantry_model::pod::qos::{Qos, peak, qos};
+use gantry_model::pod::{Container, Origin, Pod, Resources, Role};
+use gantry_model::quantity::{parse_milli, parse_units};
+use gantry_model::requests::requests;
 use gantry_proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::NodeConfig;
 use crate::admission;
-use crate::model::cgroup::limits::{self, Rules, shares};
-use crate::model::pod::qos::{Qos, peak, qos};
-use crate::model::pod::{Container, Origin, Pod, Resources, Role};
-use crate::model::quantity::{parse_milli, parse_units};
-use crate::model::requests::requests;
 
 const GUARANTEED: i64 = -997;
 const BEST_EFFORT: i64 = 1000;
@@ -145,9 +145,10 @@ fn unasked(pod: &Pod) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use gantry_model::pod::{Requirements, Shown};
+
     use super::super::tests::node;
     use super::*;
-    use crate::model::pod::{Requirements, Shown};
     use crate::pod::tests::{container, pod};
 
     fn score(resources: Resources) -> i64 {

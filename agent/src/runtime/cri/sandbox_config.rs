@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::security::SeLinux;
+use gantry_model::pod::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
 use gantry_proto::cri::security_profile::ProfileType;
 use gantry_proto::cri::{self as wire, NamespaceMode};
 
@@ -10,8 +12,6 @@ use super::NodeConfig;
 use super::observe::{CONFIG_SOURCE, POD_NAME, POD_NAMESPACE, POD_UID, RUN_SOURCE};
 use super::resources;
 use crate::dns::DnsConfig;
-use crate::model::pod::security::SeLinux;
-use crate::model::pod::{Container, Namespaces, Origin, Pod, Port, Role, Seccomp};
 use crate::runtime::Users;
 
 /// The same pod and attempt always give the same config but for the resolver, which is as it is now:

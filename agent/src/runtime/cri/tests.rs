@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
-use crate::dns::DnsConfig;
-use crate::model::cgroup::limits::Rules;
-use crate::model::pod::probe::Lifecycle;
-use crate::model::pod::{
+use gantry_model::cgroup::limits::Rules;
+use gantry_model::pod::probe::Lifecycle;
+use gantry_model::pod::{
     Container, Namespaces, Pod, PodSecurity, Port, Seccomp, Security, TerminationMessage,
 };
+
+use super::*;
+use crate::dns::DnsConfig;
 use crate::pod::tests::{container, pod};
 use crate::runtime::about::About;
 use crate::runtime::{InstanceState, Setup};
@@ -365,13 +366,13 @@ fn an_ephemeral_container_sees_the_processes_of_its_target() {
 #[test]
 fn a_user_namespace_reaches_sandbox_container_and_mounts() {
     let users = Some(crate::runtime::Users { first: 65_536, length: 65_536 });
-    let mount = crate::model::mount::Mount {
+    let mount = gantry_model::mount::Mount {
         host_path: "/a".into(),
         image: None,
         container_path: "/b".into(),
         read_only: false,
         recursive_read_only: false,
-        propagation: crate::model::pod::volume::Propagation::None,
+        propagation: gantry_model::pod::volume::Propagation::None,
         relabel: true,
     };
     let pod = pod();
@@ -403,8 +404,8 @@ fn a_user_namespace_reaches_sandbox_container_and_mounts() {
 
 #[test]
 fn what_the_api_says_of_security_and_resources_reaches_the_runtime() {
-    use crate::model::pod::security::{AppArmor, SeLinux};
-    use crate::model::pod::{Origin, Requirements};
+    use gantry_model::pod::security::{AppArmor, SeLinux};
+    use gantry_model::pod::{Origin, Requirements};
     let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     };

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::pod::PodUid;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::state::{FakeContainer, FakeSandbox, State, failed, not_found};
 use super::{Call, Exec, FakeRuntime, Script};
 use crate::beyond::pulls::progress::Progress;
-use crate::model::failure::{Failure, FailureKind};
-use crate::model::pod::PodUid;
 use crate::runtime::{
     Changes, Effect, Error, ExecOutput, Image, Instance, InstanceState, KnownPod, NewContainer, NewSandbox,
     Observed, PullImage, Runtime, Sandbox, Subject,

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_model::failure::{Failure, FailureKind};
+use gantry_model::pod::PodUid;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Call, Exec, Script};
 use crate::beyond::pulls::progress::Progress;
-use crate::model::failure::{Failure, FailureKind};
-use crate::model::pod::PodUid;
 use crate::runtime::{Exit, Instance, InstanceState, Sandbox};
 
 /// When fakes begin: the clock of the workers' tests starts at the same second.

@@ -8,11 +8,11 @@ mod processes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gantry_model::cgroup::names;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Kind, Summary, Text};
 use crate::beyond::Beyond;
-use crate::model::cgroup::names;
 use crate::registration::machine::of_system;
 use crate::server::stats::blkio::Entry;
 use crate::server::stats::filesystems;

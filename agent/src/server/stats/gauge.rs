@@ -7,14 +7,14 @@ use std::path::Path;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use gantry_base::error::chain;
+use gantry_model::pod::PodUid;
+use gantry_model::signal::Signal;
 
 use super::super::Server;
 use super::super::cri::{self, Cri};
 use super::summary::{ContainerStats, FsStats, MemoryStats, NodeStats, PodStats, VolumeStats};
 use super::{Depth, disk, now};
 use crate::eviction::observe::{ContainerUse, Disks, Gauge, Look, PodUse, Reading, Readings, Usage, Used};
-use crate::model::pod::PodUid;
-use crate::model::signal::Signal;
 
 impl Gauge for Server {
     fn look(&self) -> BoxFuture<'_, Result<Look, String>> {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::cgroup::limits::{Rules, of_pod as cgroup_of};
+use gantry_model::pod::{Container, Pod, Role};
+use gantry_model::quantity::{parse_milli, parse_units};
+use gantry_model::requests;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::model::cgroup::limits::{Rules, of_pod as cgroup_of};
-use crate::model::pod::{Container, Pod, Role};
-use crate::model::quantity::{parse_milli, parse_units};
-use crate::model::requests;
 
 pub(super) fn as_written(list: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
     list.iter().map(|(name, text)| (name.clone(), Quantity(text.clone()))).collect()
@@ -140,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_runs_shows_what_its_cgroup_holds_it_to() {
-        use crate::model::pod::{Requirements, Resources};
+        use gantry_model::pod::{Requirements, Resources};
+
         use crate::pod::tests::{container, pod};
         let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()

@@ -1,9 +1,9 @@
 //! A pod's conditions: others' as they are, then the kubelet's own. Pure. Called by [`super::status`].
 
+use gantry_model::pod::Pod;
 use k8s_openapi::api::core::v1 as api;
 
 use super::{text, time};
-use crate::model::pod::Pod;
 use crate::pod::status::{Condition, ConditionKind, PodStatus};
 
 const DISRUPTION: &str = "DisruptionTarget";

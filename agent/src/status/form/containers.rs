@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::volume::RecursiveReadOnly;
+use gantry_model::pod::{Container, Pod, Role};
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{amounts, seconds, text, time};
-use crate::model::pod::volume::RecursiveReadOnly;
-use crate::model::pod::{Container, Pod, Role};
 use crate::pod::status::{ContainerState, ContainerStatus, PodStatus};
 use crate::runtime::{Exit, User};
 
@@ -99,7 +99,7 @@ impl Of<'_> {
 
     fn mounts(self, spec: &Container) -> Vec<api::VolumeMountStatus> {
         let able = self.status.recursive_read_only;
-        let one = |mount: &crate::model::pod::volume::VolumeMount| {
+        let one = |mount: &gantry_model::pod::volume::VolumeMount| {
             let wants = match mount.recursive_read_only {
                 RecursiveReadOnly::Disabled => false,
                 RecursiveReadOnly::IfPossible | RecursiveReadOnly::Enabled => able,

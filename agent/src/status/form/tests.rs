@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::Requirements;
+use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
+use gantry_model::pod::{Container, Origin, Role};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::pod::Requirements;
-use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, VolumeMount};
-use crate::model::pod::{Container, Origin, Role};
 use crate::pod::status::{Condition, ConditionKind, ContainerState, ContainerStatus};
 use crate::pod::tests::{container, in_role, pod};
 use crate::runtime::{Actual, Exit, User};

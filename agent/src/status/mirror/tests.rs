@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_model::clock::FakeClock;
+use gantry_model::pod::{Origin, Pod, PodUid};
 use k8s_openapi::api::core::v1 as api;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Mirrors, keep};
-use crate::clock::FakeClock;
 use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
-use crate::model::pod::{Origin, Pod, PodUid};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::pod;
 use crate::pod::worker::PodHandle;

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gantry_model::pod::volume::Volume;
+use gantry_model::pod::{Pod, PodUid};
+
 use super::super::claim::{self, Found, Place};
 use super::super::removal::Mounts;
 use super::{HostVolumes, LOCAL, blocking, mounts};
 use crate::admission;
-use crate::model::pod::volume::Volume;
-use crate::model::pod::{Pod, PodUid};
 
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 

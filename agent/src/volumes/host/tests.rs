@@ -1,9 +1,10 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
+use gantry_model::pod::volume::{HostPathType, KeysOf, Projection};
+use gantry_model::pod::{PullPolicy, Requirements, Resources};
+
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::model::pod::volume::{HostPathType, KeysOf, Projection};
-use crate::model::pod::{PullPolicy, Requirements, Resources};
 use crate::pod::tests::{container, pod};
 use crate::volumes::PodFacts;
 
@@ -407,8 +408,9 @@ async fn volumes_and_what_is_done_with_them_are_counted_by_plugin() {
 
 #[tokio::test]
 async fn a_persistent_volume_of_another_node_is_not_mounted() {
+    use gantry_model::pod::placement::{Match, Operator, Term};
+
     use crate::api::{Claim, PersistentSource, PersistentVolume};
-    use crate::model::pod::placement::{Match, Operator, Term};
     let place = Place::new();
     let source = PersistentSource::HostPath { path: "/".into(), kind: String::new() };
     let zone = Match { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };

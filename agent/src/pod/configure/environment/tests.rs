@@ -1,8 +1,9 @@
 //! Order, precedence and what is missing.
 
+use gantry_model::pod::env::{EnvFrom, EnvVar, ResourceRef};
+
 use super::*;
 use crate::api::fake::FakeApi;
-use crate::model::pod::env::{EnvFrom, EnvVar, ResourceRef};
 use crate::pod::tests::{container, pod};
 
 fn node() -> NodeInfo {

@@ -1,9 +1,10 @@
 //! What a pod's life adds to the metrics.
 
+use gantry_model::pod::Origin;
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef, Probe};
+
 use super::*;
 use crate::admission::Rejection;
-use crate::model::pod::Origin;
-use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::count::census;
 use crate::pod::tests::in_role;
 use crate::pod::wanted::Wanted;

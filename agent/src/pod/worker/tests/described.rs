@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use gantry_model::pod::probe::{Handler, Probe};
+use gantry_model::pod::{Origin, RestartAction, RestartRule, Role};
+
 use super::*;
 use crate::admission::Rejection;
-use crate::model::pod::probe::{Handler, Probe};
-use crate::model::pod::{Origin, RestartAction, RestartRule, Role};
 use crate::pod::StopStep;
 use crate::pod::last::{Last, LastContainer, LastEnd};
 use crate::pod::status::{ConditionKind, ContainerStatus};
@@ -121,7 +122,7 @@ async fn trap_03_what_still_runs_of_a_terminal_pod_is_ended() {
 #[tokio::test(start_paused = true)]
 async fn trap_06_readiness_comes_from_the_apis_last_status_until_a_probe_says_otherwise() {
     let probe = Probe {
-        handler: Handler::Tcp { host: String::new(), port: crate::model::pod::probe::PortRef::Number(80) },
+        handler: Handler::Tcp { host: String::new(), port: gantry_model::pod::probe::PortRef::Number(80) },
         initial_delay: secs(0),
         timeout: secs(1),
         period: secs(10),
@@ -143,9 +144,9 @@ async fn trap_06_readiness_comes_from_the_apis_last_status_until_a_probe_says_ot
     let handle = world.start(Wanted { last: known(&[("web", last(&id, running, 0))]), ..described.into() });
     let first = until(&handle, "seen", |s| !web(s).id.is_empty()).await;
     assert!(web(&first).ready && web(&first).started && first.holds(ConditionKind::Ready));
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     until(&handle, "unready", |s| !s.holds(ConditionKind::Ready)).await;
-    assert!(world.clock.mono_now() - begun >= secs(20), "three failures make it unready");
+    assert!(world.clock.mono() - begun >= secs(20), "three failures make it unready");
     assert_eq!(world.runtime.count("create"), 1);
 }
 
@@ -321,9 +322,9 @@ async fn the_deadline_may_be_set_while_the_pod_runs() {
     until_running(&handle).await;
     tokio::time::sleep(secs(100)).await;
     let handle = handle.update(Arc::new(Pod { active_deadline: Some(secs(120)), ..api_pod() }));
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     let status = until(&handle, "over", PodStatus::is_over).await;
-    let took = world.clock.mono_now() - begun;
+    let took = world.clock.mono() - begun;
     assert!((secs(15)..secs(30)).contains(&took), "{took:?}");
     assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "DeadlineExceeded"));
 }
@@ -385,13 +386,13 @@ async fn readiness_goes_on_while_a_deleted_pod_ends_and_its_grace_only_shrinks()
     world.runtime.script("web", &[Script::Stubborn]);
     let handle = world.start(api_pod());
     until_running(&handle).await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(Some(secs(20)), "deleted");
     tokio::time::sleep(secs(2)).await;
     handle.kill(Some(secs(600)), "deleted");
     handle.kill(Some(secs(5)), "deleted");
     let status = until(&handle, "over", PodStatus::is_over).await;
-    let took = world.clock.mono_now() - begun;
+    let took = world.clock.mono() - begun;
     assert!((secs(6)..secs(9)).contains(&took), "{took:?}");
     assert_eq!(status.phase, Phase::Failed);
 }

@@ -1,8 +1,9 @@
 //! Hooks and last words, over a pod's whole life.
 
+use gantry_model::pod::TerminationMessage;
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
+
 use super::*;
-use crate::model::pod::TerminationMessage;
-use crate::model::pod::probe::{Handler, HttpGet, PortRef};
 use crate::probe::HttpError;
 use crate::runtime::ExecOutput;
 use crate::runtime::fake::Exec;
@@ -33,11 +34,11 @@ async fn running_is_told_when_the_hook_after_the_start_is_done() {
     world.runtime.script_exec("web", &[takes(secs(9), 0)]);
     let handle = world.start(hooked(Some(exec("hello")), None));
     until(&handle, "started", |s| s.events.iter().any(|e| e.note.reason == "Started")).await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(handle.status.borrow().reason, "ContainerCreating");
     let status = until_running(&handle).await;
-    assert!((secs(8)..secs(10)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(8)..secs(10)).contains(&(world.clock.mono() - begun)));
     assert!(status.spans.iter().any(|s| s.name == "container.poststart"));
     assert_eq!(world.runtime.count("exec"), 1);
     assert_eq!(reasons(&handle), ["Pulling", "Pulled", "Created", "Started"]);
@@ -116,12 +117,12 @@ async fn a_kill_without_grace_runs_no_hook_and_cuts_one_that_runs() {
     let mut world = World::new();
     let handle = world.start(hooked(None, Some(Handler::Sleep(secs(1000)))));
     until_running(&handle).await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(Some(secs(900)), "test");
     tokio::time::sleep(secs(3)).await;
     handle.kill(Some(secs(0)), "now");
     until(&handle, "over", PodStatus::is_over).await;
-    assert!(world.clock.mono_now() - begun < secs(6));
+    assert!(world.clock.mono() - begun < secs(6));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,8 @@
 //! Images of volumes, and what is told of those that are not there.
 
+use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
+
 use super::*;
-use crate::model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
 
 const DATA: &str = "reg/data:v1";
 

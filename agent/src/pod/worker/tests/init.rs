@@ -1,8 +1,9 @@
 //! Init containers and sidecars, over a pod's whole life.
 
+use gantry_model::pod::Role;
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef, Probe};
+
 use super::*;
-use crate::model::pod::Role;
-use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::status::ConditionKind;
 use crate::pod::tests::in_role;
 
@@ -75,7 +76,7 @@ async fn trap_09_the_end_stops_main_containers_then_sidecars_in_reverse() {
     let handle = world.start(list);
     let ids: BTreeMap<String, String> =
         until_running(&handle).await.all_containers().map(|c| (c.name.clone(), c.id.clone())).collect();
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     handle.kill(Some(secs(6)), "test");
     until(&handle, "over", PodStatus::is_over).await;
     let log = world.runtime.log();
@@ -89,7 +90,7 @@ async fn trap_09_the_end_stops_main_containers_then_sidecars_in_reverse() {
             &format!("stop {} 2", ids["s1"])
         ]
     );
-    assert!((secs(6)..secs(9)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(6)..secs(9)).contains(&(world.clock.mono() - begun)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,9 +135,9 @@ async fn a_sidecars_startup_probe_gates_what_comes_after_it() {
     .await;
     assert_eq!((status.reason.as_str(), status.phase), ("Init:0/1", Phase::Pending));
     assert!(!status.init_containers.first().unwrap().started);
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     until_running(&handle).await;
-    assert!((secs(9)..secs(12)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(9)..secs(12)).contains(&(world.clock.mono() - begun)));
     assert_eq!(world.probes.count("/up"), 3);
 }
 

@@ -1,9 +1,10 @@
 //! Start and end around the containers: cgroup, volumes, deadline, reboot, events.
 
+use gantry_model::pod::{Origin, Role};
+
 use super::*;
 use crate::cgroups::Cgroups;
 use crate::events::Kind;
-use crate::model::pod::{Origin, Role};
 use crate::pod::status::ConditionKind;
 use crate::pod::tests::in_role;
 
@@ -49,12 +50,12 @@ async fn a_pod_past_its_deadline_fails_with_upstreams_words_also_over_an_agent_r
     let limited = || Pod { active_deadline: Some(secs(100)), ..pod() };
     let handle = world.start(limited());
     until_running(&handle).await;
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     tokio::time::sleep(secs(40)).await;
     world.kill_agent().await;
     let handle = world.start(limited());
     let status = until(&handle, "over", PodStatus::is_over).await;
-    assert!((secs(99)..secs(103)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(99)..secs(103)).contains(&(world.clock.mono() - begun)));
     assert_eq!((status.phase, status.api_reason.as_str()), (Phase::Failed, "DeadlineExceeded"));
     assert_eq!(status.message, "Pod was active on the node longer than the specified deadline");
     let events = handle.events();

@@ -1,8 +1,9 @@
 //! Probes, over a pod's whole life.
 
+use gantry_model::pod::probe::{Handler, HttpGet, PortRef, Probe};
+
 use super::*;
 use crate::events::Kind;
-use crate::model::pod::probe::{Handler, HttpGet, PortRef, Probe};
 use crate::pod::status::ConditionKind;
 use crate::probe::Verdict;
 use crate::runtime::ExecOutput;
@@ -66,10 +67,10 @@ async fn a_container_is_ready_when_its_readiness_probe_says_so_and_not_longer() 
     );
     let status = until(&handle, "ready", |s| s.holds(ConditionKind::Ready)).await;
     assert!(status.spans.iter().any(|s| s.name == "probe.readiness" && s.end > s.start), "{status:#?}");
-    let begun = world.clock.mono_now();
+    let begun = world.clock.mono();
     until(&handle, "not ready", |s| !s.holds(ConditionKind::Ready)).await;
     // Two good ones, then three bad ones.
-    assert!((secs(39)..secs(42)).contains(&(world.clock.mono_now() - begun)));
+    assert!((secs(39)..secs(42)).contains(&(world.clock.mono() - begun)));
     until(&handle, "ready again", |s| s.holds(ConditionKind::Ready)).await;
     assert_eq!(restarts_of(&handle.status.borrow()), 0);
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Rows of this machine: whether it can be a node of that cluster. Pure. Called by [`super`].
 
 use gantry_agent::runtime::cri::driver::Driver;
-use gantry_agent::version;
+use gantry_model::version;
 
 use super::cluster::endpoints;
 use super::mended;

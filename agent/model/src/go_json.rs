@@ -11,7 +11,7 @@ const ESCAPED: [(&str, &str); 5] =
 ///
 /// # Errors
 /// serde's.
-pub(crate) fn text(value: &impl Serialize) -> Result<String, serde_json::Error> {
+pub fn text(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string(value)?;
     for (character, escaped) in ESCAPED {
         text = text.replace(character, escaped);

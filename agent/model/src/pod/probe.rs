@@ -1,5 +1,5 @@
 //! Probes and lifecycle hooks as written. Owns the types; never runs one (that is
-//! [`crate::probe`]).
+//! `probe`).
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //! converter, which checks them, and by those who look them up.
 
 /// `metadata.labels['x']` as (`metadata.labels`, `x`).
-pub(crate) fn subscript(path: &str) -> Option<(&str, &str)> {
+#[must_use]
+pub fn subscript(path: &str) -> Option<(&str, &str)> {
     let (of, key) = path.strip_suffix("']")?.split_once("['")?;
     (!of.is_empty()).then_some((of, key))
 }

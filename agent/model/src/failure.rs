@@ -1,5 +1,5 @@
 //! A runtime's answer to a call that failed. Owns its kinds and how it is told; never decides what
-//! follows from it. Part of each [`crate::runtime::Error`].
+//! follows from it. Part of each `runtime::Error`.
 
 /// What kind of failure a runtime reports; the rest is in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl Failure {
     }
 
     /// As Go prints an error of gRPC.
-    pub(crate) fn in_go(&self) -> String {
+    #[must_use]
+    pub fn in_go(&self) -> String {
         match self.code {
             "" => self.message.clone(),
             code => format!("rpc error: code = {code} desc = {}", self.message),
@@ -52,4 +53,4 @@ impl Failure {
 }
 
 /// What a runtime says that names no code: containerd's most frequent answer.
-pub(crate) const UNKNOWN: &str = "Unknown";
+pub const UNKNOWN: &str = "Unknown";

@@ -1,11 +1,11 @@
 //! A pod's class of service and the sums of its requests and limits, by the kubelet's arithmetic.
-//! Pure: owns the rules; never a cgroup. Called by [`crate::cgroups`], the CRI mapping and status.
+//! Pure: owns the rules; never a cgroup. Called by `cgroups`, the CRI mapping and status.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Container, Pod, Requirements, Resources, Role};
-use crate::model::quantity::{parse_milli, parse_units};
+use crate::quantity::{parse_milli, parse_units};
 
 /// Who is killed first when memory runs out: the lower ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +91,7 @@ pub fn peak(pod: &Pod, of: impl Fn(&Resources) -> Option<i64>) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::tests::{container, pod};
+    use crate::testing::{container, pod};
 
     fn with(list: &[(Role, Resources)]) -> Pod {
         let make = |(index, (role, resources)): (usize, &(Role, Resources))| Container {

@@ -1,13 +1,13 @@
 //! What is written into the cgroups of pods and classes, by the kubelet's arithmetic. Pure: owns the
-//! numbers for v1 and v2; never writes one. Called by [`crate::cgroups::tree`] and the CRI mapping.
+//! numbers for v1 and v2; never writes one. Called by `cgroups::tree` and the CRI mapping.
 
 use std::collections::BTreeMap;
 
 use super::Together;
-use crate::model::pod::qos::{Qos, peak, qos};
-use crate::model::pod::{Pod, Resources};
-use crate::model::quantity::{parse_milli, parse_units};
-use crate::model::requests::requests;
+use crate::pod::qos::{Qos, peak, qos};
+use crate::pod::{Pod, Resources};
+use crate::quantity::{parse_milli, parse_units};
+use crate::requests::requests;
 
 /// Microseconds in which a quota is used up, unless a node has other rules.
 const PERIOD: i64 = 100_000;
@@ -36,29 +36,31 @@ impl Default for Rules {
 impl Rules {
     /// Period and quota of a container with that limit in thousandths of a core; none of either where
     /// limits are not held.
-    pub(crate) fn cpu(&self, milli: i64) -> (i64, i64) {
+    #[must_use]
+    pub fn cpu(&self, milli: i64) -> (i64, i64) {
         if self.quota { (self.period, quota(milli, self.period)) } else { (0, 0) }
     }
 }
 
 /// Of one cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// In the words of v1: 1024 is one core's worth.
-    pub(crate) cpu_shares: i64,
+    pub cpu_shares: i64,
     /// Microseconds in each period; -1 lifts what was there.
-    pub(crate) cpu_quota: Option<i64>,
+    pub cpu_quota: Option<i64>,
     /// Microseconds.
-    pub(crate) cpu_period: i64,
+    pub cpu_period: i64,
     /// Bytes.
-    pub(crate) memory: Option<i64>,
+    pub memory: Option<i64>,
     /// Processes and threads.
-    pub(crate) pids: Option<i64>,
+    pub pids: Option<i64>,
 }
 
 /// A pod's; quota and memory only when each of its containers has a limit, or it has one itself. What
 /// its sandbox needs besides comes on top.
-pub(crate) fn of_pod(pod: &Pod, rules: &Rules) -> Limits {
+#[must_use]
+pub fn of_pod(pod: &Pod, rules: &Rules) -> Limits {
     let amount = |list: &BTreeMap<String, String>, name: &str| {
         let text = list.get(name)?;
         if name == "cpu" { parse_milli(text).ok() } else { parse_units(text).ok() }
@@ -83,7 +85,7 @@ pub(crate) fn of_pod(pod: &Pod, rules: &Rules) -> Limits {
 }
 
 /// Of the best-effort class: what the others leave.
-pub(crate) const BEST_EFFORT: Limits =
+pub const BEST_EFFORT: Limits =
     Limits { cpu_shares: MIN_SHARES, cpu_quota: None, cpu_period: PERIOD, memory: None, pids: None };
 
 /// Thousandths of a core as shares.
@@ -99,18 +101,20 @@ fn quota(milli: i64, period: i64) -> i64 {
 
 /// v1 shares as v2 weight 1…10000, as the kubelet has it for what it makes itself: linear (KEP-2254). The runtime has
 /// runc's curve for containers.
-pub(crate) fn weight(shares: i64) -> i64 {
+#[must_use]
+pub fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
 }
 
 /// Back from it: the fewest that have this weight, so that a class of one pod weighs what the pod does.
-pub(crate) fn shares_of(weight: i64) -> i64 {
+#[must_use]
+pub fn shares_of(weight: i64) -> i64 {
     let parts = (weight.clamp(1, 10_000) - 1) * (MAX_SHARES - MIN_SHARES);
     (parts + 9998) / 9999 + MIN_SHARES
 }
 
 /// Controller, file, value.
-pub(crate) type Setting = (&'static str, &'static str, String);
+pub type Setting = (&'static str, &'static str, String);
 
 /// What systemd counts quotas in: a whole percent of a core.
 const PERCENT: i64 = 10_000;
@@ -119,7 +123,8 @@ const SECOND: i64 = 1_000_000;
 impl Limits {
     /// With the quota that systemd can be told, rounded up: what is written by hand and by systemd is the same then,
     /// whoever writes last.
-    pub(crate) fn in_percents(self) -> Self {
+    #[must_use]
+    pub fn in_percents(self) -> Self {
         let rounded = |quota: i64| {
             let percents = quota.saturating_mul(SECOND / PERCENT).checked_div(self.cpu_period).unwrap_or(0);
             let is_whole = percents.saturating_mul(self.cpu_period) == quota.saturating_mul(SECOND / PERCENT);
@@ -132,7 +137,9 @@ impl Limits {
         Self { cpu_quota: self.cpu_quota.map(rounded), ..self }
     }
 
-    pub(crate) fn v1(&self) -> Vec<Setting> {
+    /// The files of v1.
+    #[must_use]
+    pub fn v1(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.shares", self.cpu_shares.to_string())];
         if let Some(quota) = self.cpu_quota {
             files.push(("cpu", "cpu.cfs_period_us", self.cpu_period.to_string()));
@@ -145,7 +152,9 @@ impl Limits {
         files
     }
 
-    pub(crate) fn v2(&self) -> Vec<Setting> {
+    /// The files of v2.
+    #[must_use]
+    pub fn v2(&self) -> Vec<Setting> {
         let mut files = vec![("cpu", "cpu.weight", weight(self.cpu_shares).to_string())];
         if let Some(quota) = self.cpu_quota {
             let quota = if quota < 0 { "max".to_owned() } else { quota.to_string() };
@@ -164,7 +173,8 @@ impl Limits {
 }
 
 /// As the kernel names files by the size of a page, in KiB.
-pub(crate) fn page(size: i64) -> String {
+#[must_use]
+pub fn page(size: i64) -> String {
     match size {
         size if size % (1 << 20) == 0 => format!("{}GB", size >> 20),
         size if size % (1 << 10) == 0 => format!("{}MB", size >> 10),
@@ -173,7 +183,8 @@ pub(crate) fn page(size: i64) -> String {
 }
 
 /// As Kubernetes names the resource by the same.
-pub(crate) fn huge_page_resource(size: i64) -> String {
+#[must_use]
+pub fn huge_page_resource(size: i64) -> String {
     match size {
         size if size % (1 << 20) == 0 => format!("hugepages-{}Gi", size >> 20),
         size if size % (1 << 10) == 0 => format!("hugepages-{}Mi", size >> 10),
@@ -183,7 +194,8 @@ pub(crate) fn huge_page_resource(size: i64) -> String {
 
 /// A pod gets the huge pages that it asks for, of each size that the machine has. Pages that are only
 /// reserved count as used where the kernel can tell them.
-pub(crate) fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
+#[must_use]
+pub fn huge_pages(pod: &Pod, sizes: &[i64], unified: bool) -> Vec<Held> {
     let asked = requests(pod);
     let files: [&str; 2] =
         if unified { ["max", "rsvd.max"] } else { ["limit_in_bytes", "rsvd.limit_in_bytes"] };
@@ -208,12 +220,16 @@ impl Together {
         [required(cpu)].into_iter().chain(memory).chain(pids).chain(huge).collect()
     }
 
-    pub(crate) fn v1(&self) -> Vec<Held> {
+    /// The files of v1.
+    #[must_use]
+    pub fn v1(&self) -> Vec<Held> {
         let cpu = ("cpu", "cpu.shares", shares(self.cpu).to_string());
         self.common(cpu, "memory.limit_in_bytes", "limit_in_bytes")
     }
 
-    pub(crate) fn v2(&self) -> Vec<Held> {
+    /// The files of v2.
+    #[must_use]
+    pub fn v2(&self) -> Vec<Held> {
         let cpu = ("cpu", "cpu.weight", weight(shares(self.cpu)).to_string());
         self.common(cpu, "memory.max", "max")
     }
@@ -221,15 +237,19 @@ impl Together {
 
 /// One file of the cgroup that holds all pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) controller: &'static str,
-    pub(crate) file: String,
-    pub(crate) value: String,
+pub struct Held {
+    /// Whose file it is.
+    pub controller: &'static str,
+    /// Its name.
+    pub file: String,
+    /// What is written into it.
+    pub value: String,
 }
 
 impl Held {
     /// As upstream: a kernel without these holds nobody to them.
-    pub(crate) fn is_optional(&self) -> bool {
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
         matches!(self.controller, "pids" | "hugetlb")
     }
 }
@@ -237,8 +257,8 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::Container;
-    use crate::pod::tests::{container, pod};
+    use crate::pod::Container;
+    use crate::testing::{container, pod};
 
     fn with(list: &[Resources]) -> Pod {
         let make = |(index, resources): (usize, &Resources)| Container {
@@ -276,7 +296,7 @@ mod tests {
         let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };
-        let own = crate::model::pod::Requirements {
+        let own = crate::pod::Requirements {
             requests: text(&[("cpu", "500m")]),
             limits: text(&[("cpu", "1"), ("memory", "1Mi")]),
         };

@@ -1,5 +1,5 @@
 //! A pod as the agent understands it: every field here is honoured. Owns the domain types;
-//! never knows YAML, Kubernetes' API types or CRI. Made by [`crate::manifest`], read by the
+//! never knows YAML, Kubernetes' API types or CRI. Made by `manifest`, read by the
 //! planner and the runtime client.
 
 pub mod env;
@@ -7,6 +7,7 @@ pub mod placement;
 pub mod probe;
 pub mod qos;
 pub mod security;
+pub mod token;
 pub mod volume;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ impl PodUid {
     /// `None` when the text is not a UID.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        crate::model::names::is_uid(text).then(|| Self(text.to_owned()))
+        crate::names::is_uid(text).then(|| Self(text.to_owned()))
     }
 
     /// As text.

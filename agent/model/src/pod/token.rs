@@ -1,7 +1,7 @@
 //! Which token of a service account. Owns the type; never asks for one. Made of a volume or of a pull, asked of
-//! [`crate::api`].
+//! `api`.
 
-use super::pod::PodUid;
+use super::PodUid;
 
 /// Which token of a service account is asked for. Two that are equal may share one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
 //! The resources that a pod was admitted with, which it keeps. Pure: owns the record and its comparison; never decides
-//! when one is taken. Called by [`crate::pod::resize`] and [`crate::agent`]; kept by [`crate::checkpoint`].
+//! when one is taken. Called by `pod::resize` and `agent`; kept by `checkpoint`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl Admitted {
     }
 
     /// `described`, with these resources. A container that is not known here was admitted as it is.
-    pub(crate) fn keep(&self, described: Arc<Pod>) -> Arc<Pod> {
+    #[must_use]
+    pub fn keep(&self, described: Arc<Pod>) -> Arc<Pod> {
         let moved = |new: &Container| {
             let old = self.containers.get(&new.name);
             old.is_some_and(|old| old.resources != new.resources || old.written != new.written)

@@ -1,5 +1,5 @@
 //! A mount of a container, as the volumes make it and the runtime is told. Owns the type; never mounts. Made by
-//! [`crate::volumes`], read by the runtime client.
+//! `volumes`, read by the runtime client.
 
 use std::path::PathBuf;
 

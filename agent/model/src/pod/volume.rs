@@ -1,9 +1,9 @@
 //! Volumes and their mounts as written. Owns the types; never touches a file (that is
-//! [`crate::volumes`]).
+//! `volumes`).
 
 use super::env::ResourceRef;
+use super::token::TokenOf;
 use super::{Pod, PullPolicy};
-use crate::model::token::TokenOf;
 
 /// One volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! What a pod asks of the node it is on. Owns the types; never compares them with a node (that is
-//! [`crate::admission`]).
+//! `admission`).
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub enum Operator {
 
 impl Operator {
     /// By the API's names.
-    pub(crate) const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 6] = [
         ("In", Self::In),
         ("NotIn", Self::NotIn),
         ("Exists", Self::Exists),

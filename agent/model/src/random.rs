@@ -3,7 +3,7 @@
 
 /// From 0 up to, but not, 1. Without a source of randomness the middle: jitter is no promise.
 #[must_use]
-pub(crate) fn fraction() -> f64 {
+pub fn fraction() -> f64 {
     let mut bytes = [0; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(read) if read == bytes.len() => f64::from(u32::from_ne_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),

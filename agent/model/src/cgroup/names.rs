@@ -1,5 +1,5 @@
 //! Where cgroups of pods are, by driver: plain folders, or slices as the kubelet names them for systemd. PURE.
-//! Owns the names; never looks for one. Called by [`crate::cgroups::tree`] and by the statistics.
+//! Owns the names; never looks for one. Called by `cgroups::tree` and by the statistics.
 
 use std::path::Path;
 
@@ -35,7 +35,8 @@ impl Driver {
 }
 
 /// The path of these steps below a root, which is steps itself: `cgroupRoot`.
-pub(crate) fn path(driver: Driver, root: &str, steps: &[&str]) -> String {
+#[must_use]
+pub fn path(driver: Driver, root: &str, steps: &[&str]) -> String {
     let all = root.split('/').chain(steps.iter().copied()).filter(|step| !step.is_empty());
     match driver {
         Driver::Cgroupfs => all.fold(String::new(), |path, step| format!("{path}/{step}")),
@@ -56,7 +57,8 @@ pub(crate) fn path(driver: Driver, root: &str, steps: &[&str]) -> String {
 }
 
 /// Steps below a path of either form.
-pub(crate) fn below(parent: &str, steps: &[&str]) -> String {
+#[must_use]
+pub fn below(parent: &str, steps: &[&str]) -> String {
     let mut path = parent.to_owned();
     for step in steps {
         path = match unit(&path).and_then(|unit| unit.strip_suffix(SLICE)) {
@@ -68,12 +70,14 @@ pub(crate) fn below(parent: &str, steps: &[&str]) -> String {
 }
 
 /// The slice that a path is of.
-pub(crate) fn unit(path: &str) -> Option<&str> {
+#[must_use]
+pub fn unit(path: &str) -> Option<&str> {
     path.rsplit('/').next().filter(|name| name.ends_with(SLICE))
 }
 
 /// Whether a folder of a class is a pod's.
-pub(crate) fn is_pod(class: &Path, name: &str) -> bool {
+#[must_use]
+pub fn is_pod(class: &Path, name: &str) -> bool {
     let class = class.file_name().and_then(|class| class.to_str()).unwrap_or_default();
     match class.strip_suffix(SLICE) {
         Some(stem) => name.strip_prefix(stem).is_some_and(|rest| rest.starts_with("-pod")),

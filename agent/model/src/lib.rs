@@ -1,0 +1,22 @@
+//! What the agent speaks of: pods and their parts, amounts, names, durations, the time. Owns types and arithmetic that
+//! several crates and modules share; never a file, a socket or a task. Crate map in ARCHITECTURE.md. Used by
+//! `gantry-agent` and the crates beside this one.
+
+pub mod admitted;
+pub mod cgroup;
+pub mod clock;
+pub mod expand;
+pub mod failure;
+pub mod field_path;
+pub mod go_duration;
+pub mod go_json;
+pub mod mount;
+pub mod names;
+pub mod pod;
+pub mod quantity;
+pub mod random;
+pub mod requests;
+pub mod signal;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod version;
