@@ -433,7 +433,12 @@ pub(crate) struct StopArgs {
     #[command(flatten)]
     pub(crate) agent: AgentFlags,
     /// From SIGTERM to SIGKILL, instead of the pod's own; 0 kills at once.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..=315_360_000))]
+    #[arg(
+        long,
+        visible_alias = "grace-period",
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(i64).range(0..=315_360_000)
+    )]
     pub(crate) grace: Option<i64>,
 }
 

@@ -77,14 +77,37 @@ fn without_bad_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Who runs a command in a container may have left out what parts its words from ours.
+/// Who runs a command in a container may have left out what parts its words from ours; who knows another program may
+/// look for that one's command.
 fn with_good_tips(mut error: clap::Error, line: &[OsString]) -> clap::Error {
     let has = |word: &str| line.iter().any(|other| other == word);
+    if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(tip) = of_another_program(name)
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     if error.kind() == clap::error::ErrorKind::UnknownArgument && has("exec") && !has("--") {
         let tip = "put `--` before the command, as in `gantry exec web -- ls`";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
+}
+
+/// What to use in place of a command of docker, podman or kubectl that Gantry does not have.
+fn of_another_program(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "build" => "Gantry builds no images: build with docker or buildah, then `gantry image load -i FILE`",
+        "load" | "import" => "`gantry image load -i FILE` loads images from an archive",
+        "commit" | "export" | "push" | "save" | "tag" => {
+            "Gantry runs images and makes none: use docker, podman or skopeo"
+        }
+        "create" | "kube" | "play" | "start" | "up" => "`gantry run FILE` starts the pods of a manifest",
+        "get" => "`gantry ps` lists pods, `gantry images` images, `gantry events` events",
+        "kill" => "`gantry stop POD --grace 0` kills a pod's containers at once",
+        "restart" => "`gantry apply -f FILE` replaces a pod whose manifest has changed",
+        _ => return None,
+    })
 }
 
 /// The file's keys as flags of the command that is called, without those that the command line or a variable has said;
@@ -242,6 +265,22 @@ mod tests {
         assert!(text.contains("put `--` before the command"), "{text}");
         let text = said(&["ps", "--namespac", "x"]);
         assert!(text.contains("'--namespace'"), "{text}");
+    }
+
+    #[test]
+    fn a_command_of_another_program_leads_to_ours() {
+        let said = |word: &str| {
+            let line: Vec<OsString> = ["gantry", word].map(Into::into).to_vec();
+            let error = without_bad_tips(Cli::try_parse_from(&line).unwrap_err());
+            with_good_tips(error, &line).render().to_string()
+        };
+        let known = settings::command();
+        for (word, tip) in [("build", "gantry image load"), ("get", "gantry ps"), ("up", "gantry run FILE")] {
+            let text = said(word);
+            assert!(text.contains("unrecognized subcommand") && text.contains(tip), "{text}");
+            assert!(known.find_subcommand(word).is_none(), "{word} is a command of ours");
+        }
+        assert!(!said("nonsense").contains("tip:"), "{}", said("nonsense"));
     }
 
     #[test]

@@ -76,25 +76,37 @@ pub(crate) async fn events(args: EventsArgs) -> Result<()> {
     let mut list: Vec<(&Pod, &Event)> =
         pods.iter().flat_map(|pod| pod.events.iter().map(move |event| (pod, event))).collect();
     list.sort_by_key(|(_, event)| event.last_unix_nanos);
-    match format {
-        ListFormat::Json => return Ok(output::print(output::json(&form::events(&list))?.as_bytes())?),
-        ListFormat::Yaml => return Ok(output::print(output::yaml(&form::events(&list))?.as_bytes())?),
-        ListFormat::Table | ListFormat::Wide => {}
-    }
     let now = SystemClock::new().wall_nanos();
-    let mut rows = vec![["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned).to_vec()];
+    let text = match format {
+        ListFormat::Json => output::json(&form::events(&list))?,
+        ListFormat::Yaml => output::yaml(&form::events(&list))?,
+        ListFormat::Table => events_table(&list, false, now),
+        ListFormat::Wide => events_table(&list, true, now),
+    };
+    Ok(output::print(text.as_bytes())?)
+}
+
+/// With the columns of `kubectl get events -A`.
+fn events_table(list: &[(&Pod, &Event)], wide: bool, now: i64) -> String {
+    let mut head = vec!["NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT"];
+    head.extend(wide.then_some("SUBOBJECT"));
+    head.push("MESSAGE");
+    let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
     for (pod, event) in list {
         let seen = output::age((now - event.last_unix_nanos) / 1_000_000_000);
         let first = output::age((now - event.first_unix_nanos) / 1_000_000_000);
-        rows.push(vec![
+        let mut row = vec![
+            pod.namespace.clone(),
             if event.count > 1 { format!("{seen} (x{} over {first})", event.count) } else { seen },
             event.r#type.clone(),
             event.reason.clone(),
-            format!("{}/{}", pod.namespace, pod.name),
-            output::one_line(&event.message),
-        ]);
+            format!("pod/{}", pod.name),
+        ];
+        row.extend(wide.then(|| form::field_path(pod, event).unwrap_or_default()));
+        row.push(output::one_line(&event.message));
+        rows.push(row);
     }
-    Ok(output::print(output::table(&rows).as_bytes())?)
+    output::table(&rows)
 }
 
 /// What was asked for by name and is not there.
@@ -303,5 +315,30 @@ NAMESPACE   NAME   READY   STATUS    RESTARTS      AGE   IP
 default     web    1/2     Running   3 (10s ago)   60s   10.88.0.2
 ";
         assert_eq!(table(&[pod], false, 160 * second), want);
+    }
+
+    #[test]
+    fn events_have_kubectls_columns() {
+        let second = 1_000_000_000;
+        let pod = named("shop", "web");
+        let event = |count, container: &str, first, last| Event {
+            r#type: "Warning".into(),
+            reason: "BackOff".into(),
+            message: "Back-off restarting\nfailed container".into(),
+            container: container.into(),
+            count,
+            first_unix_nanos: first * second,
+            last_unix_nanos: last * second,
+        };
+        let (once, often) = (event(1, "", 90, 90), event(4, "c", 40, 95));
+        let list = [(&pod, &once), (&pod, &often)];
+        let want = "\
+NAMESPACE   LAST SEEN          TYPE      REASON    OBJECT    MESSAGE
+shop        10s                Warning   BackOff   pod/web   Back-off restarting failed container
+shop        5s (x4 over 60s)   Warning   BackOff   pod/web   Back-off restarting failed container
+";
+        assert_eq!(events_table(&list, false, 100 * second), want);
+        let wide = events_table(&list, true, 100 * second);
+        assert!(wide.contains("SUBOBJECT") && wide.contains("spec.containers{c}"), "{wide}");
     }
 }

@@ -42,12 +42,17 @@ fn event(pod: &Pod, event: &Event) -> Value {
         "lastTimestamp": time(event.last_unix_nanos),
         "source": { "component": "kubelet", "host": pod.node },
     });
-    if !event.container.is_empty() {
-        let init = pod.init_containers.iter().any(|container| container.name == event.container);
-        let list = if init { "initContainers" } else { "containers" };
-        object["involvedObject"]["fieldPath"] = format!("spec.{list}{{{}}}", event.container).into();
+    if let Some(path) = field_path(pod, event) {
+        object["involvedObject"]["fieldPath"] = path.into();
     }
     object
+}
+
+/// The container that an event is about, as `involvedObject.fieldPath` has it; none for the pod's own.
+pub(super) fn field_path(pod: &Pod, event: &Event) -> Option<String> {
+    let init = pod.init_containers.iter().any(|container| container.name == event.container);
+    let list = if init { "initContainers" } else { "containers" };
+    (!event.container.is_empty()).then(|| format!("spec.{list}{{{}}}", event.container))
 }
 
 /// RFC 3339 in whole seconds; none for a moment that has not come.
