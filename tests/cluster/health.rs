@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::spec::{Spec, pod};
+use crate::spec::{IDLE, Spec, pod};
 
 /// A server of files that are there or not; each life begins without `/tmp/started`.
 const SERVER: &str = "mkdir /www; touch /www/ready /tmp/alive; exec httpd -f -p 8080 -h /www";
@@ -101,4 +101,33 @@ pub(crate) fn out_of_memory(spec: &Spec<'_>) -> Result<()> {
     let waits = "{.status.containerStatuses[0].state.waiting.reason} {.status.containerStatuses[0].lastState.terminated.reason}";
     spec.await_value(&["pod/again"], waits, "CrashLoopBackOff OOMKilled")?;
     spec.await_event("again", "BackOff", "Back-off restarting failed container main in pod again_")
+}
+
+pub(crate) fn local_storage(spec: &Spec<'_>) -> Result<()> {
+    let writes = |name: &str, file: &str| {
+        let mut writes = pod(name, &format!("dd if=/dev/zero of={file} bs=1M count=4 && {IDLE}"));
+        writes["spec"]["containers"][0]["volumeMounts"] =
+            json!([{ "name": "scratch", "mountPath": "/scratch" }]);
+        writes
+    };
+    let scratch = |limit: &str| json!([{ "name": "scratch", "emptyDir": { "sizeLimit": limit } }]);
+    let limit = |limit: &str| json!({ "limits": { "ephemeral-storage": limit } });
+    let (mut volume, mut layer, mut within) =
+        (writes("volume", "/scratch/f"), writes("layer", "/f"), writes("within", "/scratch/f"));
+    volume["spec"]["volumes"] = scratch("1Mi");
+    layer["spec"]["volumes"] = scratch("100Mi");
+    layer["spec"]["containers"][0]["resources"] = limit("2M");
+    within["spec"]["volumes"] = scratch("100Mi");
+    within["spec"]["containers"][0]["resources"] = limit("100Mi");
+    for pod in [volume, layer, within] {
+        spec.apply(pod)?;
+    }
+    let said = "{.status.phase} {.status.reason} {.status.message}";
+    let of_volume = "Failed Evicted Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
+    let of_pod =
+        "Failed Evicted Pod ephemeral local storage usage exceeds the total limit of containers 2M. ";
+    spec.await_value(&["pod/volume"], said, of_volume)?;
+    spec.await_value(&["pod/layer"], said, of_pod)?;
+    spec.await_value(&["pod/within"], "{.status.phase}", "Running")?;
+    spec.await_event("volume", "Evicted", of_volume.trim_start_matches("Failed Evicted "))
 }

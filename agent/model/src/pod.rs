@@ -393,8 +393,8 @@ pub struct Resources {
     pub memory_request: Option<i64>,
     /// Bytes.
     pub memory_limit: Option<i64>,
-    /// Bytes; shown and held against nothing.
+    /// Bytes on the node's disk.
     pub ephemeral_request: Option<i64>,
-    /// Bytes; shown and held against nothing.
+    /// Bytes on the node's disk; the pod is evicted above it.
     pub ephemeral_limit: Option<i64>,
 }

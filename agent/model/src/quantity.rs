@@ -70,6 +70,17 @@ pub fn plain(value: i64) -> String {
     divided(value, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
 
+/// As Go prints it in the form, binary, decimal or with an exponent, that another one was written in.
+#[must_use]
+pub fn like(value: i64, written: &str) -> String {
+    let exponent = written.split_once(['e', 'E']).is_some_and(|(_, digits)| !digits.is_empty());
+    match () {
+        () if written.ends_with('i') => binary(value),
+        () if exponent => divided(value, 1000, &["", "e3", "e6", "e9", "e12", "e15", "e18"]),
+        () => plain(value),
+    }
+}
+
 /// By the largest suffix that divides it; the first suffix is that of `value` itself.
 #[must_use]
 pub fn divided(value: i64, by: i64, suffixes: &[&str]) -> String {
@@ -176,6 +187,11 @@ mod tests {
             assert_eq!(binary(value), text);
         }
         assert_eq!((plain(2000).as_str(), plain(1024).as_str()), ("2k", "1024"));
+        for (written, text) in
+            [("1024M", "1024M"), ("1000000Ki", "1000000Ki"), ("1024e6", "1024e6"), ("1E", "1024M")]
+        {
+            assert_eq!(like(1_024_000_000, written), text, "{written}");
+        }
     }
 
     #[test]

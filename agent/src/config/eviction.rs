@@ -90,6 +90,8 @@ pub struct Policy {
     pub transition: Duration,
     /// evictionMaxPodGracePeriod: what pods get at most for a soft threshold.
     pub longest_grace: Duration,
+    /// localStorageCapacityIsolation: pods end that keep more on the node's disk than their limits say.
+    pub local_limits: bool,
 }
 
 /// As upstream's percentages: a float, cut to whole bytes.
@@ -132,6 +134,7 @@ pub fn policy(config: &KubeletConfiguration) -> Result<Policy, String> {
         rules,
         transition: config.eviction_pressure_transition_period.duration(),
         longest_grace: Duration::from_secs(longest),
+        local_limits: config.local_storage_capacity_isolation.unwrap_or(true),
     })
 }
 

@@ -10,7 +10,7 @@ use super::{Host, KubeletFlags, to_json};
 
 /// Fields that must stay at their default, by JSON path, and why. docs/ledger/kubelet-config.md
 /// holds the same ones.
-pub const FIELDS: [(&str, &str); 29] = [
+pub const FIELDS: [(&str, &str); 28] = [
     (
         "staticPodURL",
         "pods come from the API server and from staticPodPath: put the manifest into that folder",
@@ -40,7 +40,6 @@ pub const FIELDS: [(&str, &str); 29] = [
     ("shutdownGracePeriodByPodPriority", "the node's shutdown is not delayed: drain it before"),
     ("memoryReservationPolicy", "memory is not reserved"),
     ("tracing", "spans are not exported yet: `gantry timeline` shows them"),
-    ("localStorageCapacityIsolation", "local storage is always reported"),
     ("logging.options.text.splitStream", "all goes to stderr"),
     ("logging.options.json.splitStream", "all goes to stderr"),
     ("logging.options.text.infoBufferSize", "nothing is buffered"),

@@ -81,6 +81,8 @@ pub(crate) struct PodUse {
     pub containers: Vec<ContainerUse>,
     /// By name.
     pub volumes: BTreeMap<String, Used>,
+    /// Its /etc/hosts, which containers may write.
+    pub hosts_file: Used,
 }
 
 /// By pod; one that the runtime does not tell of is missing.

@@ -1,16 +1,18 @@
 //! The loop: looks, frees, ends. Owns its task, who was ended and the waiting for it; never decides who or why
 //! ([`super::decide`], [`super::rank`]). Started by the kubelet's wiring.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use gantry_model::clock::Clock;
 use gantry_model::pod::{Pod, PodUid};
 use gantry_model::signal::{Pressures, Signal, Starved};
 use tokio::sync::watch;
 
 use super::decide::{self, Memory};
+use super::limits;
 use super::message::{self, REASON};
 use super::observe::{Gauge, Look, Usage};
 use super::rank::rank;
@@ -52,6 +54,15 @@ pub(crate) struct World {
     pub pressures: watch::Sender<Pressures>,
 }
 
+/// What is told of a pod that is ended.
+struct End {
+    message: String,
+    /// Of its event.
+    annotations: BTreeMap<String, String>,
+    /// It makes room for others: its condition DisruptionTarget says so.
+    disrupts: bool,
+}
+
 /// The loop.
 #[derive(Debug)]
 pub(crate) struct Evictor {
@@ -73,17 +84,21 @@ impl Evictor {
     pub(crate) async fn run(mut self, mut drain: DrainWatcher) {
         if self.policy.rules.is_empty() {
             tracing::info!("no eviction threshold is set: pods are never ended for pressure");
-            return;
+            if !self.policy.local_limits {
+                return;
+            }
         }
         for signal in decide::passed_over(&self.policy) {
             tracing::error!(%signal, "eviction manager: found conflicting containerfs eviction. Ignoring.");
         }
         loop {
             let work = async {
-                match self.pass().await {
-                    // At once: one may not have been enough.
-                    Some((victim, grace)) => gone(&victim, grace).await,
-                    None => tokio::time::sleep(EVERY).await,
+                let victims = self.pass().await;
+                if victims.is_empty() {
+                    tokio::time::sleep(EVERY).await;
+                } else {
+                    // At once after that: one may not have been enough.
+                    join_all(victims.iter().map(gone)).await;
                 }
             };
             tokio::select! {
@@ -94,11 +109,44 @@ impl Evictor {
     }
 
     /// One look, and what follows. Returns who was ended, with what grace.
-    pub(crate) async fn pass(&mut self) -> Option<(PodHandle, Duration)> {
-        let look = self.look().await?;
+    async fn pass(&mut self) -> Vec<(PodHandle, Duration)> {
+        let Some(look) = self.look().await else { return Vec::new() };
         let pass = self.memory.pass(&self.policy, &look, self.world.clock.mono());
         self.tell(pass.pressures);
-        let first = pass.starved.first()?.clone();
+        let above = self.end_above_limits(look.disks.images_apart).await;
+        match above.is_empty() {
+            false => above,
+            true => self.relieve(&pass.starved, look).await.into_iter().collect(),
+        }
+    }
+
+    /// Ends each pod that keeps more on the node's disk than it may.
+    async fn end_above_limits(&mut self, images_apart: bool) -> Vec<(PodHandle, Duration)> {
+        if !self.policy.local_limits {
+            return Vec::new();
+        }
+        let mut limited = self.candidates();
+        limited.retain(|handle| limits::is_limited(&handle.pod));
+        if limited.is_empty() {
+            return Vec::new();
+        }
+        let Some(usage) = self.usage().await else { return Vec::new() };
+        let mut ended = Vec::new();
+        for handle in limited {
+            let used = usage.get(&handle.pod.uid);
+            let Some(above) = used.and_then(|used| limits::exceeded(&handle.pod, used, images_apart)) else {
+                continue;
+            };
+            let end = End { message: above.message, annotations: BTreeMap::new(), disrupts: false };
+            self.end(&handle, end, AT_ONCE, above.signal);
+            ended.push((handle, AT_ONCE));
+        }
+        ended
+    }
+
+    /// Frees what nobody needs; ends one pod where that is not enough.
+    async fn relieve(&mut self, starved: &[Rule], look: Look) -> Option<(PodHandle, Duration)> {
+        let first = starved.first()?.clone();
         let resource = first.signal.resource();
         tracing::warn!(%resource, signal = %first.signal, "eviction manager: attempting to reclaim");
         let note = format!("Attempting to reclaim {resource}");
@@ -113,7 +161,17 @@ impl Evictor {
             tracing::info!(%resource, "eviction manager: able to reduce resource pressure without evicting pods.");
             return None;
         }
-        self.end_one(&pass.starved, &look).await
+        self.end_one(starved, &look).await
+    }
+
+    async fn usage(&self) -> Option<Usage> {
+        match self.world.gauge.usage().await {
+            Ok(usage) => Some(usage),
+            Err(error) => {
+                tracing::error!(error, "eviction manager: failed to get summary stats");
+                None
+            }
+        }
     }
 
     async fn look(&self) -> Option<Look> {
@@ -156,13 +214,7 @@ impl Evictor {
 
     async fn end_one(&mut self, starved: &[Rule], look: &Look) -> Option<(PodHandle, Duration)> {
         let first = starved.first()?;
-        let usage = match self.world.gauge.usage().await {
-            Ok(usage) => usage,
-            Err(error) => {
-                tracing::error!(error, "eviction manager: failed to get summary stats");
-                return None;
-            }
-        };
+        let usage = self.usage().await?;
         let mut victims = self.candidates();
         rank(&mut victims, |handle| &handle.pod, &usage, first.signal, look.disks);
         let Some(victim) = victims.into_iter().next() else {
@@ -171,7 +223,10 @@ impl Evictor {
         };
         self.count(starved, look);
         let grace = self.grace(first, &victim.pod);
-        self.evict(&victim, starved, look, &usage, grace);
+        let used = usage.get(&victim.pod.uid);
+        let (message, annotations) = message::words(&victim.pod, used, starved, &look.readings);
+        let end = End { message, annotations, disrupts: true };
+        self.end(&victim, end, grace, first.signal.as_str());
         Some((victim, grace))
     }
 
@@ -206,25 +261,23 @@ impl Evictor {
         }
     }
 
-    fn evict(&mut self, victim: &PodHandle, starved: &[Rule], look: &Look, usage: &Usage, grace: Duration) {
+    fn end(&mut self, victim: &PodHandle, end: End, grace: Duration, signal: &'static str) {
+        let End { message, annotations, disrupts } = end;
         let pod = &victim.pod;
-        let (message, annotations) = message::words(pod, usage.get(&pod.uid), starved, &look.readings);
         tracing::warn!(pod = pod.full_name(), uid = %pod.uid, message, ?grace, "evicting pod");
         let note = Note::pod(Kind::Warning, REASON, message.clone());
         victim.tell(Note { annotations, ..note });
-        let disrupted = Some(message.clone());
+        let disrupted = disrupts.then(|| message.clone());
         victim.evict(Verdict { reason: REASON.to_owned(), message, disrupted }, Some(grace));
         self.ended.insert(pod.uid.clone());
-        if let Some(rule) = starved.first() {
-            self.world.metrics.evictions.inc([rule.signal.as_str()]);
-        }
+        self.world.metrics.evictions.inc([signal]);
     }
 }
 
 /// Waits until nothing of the pod is left that takes room, so that the next look tells what its end has brought
 /// (#43590); not for ever.
-async fn gone(victim: &PodHandle, grace: Duration) {
-    let most = (grace + grace / 2).max(SHORTEST_WAIT) + CLEAN_UP;
+async fn gone((victim, grace): &(PodHandle, Duration)) {
+    let most = (*grace + *grace / 2).max(SHORTEST_WAIT) + CLEAN_UP;
     let over = victim.wait(|status| matches!(status.life, Life::Stopped | Life::Gone));
     let pod = victim.pod.full_name();
     match tokio::time::timeout(most, over).await {

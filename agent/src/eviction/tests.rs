@@ -75,6 +75,11 @@ impl Scale {
         let used = PodUse { containers: vec![container], ..PodUse::default() };
         self.usage.lock().unwrap().insert(uid(pod), used);
     }
+
+    fn fills_volume(&self, pod: &Value, name: &str, bytes: u64) {
+        let volumes = [(name.to_owned(), Used { bytes, inodes: 1 })].into();
+        self.usage.lock().unwrap().insert(uid(pod), PodUse { volumes, ..PodUse::default() });
+    }
 }
 
 impl Gauge for Scale {
@@ -190,10 +195,14 @@ impl Machine {
     }
 
     fn wants(&self, name: &str, priority: i32) -> Value {
+        self.wants_with(name, priority, &json!({ "requests": { "memory": "100Mi" } }), &json!([]))
+    }
+
+    fn wants_with(&self, name: &str, priority: i32, resources: &Value, volumes: &Value) -> Value {
         let container = json!({ "name": "web", "image": "reg/img:v1", "imagePullPolicy": "IfNotPresent",
-            "resources": { "requests": { "memory": "100Mi" } } });
+            "resources": resources });
         let spec = json!({ "nodeName": "n1", "priority": priority, "terminationGracePeriodSeconds": 60,
-            "containers": [container] });
+            "containers": [container], "volumes": volumes });
         self.server.put(&path(name), json!({ "metadata": { "generation": 1 }, "spec": spec }))
     }
 
@@ -445,4 +454,59 @@ async fn thresholds_that_allocatable_ignores_end_pods_all_the_same() {
     machine.phase("greedy", "Running").await;
     machine.scale.short(Signal::Memory, 1);
     machine.phase("greedy", "Failed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_above_limits_of_local_storage_end_and_no_others() {
+    let machine = Machine::new();
+    // Without any threshold.
+    let _kubelet = machine.kubelet(&hard(""));
+    let limit = json!({ "limits": { "ephemeral-storage": "1M" } });
+    let scratch = json!([{ "name": "scratch", "emptyDir": { "sizeLimit": "1Mi" } }]);
+    let volume = machine.wants_with("volume", 0, &json!({}), &scratch);
+    let layer = machine.wants_with("layer", 0, &limit, &json!([]));
+    let critical = machine.wants_with("critical", 2_000_000_000, &limit, &json!([]));
+    let within = machine.wants_with("within", 0, &limit, &scratch);
+    let free = machine.wants("free", 0);
+    machine.scale.fills_volume(&volume, "scratch", 1 << 20);
+    machine.scale.fills_volume(&within, "scratch", 1_000_000);
+    machine.scale.fills(&free, 1 << 40);
+    for name in ["volume", "layer", "critical", "within", "free"] {
+        machine.phase(name, "Running").await;
+    }
+    tokio::time::sleep(EVERY * 3).await;
+    assert_eq!(machine.is("volume"), "Running", "it fills its limit and no more");
+    machine.scale.fills_volume(&volume, "scratch", (1 << 20) + 1);
+    machine.scale.fills(&layer, 1_000_001);
+    machine.scale.fills(&critical, 1_000_001);
+    let ended = machine.phase("volume", "Failed").await;
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
+    assert_eq!(
+        (&ended["status"]["reason"], &ended["status"]["message"]),
+        (&json!("Evicted"), &json!(message))
+    );
+    let conditions = ended["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.iter().all(|condition| condition["type"] != "DisruptionTarget"), "{conditions:?}");
+    let ended = machine.phase("layer", "Failed").await;
+    let message = "Pod ephemeral local storage usage exceeds the total limit of containers 1M. ";
+    assert_eq!(ended["status"]["message"], message);
+    assert_eq!(machine.event("Evicted").await["type"], "Warning");
+    tokio::time::sleep(EVERY * 3).await;
+    for name in ["critical", "within", "free"] {
+        assert_eq!(machine.is(name), "Running", "{name}");
+    }
+    assert_eq!(machine.metrics.evictions.get(["emptydirfs.limit"]), Some(1.0));
+    assert_eq!(machine.metrics.evictions.get(["ephemeralpodfs.limit"]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_local_storage_hold_nobody_where_it_is_not_isolated() {
+    let machine = Machine::new();
+    let _kubelet = machine.kubelet(&loaded("localStorageCapacityIsolation: false", "").0);
+    let limit = json!({ "limits": { "ephemeral-storage": "1M" } });
+    let layer = machine.wants_with("layer", 0, &limit, &json!([]));
+    machine.scale.fills(&layer, 1 << 30);
+    machine.phase("layer", "Running").await;
+    tokio::time::sleep(EVERY * 3).await;
+    assert_eq!(machine.is("layer"), "Running");
 }

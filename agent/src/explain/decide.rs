@@ -47,7 +47,11 @@ pub(crate) fn decide(facts: &Facts<'_>) -> Vec<Finding> {
 fn evicted(facts: &Facts<'_>) -> Finding {
     let message = &facts.status.api_message;
     let about = |what: &str| message.contains(&format!("low on resource: {what}."));
+    let limited = ["Usage of EmptyDir volume", "Pod ephemeral local storage", "exceeded its local ephemeral"];
     let remedy = match () {
+        () if limited.iter().any(|words| message.contains(words)) => {
+            "write less to the container's own files, logs and emptyDirs, or raise the limit that is named (emptyDir.sizeLimit, resources.limits.ephemeral-storage)"
+        }
         () if about("memory") => {
             "ask for the memory that it uses (resources.requests.memory): who stays within that goes last; or give the node more, or fewer pods"
         }

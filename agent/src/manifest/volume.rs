@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use gantry_model::pod::volume::{
     DownwardFile, DownwardValue, HostPathType, KeyToPath, KeysOf, Projection, Propagation, RecursiveReadOnly,
-    SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
+    SizeLimit, SubPath, TokenFile, Volume, VolumeMount, VolumeSource,
 };
 use gantry_model::{names, quantity};
 use k8s_openapi::api::core::v1 as api;
@@ -142,12 +142,13 @@ fn empty_dir_of(at: &str, source: api::EmptyDirVolumeSource) -> Result<VolumeSou
     };
     let size_limit = match size_limit {
         None => None,
-        Some(Quantity(text)) => Some(
-            quantity::parse_units(&text)
-                .map_err(|source| FieldError::Quantity { field: format!("{at}.sizeLimit"), source })?,
-        ),
+        Some(Quantity(text)) => {
+            let bytes = quantity::parse_units(&text)
+                .map_err(|source| FieldError::Quantity { field: format!("{at}.sizeLimit"), source })?;
+            (bytes > 0).then(|| SizeLimit { bytes, shown: quantity::like(bytes, &text) })
+        }
     };
-    Ok(VolumeSource::EmptyDir { memory, size_limit: size_limit.filter(|bytes| *bytes > 0) })
+    Ok(VolumeSource::EmptyDir { memory, size_limit })
 }
 
 fn host_path_of(at: &str, source: api::HostPathVolumeSource) -> Result<VolumeSource> {

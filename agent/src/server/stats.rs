@@ -218,10 +218,11 @@ impl Stats {
         let root_dir = self.settings.root_dir.clone();
         let fill = move || {
             let root_fs = disk::space(&root_dir, now())?;
+            let folders = pods::Folders { logs: &logs, pods: &root_dir.join("pods") };
             for pod in &mut pods {
                 let api = known.iter().find(|known| known.metadata.uid.as_deref() == Some(&pod.pod_ref.uid));
                 let volumes = volumes.get(&pod.pod_ref.uid).cloned().unwrap_or_default();
-                pods::fill(pod, api.map(AsRef::as_ref), volumes, &logs, &root_fs, &fs.containers);
+                pods::fill(pod, api.map(AsRef::as_ref), volumes, folders, &root_fs, &fs.containers);
             }
             Ok((pods, root_fs))
         };

@@ -387,7 +387,7 @@ fn expand_strictly(expr: &str, env: &[(String, String)]) -> Result<String, Strin
 fn tmpfs_size(pod: &Pod, source: &VolumeSource, node: i64) -> i64 {
     let of_pod = limits::of_pod(pod, &Rules::default()).memory;
     let own = match source {
-        VolumeSource::EmptyDir { size_limit, .. } => *size_limit,
+        VolumeSource::EmptyDir { size_limit, .. } => size_limit.as_ref().map(|limit| limit.bytes),
         VolumeSource::HostPath { .. }
         | VolumeSource::Projected { .. }
         | VolumeSource::Claim { .. }

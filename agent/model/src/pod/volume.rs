@@ -14,6 +14,15 @@ pub struct Volume {
     pub source: VolumeSource,
 }
 
+/// `emptyDir.sizeLimit`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizeLimit {
+    /// More than 0.
+    pub bytes: i64,
+    /// As messages show it: the quantity as Go prints it.
+    pub shown: String,
+}
+
 /// What a volume holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeSource {
@@ -21,8 +30,8 @@ pub enum VolumeSource {
     EmptyDir {
         /// On tmpfs instead of the disk.
         memory: bool,
-        /// Bytes.
-        size_limit: Option<i64>,
+        /// The pod is evicted above it.
+        size_limit: Option<SizeLimit>,
     },
     /// A file or folder of the node.
     HostPath {

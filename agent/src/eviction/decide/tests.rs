@@ -10,7 +10,7 @@ fn rule(signal: Signal, value: Threshold, grace: u64) -> Rule {
 }
 
 fn policy(rules: Vec<Rule>) -> Policy {
-    Policy { rules, transition: Duration::from_secs(300), longest_grace: Duration::ZERO }
+    Policy { rules, transition: Duration::from_secs(300), longest_grace: Duration::ZERO, local_limits: true }
 }
 
 fn look(left: &[(Signal, i64)]) -> Look {

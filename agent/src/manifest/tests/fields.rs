@@ -5,7 +5,7 @@ use std::time::Duration;
 use gantry_model::pod::env::{EnvFrom, EnvFromSource, KeyRef, ResourceRef};
 use gantry_model::pod::probe::{Handler, HttpGet, PortRef};
 use gantry_model::pod::volume::{
-    HostPathType, Projection, Propagation, RecursiveReadOnly, SubPath, VolumeSource,
+    HostPathType, Projection, Propagation, RecursiveReadOnly, SizeLimit, SubPath, VolumeSource,
 };
 use gantry_model::pod::{DnsPolicy, Role, Seccomp};
 
@@ -281,7 +281,13 @@ const VOLUMES: &str = "[{name: e, emptyDir: {medium: Memory, sizeLimit: 1Mi}}, {
 fn volumes_of_every_kind_are_read() {
     let pod = spec("volumes", VOLUMES);
     let source = |name: &str| &pod.volumes.iter().find(|v| v.name == name).unwrap().source;
-    assert_eq!(*source("e"), VolumeSource::EmptyDir { memory: true, size_limit: Some(1 << 20) });
+    assert_eq!(
+        *source("e"),
+        VolumeSource::EmptyDir {
+            memory: true,
+            size_limit: Some(SizeLimit { bytes: 1 << 20, shown: "1Mi".into() })
+        }
+    );
     assert_eq!(*source("none"), VolumeSource::EmptyDir { memory: false, size_limit: None });
     assert_eq!(*source("h"), VolumeSource::HostPath { path: "/x".into(), kind: HostPathType::File });
     let projected = |name: &str| match source(name) {

@@ -127,6 +127,7 @@ fn pod(
 ) -> PodStats {
     let metadata = sandbox.metadata.unwrap_or_default();
     PodStats {
+        hosts_file: None,
         pod_ref: PodReference { name: metadata.name, namespace: metadata.namespace, uid },
         start_time: sandbox.created_at,
         swap: sum_swap(&containers),

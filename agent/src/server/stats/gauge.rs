@@ -111,6 +111,7 @@ fn pod_use(pod: PodStats) -> PodUse {
         memory: pod.memory.and_then(|memory| memory.working_set_bytes).unwrap_or_default(),
         processes: pod.process_stats.and_then(|processes| processes.process_count).unwrap_or_default(),
         containers: pod.containers.into_iter().map(container).collect(),
+        hosts_file: pod.hosts_file.as_ref().map(used).unwrap_or_default(),
         volumes: pod.volume.into_iter().map(volume).collect(),
     }
 }

@@ -8,18 +8,29 @@ use k8s_openapi::api::core::v1::Pod;
 use super::disk::{self, Weight};
 use super::summary::{FsStats, PodStats, VolumeStats};
 
+/// Where pods' files are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Folders<'a> {
+    /// Of the pods' logs, a folder for each pod.
+    pub logs: &'a Path,
+    /// The kubelet's, a folder for each pod.
+    pub pods: &'a Path,
+}
+
 /// Adds disks to a pod.
 pub(super) fn fill(
     pod: &mut PodStats,
     api: Option<&Pod>,
     volumes: Vec<VolumeStats>,
-    logs: &Path,
+    folders: Folders<'_>,
     root: &FsStats,
     containers_on: &FsStats,
 ) {
     let reference = &pod.pod_ref;
-    let folder = logs.join(format!("{}_{}_{}", reference.namespace, reference.name, reference.uid));
-    let mut used = Weight::default();
+    let folder = folders.logs.join(format!("{}_{}_{}", reference.namespace, reference.name, reference.uid));
+    let hosts_file = folders.pods.join(&reference.uid).join("etc-hosts");
+    let mut used = disk::weigh(&hosts_file).unwrap_or_default();
+    pod.hosts_file = Some(of(root, used));
     for container in &mut pod.containers {
         let weight = disk::weigh(&folder.join(&container.name)).unwrap_or_default();
         container.logs = Some(of(root, weight));

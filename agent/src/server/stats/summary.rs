@@ -100,6 +100,9 @@ stats! {
         process_stats: Option<ProcessStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
         swap: Option<SwapStats>,
+        /// Its /etc/hosts, which containers may write: part of the ephemeral storage.
+        #[serde(skip)]
+        hosts_file: Option<FsStats>,
     }
     /// One container, of a pod or of the system.
     ContainerStats {

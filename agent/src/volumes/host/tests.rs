@@ -1,6 +1,6 @@
 //! Volumes that need no mount; the others are in the kernel tier.
 
-use gantry_model::pod::volume::{HostPathType, KeysOf, Projection};
+use gantry_model::pod::volume::{HostPathType, KeysOf, Projection, SizeLimit};
 use gantry_model::pod::{PullPolicy, Requirements, Resources};
 
 use super::*;
@@ -333,7 +333,10 @@ fn what_is_behind_a_volume_is_told_when_a_folder_is_mounted() {
 
 #[test]
 fn memory_volumes_are_limited_by_the_smallest() {
-    let memory = |size_limit| VolumeSource::EmptyDir { memory: true, size_limit };
+    let memory = |bytes: Option<i64>| {
+        let size_limit = bytes.map(|bytes| SizeLimit { bytes, shown: bytes.to_string() });
+        VolumeSource::EmptyDir { memory: true, size_limit }
+    };
     let limited = |limit| {
         let resources = Resources { memory_limit: limit, ..Resources::default() };
         Pod { containers: vec![Container { resources, ..container("web") }], ..pod() }
