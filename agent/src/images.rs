@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use gantry_metrics::{Metrics, image_size_bucket};
 use gantry_model::clock::Clock;
 use gantry_model::pod::{Pod, PullPolicy};
 
 use crate::api::{Api, Secret};
 use crate::config::image_verification::Policy;
 use crate::housekeeping::Keeper;
-use crate::metrics::{Metrics, image_size_bucket};
 use crate::runtime::{PullImage, Runtime};
 use access::Access;
 use keyring::{Keyring, Offer, Origin, repository};

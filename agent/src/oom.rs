@@ -136,13 +136,13 @@ fn follow(log: &OwnedFd, recorder: &Recorder) -> Result<(), Errno> {
 mod tests {
     use std::sync::Arc;
 
+    use gantry_kube_client::fake_apiserver::FakeApiServer;
     use gantry_model::clock::FakeClock;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use tokio::sync::watch;
 
     use super::*;
     use crate::events::sink;
-    use crate::fake_apiserver::FakeApiServer;
 
     const OF_THE_MACHINE: [&str; 4] = [
         "4,800,9000,-;stress invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0",

@@ -30,6 +30,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::reflect::{Query, Reflected, reflect};
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::signal::Pressures;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -38,8 +40,6 @@ use tokio::sync::watch;
 
 use crate::config::eviction::Threshold;
 use crate::events::sink::Recorder;
-use crate::metrics::Metrics;
-use crate::reflect::{Query, Reflected, reflect};
 use crate::runtime::about::About;
 use crate::volumes::Volumes;
 use health::Pulse;

@@ -36,13 +36,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::{Metrics, ProbeMetrics};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tonic::transport::Channel;
 
 use crate::beyond::Beyond;
 use crate::drain::{self, DrainTrigger};
-use crate::metrics::{Metrics, ProbeMetrics};
 use authn::{Authentication, Authenticator};
 use authz::{Authorizer, Mode};
 use health::Check;

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_kube_client::reflect::{Query, Reflected, reflect};
 use gantry_model::pod::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tokio::sync::watch;
-
-use crate::reflect::{Query, Reflected, reflect};
 
 /// Marks the API's image of a static pod; its value is the static pod's hash.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -78,10 +77,10 @@ pub(crate) fn is_held(pod: &Pod) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use gantry_kube_client::fake_apiserver::FakeApiServer;
     use serde_json::json;
 
     use super::*;
-    use crate::fake_apiserver::FakeApiServer;
 
     const WEB: &str = "/api/v1/namespaces/default/pods/web";
 

@@ -14,13 +14,13 @@ mod teller;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_metrics::Metrics;
 use gantry_model::pod::{self, PodUid};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Client;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::metrics::Metrics;
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::source::Seen;

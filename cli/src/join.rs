@@ -22,8 +22,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gantry_agent::identity::kubeconfig::{self, Access, Trust};
-use gantry_agent::identity::pair;
+use gantry_kube_client::identity::kubeconfig::{self, Access, Trust};
+use gantry_kube_client::identity::pair;
 
 use self::apply::Doer;
 pub(crate) use self::apply::set;

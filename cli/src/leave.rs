@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use gantry_agent::identity::kubeconfig;
+use gantry_kube_client::identity::kubeconfig;
 
 use self::plan::{Now, Undo};
 use self::undo::Undoer;

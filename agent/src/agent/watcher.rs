@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gantry_metrics::Metrics;
 use gantry_model::failure::FailureKind;
 use tokio::sync::watch;
 
-use crate::metrics::Metrics;
 use crate::pod::worker::PodHandle;
 use crate::runtime::{Changes, Runtime};
 

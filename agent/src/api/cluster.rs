@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_kube_client::reflect::{self, Query, Reflected};
 use gantry_model::clock::Clock;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::{Pod, PodUid};
@@ -30,7 +31,6 @@ use tokio::time::timeout;
 
 use super::references::{Kind, References};
 use super::{Answer, Api, Claim, ConfigMap, Error, PersistentVolume, Secret, Service, ServiceAccount};
-use crate::reflect::{self, Query, Reflected};
 use copies::Copies;
 use tokens::Tokens;
 

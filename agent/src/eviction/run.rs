@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::pod::{Pod, PodUid};
 use gantry_model::signal::{Pressures, Signal, Starved};
@@ -22,7 +23,6 @@ use crate::drain::DrainWatcher;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote, Note};
 use crate::housekeeping::images::Reclaimer;
-use crate::metrics::Metrics;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, Verdict};
 

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::names::without_tag;
 
@@ -18,7 +19,6 @@ use super::keyring::{Coordinates, Offer, Origin};
 use super::records::{Credentials, Error, PullAccount, PullSecret, Pulled, Records};
 use crate::config::image_verification::Policy;
 use crate::housekeeping::StoredImage;
-use crate::metrics::Metrics;
 
 /// From so many secrets on no more are learnt from those who only look.
 const ENOUGH: usize = 100;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::go_duration::Span;
 use gantry_model::pod::Pod;
@@ -20,7 +21,6 @@ use gantry_model::pod::token::TokenOf;
 use super::glob::{self, Address};
 use super::keyring::{Coordinates, DockerConfig, Login, Origin, sha256};
 use crate::api::Api;
-use crate::metrics::Metrics;
 use config::{Provider, TokenAttributes};
 use exec::{Plugin, Reach, Response};
 

@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use gantry_kube_client::identity::{bootstrap, ca, serving};
 use tokio::task::JoinError;
 
 use super::{host, wiring};
-use crate::identity::{bootstrap, ca, serving};
 use crate::operator::socket;
 use crate::registration::machine;
 use crate::server::listen::TlsError;

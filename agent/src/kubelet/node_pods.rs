@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use gantry_metrics::Metrics;
 use gantry_model::pod::PodUid;
 
-use crate::metrics::Metrics;
 use crate::pod::count;
 use crate::pod::worker::PodHandle;
 use crate::server::NodePods;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::identity::{Clients, Names, Notice, ca};
 use gantry_model::signal::Pressures;
 use gantry_model::version;
 
@@ -26,7 +27,6 @@ use crate::eviction::run::{self as eviction, Evictor};
 use crate::healthz::Checks;
 use crate::housekeeping::images::{Collector, Reclaimer};
 use crate::housekeeping::{links as dead_links, logs};
-use crate::identity::{Clients, Names, Notice, ca};
 use crate::logs::links;
 use crate::manifest::api;
 use crate::pod::run::Deps;

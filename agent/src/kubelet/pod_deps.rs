@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::Rules;
 use gantry_model::cgroup::names::Driver;
 use gantry_model::clock::SystemClock;
@@ -19,7 +20,6 @@ use crate::cgroups::tree::Tree;
 use crate::checkpoint::CheckpointDir;
 use crate::images::Images;
 use crate::logs::dir::LogDir;
-use crate::metrics::Metrics;
 use crate::node::{self, Allocatable, HostIps, NodeInfo};
 use crate::pod::restart::LONGEST_WAIT;
 use crate::pod::run::Deps;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use gantry_model::pod::{Origin, Pod, Role};
 
 use super::Life;
@@ -14,7 +15,6 @@ use super::probing::ProbeKind;
 use super::run::Deps;
 use super::status::{ContainerState, ContainerStatus, Phase, PodStatus};
 use super::worker::PodHandle;
-use crate::metrics::Metrics;
 use crate::probe::Verdict;
 use crate::timeline::Span;
 use crate::volumes::Count;

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::{Metrics, ProbeMetrics};
 use gantry_model::clock::Clock;
 use gantry_model::names::parse_image;
 use gantry_model::pod::{Container, Pod};
@@ -28,7 +29,6 @@ use crate::events::sink::Recorder;
 use crate::events::{Kind, Note};
 use crate::images::Images;
 use crate::logs::PodLogs;
-use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
 use crate::pod::sweeps::Sweeps;
 use crate::probe::ProbeIo;

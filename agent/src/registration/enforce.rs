@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use super::{Settings, compose};
 use crate::cgroups::Cgroups;
 use crate::events::sink::Recorder;
 use crate::events::{Kind, NodeNote};
-use crate::metrics::Metrics;
 
 /// Pods may use more than they are to be held to from now on; some will end.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -65,6 +65,7 @@ fn in_go(path: &[&str]) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use gantry_kube_client::fake_apiserver::FakeApiServer;
     use gantry_model::cgroup::Together;
     use gantry_model::clock::FakeClock;
     use tokio::sync::watch;
@@ -73,7 +74,6 @@ mod tests {
     use super::*;
     use crate::cgroups::fake::FakeCgroups;
     use crate::events::sink;
-    use crate::fake_apiserver::FakeApiServer;
 
     #[test]
     fn pods_are_held_to_what_is_not_reserved_or_to_all_there_is() {

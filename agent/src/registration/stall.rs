@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gantry_metrics::Metrics;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::metrics::Metrics;
 use crate::runtime::Runtime;
 
 const EVERY: Duration = Duration::from_secs(10);

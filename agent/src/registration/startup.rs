@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::metrics::Metrics;
+use gantry_metrics::Metrics;
 
 /// Unix nanoseconds each; 0 when it is not known, or not yet.
 #[derive(Debug)]

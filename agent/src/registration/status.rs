@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::strategic;
 use gantry_model::random;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
@@ -19,7 +20,6 @@ use super::startup::Startup;
 use super::{Settings, World, conditions};
 use crate::events::{Kind, NodeNote};
 use crate::runtime::about::StoredImage;
-use crate::strategic;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(7);

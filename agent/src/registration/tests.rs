@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::failure::{Failure, FailureKind};
 use gantry_model::signal::Pressures;
@@ -20,8 +22,6 @@ use super::machine::{Addresses, Machine};
 use super::{Settings, World, start};
 use crate::config::eviction::Threshold;
 use crate::events::sink;
-use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
-use crate::metrics::Metrics;
 use crate::runtime::about::{About, Condition, Features, Handler, Health, StoredImage, Version};
 use crate::runtime::{Effect, Error};
 use crate::volumes::fake::FakeVolumes;

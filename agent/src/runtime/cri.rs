@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use gantry_base::error::root_cause;
+use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::Rules;
 use gantry_model::failure::{Failure, FailureKind};
 use gantry_model::pod::{Pod, PodUid};
@@ -38,7 +39,6 @@ use super::{
 use crate::beyond::pulls::Pulls;
 use crate::beyond::pulls::progress::Progress;
 use crate::dns::{Resolver, source};
-use crate::metrics::Metrics;
 use crate::runtime::Users;
 use crate::timeline::{Span, parse_runtime_spans};
 

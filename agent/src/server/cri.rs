@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use gantry_proto::cri as wire;
 use gantry_proto::cri::image_service_client::ImageServiceClient;
 use gantry_proto::cri::runtime_service_client::RuntimeServiceClient;
@@ -15,7 +16,6 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tonic::{Request, Status};
 
-use crate::metrics::Metrics;
 use crate::runtime::cri::counted::Counted;
 use crate::runtime::cri::in_go;
 use crate::server::Line;

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use gantry_metrics::Metrics;
 use http::StatusCode;
 
 use super::answer::{self, Answer};
-use crate::metrics::Metrics;
 
 /// What a check looks at.
 pub type Look = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;

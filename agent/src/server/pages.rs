@@ -2,13 +2,13 @@
 //! JSON by the Accept header; never anything else. Called by [`super::serve`].
 
 use axum::body::{Body, to_bytes};
+use gantry_metrics::process;
 use http::header::ACCEPT;
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 
 use super::Sources;
 use super::answer::{self, Answer};
-use crate::metrics::process;
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting \
                        compatibility guarantees and is for debugging purposes only.";

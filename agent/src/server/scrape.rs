@@ -1,5 +1,5 @@
 //! `/metrics` and the endpoints below it. Owns which families are where; what a family says comes from
-//! [`crate::metrics`] and [`super::stats`]. Called by [`super::serve`].
+//! [`gantry_metrics`] and [`super::stats`]. Called by [`super::serve`].
 
 mod cadvisor;
 mod resource;
@@ -7,6 +7,8 @@ mod resource;
 use std::sync::Arc;
 
 use gantry_base::error::chain;
+use gantry_metrics::process;
+use gantry_metrics::text::{CONTENT_TYPE, Kind, Text};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -15,8 +17,6 @@ use super::answer::{self, Answer};
 use super::cri::{Cri, said as said_by};
 use super::stats::Depth;
 use super::stats::summary::{Summary, VolumeStats};
-use crate::metrics::process;
-use crate::metrics::text::{CONTENT_TYPE, Kind, Text};
 
 /// Where a pod came from.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

@@ -1,12 +1,11 @@
 //! What is told of a pod, over what the API has of it. Pure: owns upstream's rules of whose field is
 //! whose and of what a status may not take back; never sends anything. Called by [`super::teller`].
 
+use gantry_kube_client::strategic;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
-
-use crate::strategic;
 
 /// Conditions that only a kubelet writes; one that it no longer tells goes.
 const OWN: [&str; 8] = [

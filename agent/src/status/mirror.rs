@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::backoff::Backoff;
 use gantry_model::pod::{self, Origin, PodUid};
 use gantry_model::random;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -23,7 +24,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::Statics;
-use crate::backoff::Backoff;
 use crate::pod::worker::PodHandle;
 use crate::source::{self, MIRROR, Seen};
 

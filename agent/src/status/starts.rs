@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::pod::PodUid;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::metrics::Metrics;
 use crate::pod::worker::PodHandle;
 use crate::source::Seen;
 use crate::timeline::Span;

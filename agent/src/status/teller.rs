@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::backoff::Backoff;
+use gantry_kube_client::strategic;
 use gantry_model::pod::{self, Origin, PodUid};
 use gantry_model::random;
 use jiff::Timestamp;
@@ -20,12 +22,10 @@ use tokio::time::{Instant, timeout};
 use super::merge::{self, End, merge};
 use super::mirror;
 use super::{Sources, Told};
-use crate::backoff::Backoff;
 use crate::pod::status::PodStatus as Word;
 use crate::pod::worker::PodHandle;
 use crate::pod::{Life, StopStep};
 use crate::source;
-use crate::strategic;
 
 /// After a failure.
 const FIRST_WAIT: Duration = Duration::from_millis(200);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
+use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
 use k8s_openapi::api::core::v1 as api;
@@ -12,8 +14,6 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Sources, Statics, Told, publish};
-use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
-use crate::metrics::Metrics;
 use crate::pod::Life;
 use crate::pod::status::{Phase, PodStatus as Word};
 use crate::pod::tests::pod;

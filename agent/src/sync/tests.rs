@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::FakeApiServer;
+use gantry_metrics::Metrics;
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
 use k8s_openapi::api::core::v1 as api;
@@ -15,9 +17,7 @@ use tokio::time::sleep;
 use super::{Sources, run};
 use crate::agent::Agent;
 use crate::checkpoint::fake::Memory;
-use crate::fake_apiserver::FakeApiServer;
 use crate::logs::dir::LogDir;
-use crate::metrics::Metrics;
 use crate::pod::run::Deps;
 use crate::pod::tests::{deps, pod};
 use crate::runtime::fake::FakeRuntime;
@@ -118,7 +118,7 @@ async fn a_pod_of_the_api_runs_is_told_and_is_deleted_when_nothing_is_left() {
     machine.server.until("deleted", |server| server.get(WEB).is_none().then_some(())).await;
     assert_eq!(machine.runtime.count("stop "), 1);
     let asked = machine.server.asked();
-    let ended = |asked: &&crate::fake_apiserver::Asked| {
+    let ended = |asked: &&gantry_kube_client::fake_apiserver::Asked| {
         asked.method == "PATCH"
             && asked.body["status"]["containerStatuses"][0]["state"]["terminated"].is_object()
     };

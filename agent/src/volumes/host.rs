@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use gantry_metrics::Metrics;
 use gantry_model::cgroup::limits::{self, Rules};
 use gantry_model::mount::{Mount, MountedImage};
 use gantry_model::pod::volume::{Propagation, RecursiveReadOnly, SubPath, Volume, VolumeMount, VolumeSource};
@@ -37,7 +38,6 @@ use super::{
     ownership, remains, removal,
 };
 use crate::api::Api;
-use crate::metrics::Metrics;
 use crate::node::NodeInfo;
 use claims::{Failed, Writers};
 

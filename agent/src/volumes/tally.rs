@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gantry_metrics::Metrics;
 use gantry_model::pod::volume::{Volume, VolumeSource};
 use gantry_model::pod::{Pod, PodUid};
 
 use super::Count;
 use super::claim::Place;
-use crate::metrics::Metrics;
 
 /// By pod and volume: its plugin, and whether it is there.
 type Known = BTreeMap<PodUid, BTreeMap<String, (String, bool)>>;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use gantry_agent::identity::client;
-use gantry_agent::identity::kubeconfig::Access;
-use gantry_agent::metrics::Metrics;
+use gantry_kube_client::identity::client;
+use gantry_kube_client::identity::kubeconfig::Access;
+use gantry_metrics::Metrics;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use gantry_agent::fake_apiserver::FakeApiServer;
+use gantry_kube_client::fake_apiserver::FakeApiServer;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};

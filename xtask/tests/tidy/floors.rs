@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::imports::{Import, Imports, imports};
 
 /// Whose floors ARCHITECTURE.md lists.
-pub(crate) const CRATES: [&str; 9] = [
+pub(crate) const CRATES: [&str; 10] = [
+    "agent/kubeclient/src",
     "agent/model/src",
     "agent/src",
     "cni/src",

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use gantry_kube_client::reflect::{self, Object, Query};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::super::references::Kind;
 use super::{LAG, RETRY, Shared};
-use crate::reflect::{self, Object, Query};
 
 /// What is known of one object.
 ///

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::{FakeApiServer, Fault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::token::TokenOf;
 use gantry_model::pod::volume::{KeysOf, Projection, TokenFile, Volume, VolumeSource};
@@ -12,7 +13,6 @@ use tokio::sync::watch;
 
 use super::Cluster;
 use crate::api::Api;
-use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
 use crate::pod::tests::pod;
 
 const NOW: i64 = 1_800_000_000;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Pod, Role};
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use tokio::time::sleep;
 use super::{PodRef, Recorder, queue};
 use crate::agent::events::run;
 use crate::events::{Journal, Kind, NodeNote, Note};
-use crate::fake_apiserver::{Asked, FakeApiServer, Fault, Wrong};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::{in_role, pod};
 use crate::pod::worker::PodHandle;

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use gantry_model::go_duration::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,7 +16,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use super::config::Variable;
-use crate::metrics::Metrics;
 
 /// As upstream; nothing configures it.
 const PATIENCE: Duration = Duration::from_secs(60);

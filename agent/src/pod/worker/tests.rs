@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use gantry_metrics::{Metrics, ProbeMetrics};
 use gantry_model::clock::{Clock, FakeClock};
 use gantry_model::failure::FailureKind;
 use gantry_model::pod::{Container, PodUid, PullPolicy, RestartPolicy, Role};
@@ -13,7 +14,6 @@ use crate::api::fake::FakeApi;
 use crate::cgroups::fake::FakeCgroups;
 use crate::checkpoint::fake::Memory;
 use crate::logs::{self, PodLogs};
-use crate::metrics::{Metrics, ProbeMetrics};
 use crate::node::NodeInfo;
 use crate::pod::predecessor::run_after;
 use crate::pod::status::PodStatus;

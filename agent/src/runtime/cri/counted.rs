@@ -6,13 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use gantry_metrics::Metrics;
 use http::{Request, Response};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::transport::{self, Channel};
 use tower::Service;
-
-use crate::metrics::Metrics;
 
 /// See the module.
 #[derive(Debug, Clone)]

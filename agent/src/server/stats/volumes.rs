@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use gantry_metrics::Metrics;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::super::NodePods;
 use super::summary::{FsStats, PvcReference, VolumeStats};
 use super::{disk, now};
-use crate::metrics::Metrics;
 
 /// How a volume is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gantry_kube_client::fake_apiserver::{FakeApiServer, Fault, Wrong};
 use gantry_model::clock::FakeClock;
 use gantry_model::pod::{Origin, Pod, PodUid};
 use k8s_openapi::api::core::v1 as api;
@@ -12,7 +13,6 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Mirrors, keep};
-use crate::fake_apiserver::{FakeApiServer, Fault, Wrong};
 use crate::pod::status::PodStatus as Word;
 use crate::pod::tests::pod;
 use crate::pod::worker::PodHandle;

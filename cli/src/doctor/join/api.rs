@@ -5,10 +5,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use gantry_agent::identity::client::shown::Chain;
-use gantry_agent::identity::kubeconfig::{Trust, User};
-use gantry_agent::identity::pair::{self, Leaf};
 use gantry_base::error::chain;
+use gantry_kube_client::identity::client::shown::Chain;
+use gantry_kube_client::identity::kubeconfig::{Trust, User};
+use gantry_kube_client::identity::pair::{self, Leaf};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::client::Body;

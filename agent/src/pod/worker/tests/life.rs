@@ -343,7 +343,7 @@ async fn a_sandbox_waits_for_the_nodes_resolver_and_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cluster_without_a_resolver_is_told_of_the_node_too() {
-    let server = crate::fake_apiserver::FakeApiServer::default();
+    let server = gantry_kube_client::fake_apiserver::FakeApiServer::default();
     let mut world = World::new();
     let (recorder, queue) = crate::events::sink::queue(world.clock.clone());
     let (_pods, pods) = watch::channel(Arc::from([]));

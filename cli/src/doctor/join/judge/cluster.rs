@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use gantry_agent::identity::pair::Leaf;
+use gantry_kube_client::identity::pair::Leaf;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{is_kind, mended};

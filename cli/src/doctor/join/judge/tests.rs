@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use gantry_agent::identity::pair::Leaf;
 use gantry_agent::runtime::cri::driver::Driver;
+use gantry_kube_client::identity::pair::Leaf;
 
 use jiff::SignedDuration;
 

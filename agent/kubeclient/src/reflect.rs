@@ -1,6 +1,6 @@
 //! A local copy of a part of the API: list once, then watch, for as long as somebody looks. Owns the
 //! connection's loop (resume, bookmarks, 410, back-off); never says what the objects mean. Called by
-//! [`crate::source`], [`crate::registration`] and whoever follows objects of the API.
+//! `source`, `registration` and whoever follows objects of the API.
 //!
 //! client-go's reflector is the model: the first list takes any version (`resourceVersion=0`), a
 //! later one nothing older than what was seen, and only when the server has no such version the
@@ -40,7 +40,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 /// Which objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Query {
+pub struct Query {
     /// Of the collection: `/api/v1/pods`, `/api/v1/namespaces/NAMESPACE/secrets`.
     pub path: String,
     /// `metadata.name=web`; all when empty.
@@ -49,7 +49,7 @@ pub(crate) struct Query {
 
 /// What is known of them.
 #[derive(Debug)]
-pub(crate) struct Reflected<K> {
+pub struct Reflected<K> {
     /// Whether the first list is in: before, what is not here may well be there.
     pub synced: bool,
     /// By UID, without managedFields. An object that has not changed stays the same `Arc`.
@@ -71,7 +71,7 @@ impl<K> Clone for Reflected<K> {
 }
 
 /// What can be followed.
-pub(crate) trait Object:
+pub trait Object:
     Metadata<Ty = ObjectMeta> + DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static
 {
 }
@@ -83,13 +83,13 @@ impl<K> Object for K where
 
 /// Begins to follow. It ends when the receiver and all its copies are gone.
 #[must_use]
-pub(crate) fn reflect<K: Object>(client: Client, query: Query) -> watch::Receiver<Reflected<K>> {
+pub fn reflect<K: Object>(client: Client, query: Query) -> watch::Receiver<Reflected<K>> {
     reflect_soon(client, query, FIRST_WAIT)
 }
 
 /// The same, but a first failure is tried again after `first`: for what a pod's start waits for.
 #[must_use]
-pub(crate) fn reflect_soon<K: Object>(
+pub fn reflect_soon<K: Object>(
     client: Client,
     query: Query,
     first: Duration,

@@ -1,6 +1,6 @@
 //! Strategic merge patches: what changed between two objects, in the API server's own format. Pure:
-//! owns the lists that are merged by a key; never sends anything. Called by [`crate::status`] and
-//! [`crate::registration`]; tests' server applies them with the same tables.
+//! owns the lists that are merged by a key; never sends anything. Called by `status` and
+//! `registration`; tests' server applies them with the same tables.
 //!
 //! Only what differs is in a patch, so that what others write meanwhile stays (trap 5).
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// How a list changes; lists that are not named are replaced whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Strategy {
+pub enum Strategy {
     /// Item by item, matched by this field.
     Merge(&'static str),
     /// Whole, although the server would merge it: its key is not unique.
@@ -16,10 +16,10 @@ pub(crate) enum Strategy {
 }
 
 /// The lists of one kind by path; as `patchStrategy` of the API's types.
-pub(crate) type Lists = &'static [(&'static str, Strategy)];
+pub type Lists = &'static [(&'static str, Strategy)];
 
 /// Of a Pod's status.
-pub(crate) const POD: Lists = &[
+pub const POD: Lists = &[
     ("status.conditions", Strategy::Merge("type")),
     ("status.hostIPs", Strategy::Merge("ip")),
     ("status.podIPs", Strategy::Merge("ip")),
@@ -28,7 +28,7 @@ pub(crate) const POD: Lists = &[
 ];
 
 /// Of a Node. Its addresses are declared as merged by type, which is not unique.
-pub(crate) const NODE: Lists = &[
+pub const NODE: Lists = &[
     ("status.conditions", Strategy::Merge("type")),
     ("status.addresses", Strategy::Replace),
     ("metadata.ownerReferences", Strategy::Merge("uid")),
@@ -36,14 +36,14 @@ pub(crate) const NODE: Lists = &[
 
 /// From `old` to `new`; none when they are equal.
 #[must_use]
-pub(crate) fn diff(old: &Value, new: &Value, lists: Lists) -> Option<Value> {
+pub fn diff(old: &Value, new: &Value, lists: Lists) -> Option<Value> {
     let patch = maps(as_map(old)?, as_map(new)?, "", lists);
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 /// Without what is empty at any depth: to compare, for a server leaves it out.
 #[must_use]
-pub(crate) fn without_empty(value: &Value) -> Value {
+pub fn without_empty(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.iter().map(|(name, value)| (name.clone(), without_empty(value)));

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use gantry_metrics::Metrics;
 use gantry_model::version;
 use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
@@ -32,7 +33,6 @@ use self::body::Counted;
 pub use self::pace::Pace;
 use super::kubeconfig::{Access, Authorization};
 use super::{Current, Shown};
-use crate::metrics::Metrics;
 
 /// Streams of HTTP/2 on one connection; API servers allow 100, and a watch keeps one for long.
 const STREAMS: usize = 80;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gantry_metrics::Metrics;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -17,7 +18,6 @@ use super::csr::{self, Signer, Template};
 use super::rotation::{self, Ask, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Shown, bootstrap};
-use crate::metrics::Metrics;
 
 /// Where the certificate comes from.
 pub enum Source {

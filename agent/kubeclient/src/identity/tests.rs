@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use gantry_base::error::chain;
+use gantry_metrics::Metrics;
 use http::{Request, Response, StatusCode};
 use hyper::body::Body as _;
 use hyper::service::service_fn;
@@ -31,7 +32,6 @@ use super::bootstrap::{self, Settings};
 use super::client::{Limits, Pace};
 use super::pair::Leaf;
 use super::*;
-use crate::metrics::Metrics;
 
 /// One request as the server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The waits of one loop.
 #[derive(Debug, Clone)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     most: Duration,
     next: Duration,
@@ -17,13 +17,13 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// The first wait is at least `first`; none is based on more than `most`.
     #[must_use]
-    pub(crate) fn new(first: Duration, most: Duration) -> Self {
+    pub fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, next: first, last: None }
     }
 
     /// The next wait: between once and twice what is due. `random` is from 0 to 1, `now` on the
     /// monotonic clock. Nothing asked for four times the longest wait: it begins anew.
-    pub(crate) fn next(&mut self, now: Duration, random: f64) -> Duration {
+    pub fn next(&mut self, now: Duration, random: f64) -> Duration {
         let quiet = self.most.saturating_mul(4);
         if self.last.is_some_and(|last| now.saturating_sub(last) > quiet) {
             self.next = self.first;
@@ -35,7 +35,7 @@ impl Backoff {
     }
 
     /// What failed works again.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_metrics::Metrics;
 use gantry_model::clock::Clock;
 use gantry_model::random;
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +22,6 @@ use super::csr::{self, NODES, Signer, Template};
 use super::pair::{Leaf, Pair};
 use super::store::{self, Store};
 use super::{Current, Notice};
-use crate::metrics::Metrics;
 
 /// How long one request may wait for its signature.
 const SIGNED_WITHIN: Duration = Duration::from_secs(15 * 60);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gantry_base::error::chain;
+use gantry_metrics::Metrics;
 use gantry_model::clock::SystemClock;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
@@ -16,7 +17,6 @@ use super::kubeconfig::{self, Access, Certificate, User};
 use super::rotation::{self, Rotation};
 use super::store::{self, Store};
 use super::{Current, Names, Notice, Pair, pair};
-use crate::metrics::Metrics;
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]

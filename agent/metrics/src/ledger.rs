@@ -15,7 +15,7 @@ const CHANGES: [&str; 7] = [".inc(", ".add(", ".set(", ".replace(", ".observe(",
 
 fn root() -> PathBuf {
     // Not env!: checkouts that share a target folder share this binary.
-    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).parent().unwrap().to_owned()
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).ancestors().nth(2).unwrap().to_owned()
 }
 
 /// The code of the agent and of the kubelet's start by file; not the tests'.
@@ -109,7 +109,7 @@ fn metrics() -> Vec<[&'static str; 4]> {
         let cells: Vec<&str> = line.split('\t').collect();
         <[&str; 4]>::try_from(cells).unwrap()
     };
-    include_str!("../config/upstream/metrics.tsv").lines().map(cells).collect()
+    include_str!("../../src/config/upstream/metrics.tsv").lines().map(cells).collect()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn every_metric_of_upstream_is_served_or_named_with_a_reason() {
 #[test]
 fn somebody_changes_every_family_that_is_declared() {
     let all = sources();
-    let home = |path: &PathBuf| path.ends_with("agent/src/metrics.rs");
+    let home = |path: &PathBuf| path.ends_with("agent/metrics/src/lib.rs");
     let declared = all.iter().find(|(path, _)| home(path)).unwrap().1.clone();
     let code: String = all.iter().filter(|(path, _)| !home(path)).map(|(_, code)| code.as_str()).collect();
     // By a call on the family itself: a name that is only mentioned, or read, changes nothing.
@@ -139,7 +139,7 @@ fn somebody_changes_every_family_that_is_declared() {
 
 #[test]
 fn every_reason_of_upstreams_events_is_sent_or_named_with_a_reason() {
-    let lines = include_str!("../config/upstream/reasons.tsv").lines();
+    let lines = include_str!("../../src/config/upstream/reasons.tsv").lines();
     let reasons = lines.map(|line| (line.split('\t').next().unwrap().to_owned(), String::new())).collect();
     check("events.md", &reasons);
 }

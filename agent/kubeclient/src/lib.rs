@@ -1,0 +1,10 @@
+//! How a kubelet speaks to an API server: who it is (certificates, kubeconfigs, connections), what it follows, how it
+//! tells what has changed. Never knows what becomes of a pod. Crate map in ARCHITECTURE.md. Used by `gantry-agent` and
+//! by `gantry join`.
+
+pub mod backoff;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_apiserver;
+pub mod identity;
+pub mod reflect;
+pub mod strategic;
