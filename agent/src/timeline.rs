@@ -6,6 +6,7 @@ pub mod chart;
 pub mod compare;
 pub mod html;
 pub mod json;
+pub mod otlp;
 pub mod render;
 pub mod svg;
 

@@ -459,6 +459,9 @@ pub(crate) struct TimelineArgs {
     /// Write it as a web page; with --compare, both on one axis.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Send the stages as spans to an OpenTelemetry collector, by OTLP over HTTP: http://127.0.0.1:4318.
+    #[arg(long, value_name = "URL", conflicts_with = "compare")]
+    pub(crate) otlp: Option<String>,
     /// The pods' namespace; `default` when nothing says so.
     #[arg(short, long)]
     pub(crate) namespace: Option<String>,

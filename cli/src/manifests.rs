@@ -111,13 +111,14 @@ fn is_page(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/html"))
 }
 
-fn is_loopback(url: &Url) -> bool {
+/// Whether it is this machine, where no proxy of the environment leads.
+pub(crate) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// As messages may have it: what stands before the host or in the query may be a secret.
-fn shown(url: &Url) -> String {
+pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);

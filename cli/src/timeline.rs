@@ -1,6 +1,8 @@
 //! `gantry timeline`: where the time of a pod's start went. Owns fetching the stages and writing
 //! the files; drawing is the agent crate's. Called by main.
 
+mod export;
+
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,7 +15,7 @@ use crate::args::{AgentFlags, PodName, Target, TimelineArgs};
 use crate::{client, output};
 
 pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
-    let TimelineArgs { pod, compare, json: as_json, svg: picture, html: page, namespace, agent } = args;
+    let TimelineArgs { pod, compare, json: as_json, svg: picture, html: page, otlp, namespace, agent } = args;
     let now = SystemClock::new().wall_nanos();
     if let Some(pair) = compare {
         return side_by_side(&pair, page.as_deref(), namespace.as_deref(), &agent, now).await;
@@ -22,19 +24,23 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
     let spans = stages(&source, &agent).await?;
     let title = title(&source);
     let chart = Chart::new(&spans, now);
-    let mut files = Vec::new();
+    let mut done = Vec::new();
+    if let Some(to) = &otlp {
+        let place = export::send(to, &pod_of(&source), &spans, now).await?;
+        done.push(format!("sent {} stages to {place}", spans.len()));
+    }
     if let Some(path) = &picture {
         write(path, &svg::svg(&title, &chart))?;
-        files.push(path);
+        done.push(format!("wrote {}", path.display()));
     }
     if let Some(path) = &page {
         write(path, &html::page(&[(title, chart.clone())]))?;
-        files.push(path);
+        done.push(format!("wrote {}", path.display()));
     }
     if as_json {
         return Ok(output::print((json::to_json(&spans)? + "\n").as_bytes())?);
     }
-    if files.is_empty() {
+    if done.is_empty() {
         let text = render::waterfall(&spans, width(), now);
         let share = match chart.ready {
             Some(_) => format!("{} % of create → ready is in these stages\n", chart.covered_percent()),
@@ -42,7 +48,7 @@ pub(crate) async fn timeline(args: TimelineArgs) -> Result<()> {
         };
         return Ok(output::print((text + &share).as_bytes())?);
     }
-    files.iter().for_each(|path| output::say(&format!("wrote {}", path.display())));
+    done.iter().for_each(|line| output::say(line));
     Ok(())
 }
 
@@ -109,6 +115,14 @@ async fn stages(source: &Source, agent: &AgentFlags) -> Result<Vec<Span>> {
             detail: span.detail,
         })
         .collect())
+}
+
+/// Whose start it is; a file's name where a file alone is known.
+fn pod_of(source: &Source) -> Target {
+    match source {
+        Source::File(name) => Target { namespace: String::new(), name: name.clone() },
+        Source::Pod(target) => target.clone(),
+    }
 }
 
 fn title(source: &Source) -> String {
