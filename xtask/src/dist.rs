@@ -82,6 +82,11 @@ pub(crate) fn run(no_install: bool) -> Result<()> {
     Ok(())
 }
 
+/// The package, made anew.
+pub(crate) fn package() -> Result<PathBuf> {
+    Ok(make(false)?.folder.join(Stamp::of_the_commit()?.deb()))
+}
+
 /// Where things are.
 #[derive(Debug)]
 struct Made {

@@ -1,11 +1,13 @@
 //! `cargo xtask kind image|up|run|down`: a kind cluster whose nodes are Gantry's. Owns the order and what a person reads;
 //! the node image is `image`'s, and where docker runs is `engine`'s. Called by `main`.
 
+mod bed;
 mod checks;
 mod engine;
 mod image;
 mod images;
 mod oci;
+pub(crate) mod web;
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,8 +22,11 @@ use gantry_tests::peers::Programs;
 use self::engine::Docker;
 use crate::sh;
 
+pub(crate) use self::bed::{Bed, as_before, seen};
 pub(crate) use self::checks::tests;
 pub(crate) use self::engine::keep;
+pub(crate) use self::image::of as node_image;
+pub(crate) use self::images::of_a_worker as worker_images;
 pub(crate) use self::oci::run as oci_runtime;
 
 #[derive(Debug, Subcommand)]

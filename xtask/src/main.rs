@@ -17,6 +17,7 @@ mod demo;
 mod dist;
 mod flaky;
 mod fuzz;
+mod join_vm;
 mod kernel;
 mod kind;
 mod leakcheck;

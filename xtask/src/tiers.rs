@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use crate::summary::{self, Counts};
 use crate::vm::Machine;
-use crate::{build, churn, clean_room, conformance, demo, dist, flaky, fuzz, kernel, older, sh, vm};
+use crate::{build, churn, clean_room, conformance, demo, dist, flaky, fuzz, join_vm, kernel, older, sh, vm};
 
 /// A tier: what it needs grows from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -40,6 +40,8 @@ pub(crate) enum Tier {
     Endure,
     /// `gantry join` and `gantry leave` with the real kubeadm; only with --full or by name
     Join,
+    /// An emulated machine joins a kind cluster by the package and leaves it without a trace; only with --full or by name
+    JoinVm,
     /// A kind cluster of two Gantry nodes on a docker of its own; only with --full or by name
     Kind,
     /// Upstream's own specs, the lists of `tests/suites.toml`; only with --full or by name
@@ -99,6 +101,7 @@ impl Tier {
             Tier::Cluster => 420,
             Tier::Endure => 1800,
             Tier::Join => 120,
+            Tier::JoinVm => 1500,
             Tier::Kind => 240,
             Tier::Conformance => 600,
             Tier::Peer => 600,
@@ -153,6 +156,7 @@ impl Tier {
                 gantry_tests::cluster::programs::build(&[gantry_tests::cluster::programs::Set::Kubeadm])?;
                 kernel::on_host(&kernel::JOIN, &programs, filter)
             }
+            Tier::JoinVm => join_vm::tests(),
             Tier::Kind => crate::kind::tests(),
             Tier::Conformance => {
                 let mut counts =
@@ -272,7 +276,7 @@ const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni 
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.
-const LONG: [Tier; 16] = [
+const LONG: [Tier; 17] = [
     Tier::CleanRoom,
     Tier::Faults,
     Tier::Older,
@@ -281,6 +285,7 @@ const LONG: [Tier; 16] = [
     Tier::Conformance,
     Tier::Endure,
     Tier::Join,
+    Tier::JoinVm,
     Tier::Kind,
     Tier::Fuzz,
     Tier::Churn,

@@ -1,6 +1,6 @@
 //! `cargo xtask vagrant-box`: a whole Debian machine with systemd, sshd, kubeadm and kubectl, as a disk with its kernel in
 //! the cache, and as a box for Vagrant's libvirt provider in `vagrant` of the target folder. Owns what is in it; never
-//! boots it. Called by `main`.
+//! boots it. Called by `main`, and by the tier `join-vm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,11 +60,11 @@ fn make() -> Result<PathBuf> {
 
 /// What boots.
 #[derive(Debug)]
-struct Files {
-    kernel: PathBuf,
-    initrd: PathBuf,
+pub(crate) struct Files {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: PathBuf,
     /// A whole file system, raw and sparse.
-    disk: PathBuf,
+    pub(crate) disk: PathBuf,
 }
 
 /// What the machine is made of.
@@ -76,7 +76,7 @@ fn recipe() -> String {
 ///
 /// # Errors
 /// As [`run`].
-fn files() -> Result<Files> {
+pub(crate) fn files() -> Result<Files> {
     sh::require_root("a Debian system")?;
     let folder = sh::cache_dir().join("machine");
     let (stamp, wanted) = (folder.join("stamp"), sha256(recipe().as_bytes()));

@@ -34,6 +34,8 @@ pub enum Use {
     Vagrant,
     /// Runs a kind cluster
     Kind,
+    /// Talks to a machine that it has booted from a disk
+    Ssh,
 }
 
 /// A program in PATH or a file, and the package that has it.
@@ -94,6 +96,9 @@ pub const NEEDS: &[Need] = &[
     need("runc", "runc", Use::Kind),
     need("iptables", "iptables", Use::Kind),
     need("sha256sum", "coreutils", Use::Kind),
+    need("ssh", "openssh-client", Use::Ssh),
+    need("debugfs", "e2fsprogs", Use::Ssh),
+    need("setpriv", "util-linux", Use::Ssh),
 ];
 
 /// What a task of `cargo xtask` needs. `tiers` are those that were asked for: none means all that
@@ -114,7 +119,7 @@ pub fn uses(task: &str, tiers: &[String], full: bool) -> Vec<Use> {
         _ => Vec::new(),
     };
     if full && task == "test" {
-        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist, Use::Kind]);
+        uses.extend([Use::History, Use::Fuzz, Use::CleanRoom, Use::Dist, Use::Kind, Use::Ssh]);
     }
     uses
 }
@@ -131,6 +136,17 @@ fn of_tier(tier: &str) -> &'static [Use] {
         "clean-room" => &[Use::Build, Use::CleanRoom],
         "kind" => &[Use::Build, Use::Pods, Use::Packages, Use::CleanRoom, Use::Kind],
         "dist" => &[Use::Build, Use::History, Use::CleanRoom, Use::Dist],
+        "join-vm" => &[
+            Use::Build,
+            Use::History,
+            Use::Pods,
+            Use::Packages,
+            Use::CleanRoom,
+            Use::Dist,
+            Use::Machine,
+            Use::Kind,
+            Use::Ssh,
+        ],
         "vm" | "vm-cri" | "vm-failpoints" | "vm-systemd" => {
             &[Use::Build, Use::Pods, Use::Packages, Use::Cgo, Use::Machine, Use::Load]
         }
@@ -241,6 +257,9 @@ pub const STARTED: &[(&str, &[&str], Use)] = &[
     ("runc", &["--version"], Use::Kind),
     ("iptables", &["--version"], Use::Kind),
     ("sha256sum", &["--version"], Use::Kind),
+    ("ssh", &["-V"], Use::Ssh),
+    ("debugfs", &["-V"], Use::Ssh),
+    ("setpriv", &["--version"], Use::Ssh),
     ("cargo", &["--version"], Use::Build),
     ("rustc", &["--version"], Use::Build),
     ("go", &["version"], Use::Build),

@@ -1,32 +1,20 @@
 //! The tier `kind`: a cluster of two nodes, both Gantry's, on a docker of its own: a Deployment on both, its Service by
 //! name, exec, logs, `kind load`, a restart of a node, and the end without a trace. Owns the steps and their names; they
-//! follow one another. Never uses the host's docker. Called by the tiers.
+//! follow one another. Called by the tiers.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gantry_tests::debian;
-use gantry_tests::image::{Image, Layer};
-use gantry_tests::leakcheck;
-use gantry_tests::poll::poll;
-use gantry_tests::saved;
 
-use super::engine::{self, Docker};
-use super::{At, Up, beside, create, image, kind};
+use super::bed::{Bed, as_before, seen};
+use super::image;
+use super::web::{self, IMAGE};
 use crate::sh;
 use crate::summary::Counts;
 
-const WAIT: Duration = Duration::from_secs(180);
-/// No registry has it: it comes by `kind load`.
-const IMAGE: &str = "localhost/tier/web:v1";
+const NAME: &str = "tier";
 const WEB: &str = include_str!("web.yaml");
-const ASK: &str =
-    "for n in 1 2 3 4 5 6 7 8 9 10; do curl -sS -m 5 http://web.default.svc.cluster.local; done";
-/// Debian's static busybox crashes in its `wget`, in a bare chroot, too.
-const CURL: (&str, &[&str]) = ("kind-curl", &["curl"]);
 
 /// One step of the tier.
 type Step = (&'static str, fn(&Bed) -> Result<()>);
@@ -40,27 +28,16 @@ const STEPS: [Step; 6] = [
     ("kind: a Deployment that is deleted leaves no container", delete),
 ];
 
-/// A cluster while it is looked at.
-struct Bed {
-    docker: Docker,
-    at: At,
-    folder: PathBuf,
-}
-
 /// All of it: a step whose predecessor has failed is not tried.
 pub(crate) fn tests() -> Result<Counts> {
     sh::require_root("a kind cluster")?;
-    debian::fetch_closure(CURL.0, CURL.1)?;
+    web::fetch()?;
     let made = image::make(false)?;
-    let folder = sh::target_dir().join("kind-tier");
     let before = seen()?;
-    let docker = engine::start(&folder)?;
-    let bed = Bed { docker, at: At { name: "tier".into() }, folder };
-    let options = Up { at: bed.at.clone(), nodes: 2, release: false, look: crate::Look::default() };
+    let bed = Bed::start(sh::target_dir().join("kind-tier"), NAME)?;
     let mut failed = None;
     let mut counts = Counts::default();
-    let up = create(&bed.docker, &made, &options);
-    counts += Counts::check("kind: create cluster", noted(up, &mut failed));
+    counts += Counts::check("kind: create cluster", noted(bed.create(&made, 2), &mut failed));
     for (name, step) in STEPS {
         if failed.is_none() {
             counts += Counts::check(name, noted(step(&bed), &mut failed));
@@ -70,13 +47,9 @@ pub(crate) fn tests() -> Result<Counts> {
         println!("{}", bed.state());
         println!("{error}");
     }
-    let deleted = sh::run(kind(&bed.docker, &bed.at)?.args(["delete", "cluster", "--name", &bed.at.name]));
-    counts += Counts::check("kind: delete cluster", deleted);
-    counts += Counts::check("kind: docker's end leaves no cgroup", engine::end(&bed.folder));
-    let after = seen()?;
-    let left: Vec<_> = after.difference(&before).collect();
-    let clean = if left.is_empty() { Ok(()) } else { Err(anyhow::anyhow!("left behind: {left:?}")) };
-    counts += Counts::check("kind: the host has the links and mounts that it had", clean);
+    counts += Counts::check("kind: delete cluster", bed.delete());
+    counts += Counts::check("kind: docker's end leaves no cgroup", bed.end());
+    counts += Counts::check("kind: the host has the links and mounts that it had", as_before(&before));
     Ok(counts)
 }
 
@@ -85,44 +58,6 @@ fn noted(outcome: Result<()>, failed: &mut Option<String>) -> Result<()> {
         *failed = Some(format!("{error:#}"));
     }
     outcome
-}
-
-/// Links and mounts of this host.
-fn seen() -> Result<BTreeSet<String>> {
-    let mounts = leakcheck::mounts()?.into_iter().map(|mount| format!("mount {}", mount.point.display()));
-    Ok(mounts.chain(leakcheck::links()?.into_iter().map(|link| format!("link {link}"))).collect())
-}
-
-impl Bed {
-    /// What a command prints in there.
-    fn run(&self, words: &[&str]) -> Result<String> {
-        let mut command = beside(&self.docker, &self.at)?;
-        let output = command.args(words).output().with_context(|| sh::missing(&command))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}: {}\n{}", words.join(" "), output.status, said.trim());
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    }
-
-    fn kubectl(&self, words: &[&str]) -> Result<String> {
-        self.run(&[&["kubectl"], words].concat())
-    }
-
-    /// Until a command succeeds and prints what is wanted.
-    fn until(&self, what: &str, words: &[&str], wanted: impl Fn(&str) -> bool) -> Result<String> {
-        poll(what, WAIT, || match self.run(words) {
-            Ok(said) if wanted(&said) => Ok(said),
-            Ok(said) => Err(said),
-            Err(error) => Err(format!("{error:#}")),
-        })
-    }
-
-    /// For who reads why a step failed.
-    fn state(&self) -> String {
-        let tell = |words: &[&str]| self.run(words).unwrap_or_else(|error| format!("{error:#}"));
-        let pods = tell(&["kubectl", "get", "nodes,pods", "--all-namespaces", "--output", "wide"]);
-        let events = tell(&["kubectl", "get", "events", "--all-namespaces"]);
-        format!("{pods}\n{events}")
-    }
 }
 
 fn nodes(bed: &Bed) -> Result<()> {
@@ -134,24 +69,10 @@ fn nodes(bed: &Bed) -> Result<()> {
 }
 
 fn load_image(bed: &Bed) -> Result<()> {
-    let page = Layer::default().file(
-        "serve",
-        0o755,
-        "#!/bin/sh\nmkdir -p /tmp/www && hostname >/tmp/www/index.html && echo serving\n\
-         exec httpd -f -p 8080 -h /tmp/www\n",
-    );
-    let env = vec!["PATH=/usr/bin:/bin".to_owned()];
-    let image = Image {
-        layers: vec![Layer::busybox()?, debian::closure_layer(CURL.0)?, page],
-        env,
-        cmd: vec!["/serve".into()],
-        ..Image::default()
-    };
-    let archive = bed.folder.join("web.tar");
-    fs::write(&archive, saved::classic(&image.build()?, &[IMAGE])?)?;
+    let archive = web::archive(&bed.folder)?;
     let archive = archive.to_str().context("a path")?;
     bed.run(&["docker", "load", "--quiet", "--input", archive])?;
-    bed.run(&["kind", "load", "docker-image", IMAGE, "--name", &bed.at.name])?;
+    bed.run(&["kind", "load", "docker-image", IMAGE, "--name", NAME])?;
     for node in ["tier-control-plane", "tier-worker"] {
         let images = bed.run(&["docker", "exec", node, "crictl", "images", "--output", "json"])?;
         ensure!(images.contains(IMAGE), "{node} has not got {IMAGE}: {images}");
@@ -168,18 +89,7 @@ fn deployment(bed: &Bed) -> Result<()> {
     let on = bed.kubectl(&["get", "pods", "--selector=app=web", "--output", form])?;
     let on: BTreeSet<_> = on.split_whitespace().collect();
     ensure!(on.len() == 2, "both pods are on {on:?}");
-    both_answer(bed)
-}
-
-/// Each pod asks the Service by its name until both have answered: DNS, the Service and the way between the nodes.
-fn both_answer(bed: &Bed) -> Result<()> {
-    let pods = bed.kubectl(&["get", "pods", "--selector=app=web", "--output", "name"])?;
-    ensure!(pods.lines().count() == 2, "{pods}");
-    for pod in pods.lines() {
-        let words = ["kubectl", "exec", pod, "--", "sh", "-c", ASK];
-        bed.until("both pods to answer", &words, |said| said.lines().collect::<BTreeSet<_>>().len() == 2)?;
-    }
-    Ok(())
+    web::all_answer(bed, 2)
 }
 
 fn exec_and_logs(bed: &Bed) -> Result<()> {
@@ -203,7 +113,7 @@ fn restart(bed: &Bed) -> Result<()> {
     bed.until("the node's pod to run again", &pods, |said| {
         said == "true true 0 1" || said == "true true 1 0"
     })?;
-    both_answer(bed)
+    web::all_answer(bed, 2)
 }
 
 fn delete(bed: &Bed) -> Result<()> {

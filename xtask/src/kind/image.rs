@@ -24,7 +24,7 @@ const STORAGE: &str = include_str!("storage.yaml");
 
 /// A made image.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(crate) struct Made {
     pub(super) archive: PathBuf,
     pub(super) name: String,
     /// What docker calls it once it is loaded.
@@ -36,18 +36,26 @@ pub(super) struct Made {
 /// # Errors
 /// When a program is missing, or Debian's packages or Go's modules are out of reach.
 pub(super) fn make(release: bool) -> Result<Made> {
-    sh::require_root("a node image")?;
     let own = match std::env::var_os(place::BIN_DIR) {
         Some(_) => place::bin_dir()?,
         None => build::build(release)?,
     };
+    of(&own)
+}
+
+/// The same of programs that are built already: a folder with all that is shipped.
+///
+/// # Errors
+/// As [`make`].
+pub(crate) fn of(own: &Path) -> Result<Made> {
+    sh::require_root("a node image")?;
     programs::build(&[Set::ControlPlane, Set::Node, Set::Dns, Set::Kubeadm])?;
     Programs::build_kind_cli()?;
     let folder = sh::cache_dir().join("kind");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let (archive, stamp) = (folder.join("node.tar"), folder.join("node.stamp"));
     let name = format!("gantry/kind-node:{KUBERNETES}");
-    let wanted = recipe(&own)?;
+    let wanted = recipe(own)?;
     let known = fs::read_to_string(&stamp).unwrap_or_default();
     if let Some((_, id)) = known.split_once(' ').filter(|(made, _)| *made == wanted)
         && archive.is_file()
@@ -56,7 +64,7 @@ pub(super) fn make(release: bool) -> Result<Made> {
     }
     let base = base(&folder)?;
     let work = tempfile::Builder::new().prefix("node-").tempdir_in(&folder)?;
-    tree(work.path(), &base, &own)?;
+    tree(work.path(), &base, own)?;
     let id = pack(work.path(), &name, &archive)?;
     fs::write(&stamp, format!("{wanted} {id}")).with_context(|| stamp.display().to_string())?;
     Ok(Made { archive, name, id })

@@ -22,11 +22,20 @@ const FILTERS: (&str, &[&str]) = ("kind-filters", &["iptables", "nftables", "lib
 
 /// Writes an archive for each image, with Gantry's own programs in `own`.
 pub(super) fn write(folder: &Path, own: &Path) -> Result<()> {
+    named(folder, own, |_| true)
+}
+
+/// The same of the images that run on every node.
+pub(crate) fn of_a_worker(folder: &Path, own: &Path) -> Result<()> {
+    named(folder, own, |name| name == ROUTER || name.contains("/kube-proxy:"))
+}
+
+fn named(folder: &Path, own: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
     debian::fetch_closure(FILTERS.0, FILTERS.1)?;
     let mut list = Command::new(programs::path("kubeadm")?);
     list.args(["config", "images", "list", "--kubernetes-version", KUBERNETES]);
     let listed = String::from_utf8(sh::output(&mut list)?).context("kubeadm's list of images")?;
-    for name in listed.lines().chain([ROUTER]) {
+    for name in listed.lines().chain([ROUTER]).filter(|name| wanted(name)) {
         let built = image(name, own).and_then(|image| image.build()).with_context(|| name.to_owned())?;
         let file = folder.join(format!("{}.tar", name.replace(['/', ':'], "_")));
         fs::write(&file, saved::classic(&built, &[name])?).with_context(|| file.display().to_string())?;
