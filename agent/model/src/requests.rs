@@ -1,5 +1,5 @@
 //! What a pod asks for, by PodRequests. Pure: owns the sums; never holds them against a node. Called by the admission,
-//! the cgroups' arithmetic and the metrics.
+//! the cgroups' arithmetic, the eviction and the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub fn requests(pod: &Pod) -> BTreeMap<String, i64> {
     let sum = |name: &str| {
         let needed = match own.and_then(|own| own.get(name)).filter(|_| of_pod(name)) {
             Some(text) => amount(name, text),
-            None => peak(pod, name),
+            None => peak(pod, |container| of_container(container, name)),
         };
         needed.saturating_add(pod.overhead.get(name).map_or(0, |text| amount(name, text)))
     };
@@ -46,15 +46,18 @@ fn of_container(container: &Container, name: &str) -> i64 {
     }
 }
 
-fn peak(pod: &Pod, name: &str) -> i64 {
+/// The most that a pod needs at any moment of its life, by what each container needs: its sidecars and one init
+/// container, or its sidecars and all others. In the unit of the parts.
+#[must_use]
+pub fn peak(pod: &Pod, of: impl Fn(&Container) -> i64) -> i64 {
     let (mut sidecars, mut highest) = (0_i64, 0_i64);
     for container in &pod.init_containers {
-        let need = sidecars.saturating_add(of_container(container, name));
+        let need = sidecars.saturating_add(of(container));
         highest = highest.max(need);
         if container.role == Role::Sidecar {
             sidecars = need;
         }
     }
-    let regular = pod.containers.iter().map(|c| of_container(c, name)).fold(sidecars, i64::saturating_add);
+    let regular = pod.containers.iter().map(of).fold(sidecars, i64::saturating_add);
     highest.max(regular)
 }

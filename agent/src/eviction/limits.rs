@@ -3,8 +3,9 @@
 //! [`super::run`].
 
 use gantry_model::pod::volume::VolumeSource;
-use gantry_model::pod::{Container, Pod, Role};
+use gantry_model::pod::{Container, Pod};
 use gantry_model::quantity;
+use gantry_model::requests::peak;
 
 use super::observe::{ContainerUse, PodUse, Used};
 
@@ -107,19 +108,10 @@ fn limit_of(container: &Container) -> Option<(i64, &str)> {
 /// Upstream's `PodLimits`: the sum of the containers' limits, or of sidecars and an init container where that is more,
 /// and the overhead. None where no container has a limit.
 fn pod_limit(pod: &Pod) -> Option<(i64, String)> {
-    let of = |container| limit_of(container).map_or(0, |(limit, _)| limit);
-    let (mut sidecars, mut highest) = (0_i64, 0_i64);
-    for container in &pod.init_containers {
-        let need = sidecars.saturating_add(of(container));
-        highest = highest.max(need);
-        if container.role == Role::Sidecar {
-            sidecars = need;
-        }
-    }
-    let regular = pod.containers.iter().map(of).fold(sidecars, i64::saturating_add);
     let (_, written) = pod.containers.iter().chain(&pod.init_containers).find_map(limit_of)?;
     let overhead = pod.overhead.get(STORAGE).and_then(|text| quantity::parse_units(text).ok()).unwrap_or(0);
-    let limit = highest.max(regular).saturating_add(overhead);
+    let limit =
+        peak(pod, |container| limit_of(container).map_or(0, |(limit, _)| limit)).saturating_add(overhead);
     Some((limit, quantity::like(limit, written)))
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn send(to: &str, pod: &Target, spans: &[Span], now: i64) -> Re
     let response =
         response.with_context(|| format!("send the timeline to {place}: does a collector listen there?"))?;
     let status = response.status();
-    let answer = read(response).await;
+    let answer = read(response).await.with_context(|| format!("read the answer of {place}"))?;
     if !status.is_success() {
         bail!("{place} answers {status}: {}", crate::output::one_line(&answer));
     }
@@ -62,15 +62,15 @@ pub(super) async fn send(to: &str, pod: &Target, spans: &[Span], now: i64) -> Re
     }
 }
 
-async fn read(mut response: Response) -> String {
+async fn read(mut response: Response) -> Result<String> {
     let mut bytes = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
+    while let Some(chunk) = response.chunk().await.map_err(reqwest::Error::without_url)? {
         bytes.extend_from_slice(&chunk[..chunk.len().min(MOST - bytes.len())]);
         if bytes.len() == MOST {
             break;
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// `partialSuccess` of an answer, when spans were left out. The number is a string in this form.
@@ -137,6 +137,10 @@ mod tests {
                     {\"partialSuccess\":{\"rejectedSpans\":\"2\",\"errorMessage\":\"full\"}}";
         let error = answered(part).await.0.unwrap_err().to_string();
         assert!(error.contains("took only a part: 2 spans refused: full"), "{error}");
+        // Cut off: whether all was taken is not known.
+        let error =
+            answered("HTTP/1.1 200 OK\r\ncontent-length: 62\r\n\r\n{").await.0.unwrap_err().to_string();
+        assert!(error.starts_with("read the answer of http://127.0.0.1"), "{error}");
         let refused = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
         let error = answered(refused).await.0.unwrap_err().to_string();
         assert!(error.contains("answers 503 Service Unavailable: busy"), "{error}");

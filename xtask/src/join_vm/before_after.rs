@@ -8,20 +8,20 @@ use anyhow::Result;
 use super::machine::Machine;
 
 /// A kind of thing, the script that lists it, a line for each, and how a difference counts.
-const LOOKS: [(&str, &str, Counts); 8] = [
-    ("file", FILES, Counts::Both),
-    ("rules", "nft list ruleset", Counts::Both),
-    ("route", ROUTES, Counts::Both),
-    ("link", "ls /sys/class/net", Counts::Both),
-    ("sysctl", SYSCTLS, Counts::Both),
-    ("cgroup", "find /sys/fs/cgroup -mindepth 1 -type d -not -path '*/user.slice/*'", Counts::Added),
-    ("mount", "grep -v ' /run/user/' /proc/mounts | cut -d ' ' -f 2", Counts::Added),
-    ("runtime file", "find /run -mindepth 1 -maxdepth 1", Counts::Added),
+const LOOKS: [(&str, &str, Compare); 8] = [
+    ("file", FILES, Compare::Both),
+    ("rules", "nft list ruleset", Compare::Both),
+    ("route", ROUTES, Compare::Both),
+    ("link", "ls /sys/class/net", Compare::Both),
+    ("sysctl", SYSCTLS, Compare::Both),
+    ("cgroup", "find /sys/fs/cgroup -mindepth 1 -type d -not -path '*/user.slice/*'", Compare::Added),
+    ("mount", "grep -v ' /run/user/' /proc/mounts | cut -d ' ' -f 2", Compare::Added),
+    ("runtime file", "find /run -mindepth 1 -maxdepth 1", Compare::Added),
 ];
 
-/// Services of the distribution come and go.
+/// Which differences count: services of the distribution come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counts {
+enum Compare {
     Both,
     Added,
 }
@@ -94,7 +94,7 @@ impl Seen {
             let stays = |line: &str| STAY.iter().any(|(of, begin, _)| *of == kind && line.starts_with(begin));
             let new = after.difference(&before).filter(|line| !stays(line));
             differences.extend(new.map(|line| format!("+ {kind} {line}")));
-            if counts == Counts::Both {
+            if counts == Compare::Both {
                 differences.extend(before.difference(&after).map(|line| format!("- {kind} {line}")));
             }
         }

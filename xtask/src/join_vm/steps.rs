@@ -11,7 +11,6 @@ use super::machine::{Machine, THERE};
 use super::network::{self, Place};
 use super::{CLUSTER, NODE, Stage, WAIT, package};
 use crate::kind::Bed;
-
 use crate::{sh, vagrant_box};
 
 pub(super) fn boot(stage: &mut Stage<'_>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gantry_model::pod::volume::{SizeLimit, Volume};
-use gantry_model::pod::{Requirements, Resources};
+use gantry_model::pod::{Requirements, Resources, Role};
 
 use super::*;
 use crate::pod::tests::{container, pod};

@@ -75,3 +75,27 @@ fn on_disk(api: Option<&Pod>, volume: &VolumeStats) -> bool {
     };
     volume.pvc_ref.is_none() && !found.is_some_and(memory)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::stats::summary::PodReference;
+
+    #[test]
+    fn what_a_container_writes_into_its_hosts_file_is_its_pods_storage() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("pods/u");
+        std::fs::create_dir_all(&folder).unwrap();
+        let folders = Folders { logs: &root.path().join("logs"), pods: &root.path().join("pods") };
+        let reference = PodReference { name: "web".into(), namespace: "shop".into(), uid: "u".into() };
+        let used = || {
+            let mut pod = PodStats { pod_ref: reference.clone(), ..PodStats::default() };
+            fill(&mut pod, None, Vec::new(), folders, &FsStats::default(), &FsStats::default());
+            (pod.hosts_file.unwrap().used_bytes, pod.ephemeral_storage.unwrap().used_bytes)
+        };
+        assert_eq!(used(), (Some(0), Some(0)));
+        std::fs::write(folder.join("etc-hosts"), vec![b'#'; 1 << 20]).unwrap();
+        let (of_file, of_pod) = used();
+        assert!(of_file >= Some(1 << 20) && of_pod == of_file, "{of_file:?} {of_pod:?}");
+    }
+}
