@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::spec::{IDLE, Spec, pod};
+use crate::spec::{Spec, pod};
 
 /// A server of files that are there or not; each life begins without `/tmp/started`.
 const SERVER: &str = "mkdir /www; touch /www/ready /tmp/alive; exec httpd -f -p 8080 -h /www";
@@ -105,7 +105,8 @@ pub(crate) fn out_of_memory(spec: &Spec<'_>) -> Result<()> {
 
 pub(crate) fn local_storage(spec: &Spec<'_>) -> Result<()> {
     let writes = |name: &str, file: &str| {
-        let mut writes = pod(name, &format!("dd if=/dev/zero of={file} bs=1M count=4 && {IDLE}"));
+        // It does not end by SIGTERM: upstream's kubelet calls an evicted pod Succeeded when its containers end with 0.
+        let mut writes = pod(name, &format!("dd if=/dev/zero of={file} bs=1M count=4 && exec sleep 3600"));
         writes["spec"]["containers"][0]["volumeMounts"] =
             json!([{ "name": "scratch", "mountPath": "/scratch" }]);
         writes
