@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wire::{self, Call, HEAD, MAX_MESSAGE, Message};
+use crate::wire::{self, HEAD, MAX_MESSAGE, Message, MethodCall};
 
 /// A line of the authentication.
 const MAX_LINE: usize = 1024;
@@ -114,7 +114,7 @@ fn io(kind: io::ErrorKind) -> io::Error {
 }
 
 /// What is left of the time.
-fn left(deadline: Instant) -> io::Result<Duration> {
+fn remaining_time(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io(io::ErrorKind::TimedOut)) } else { Ok(left) }
 }
@@ -123,7 +123,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 fn open(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let socket: OwnedFd =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(remaining_time(deadline)?))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
@@ -157,14 +157,14 @@ impl Bus {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
+        self.stream.set_write_timeout(Some(remaining_time(self.deadline)?))?;
         self.stream.write_all(bytes)
     }
 
     /// Whole, or an error.
     fn read(&mut self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            self.stream.set_read_timeout(Some(left(self.deadline)?))?;
+            self.stream.set_read_timeout(Some(remaining_time(self.deadline)?))?;
             match self.stream.read(into) {
                 Ok(0) => return Err(io(io::ErrorKind::UnexpectedEof)),
                 Ok(count) => into = into.split_at_mut(count).1,
@@ -191,7 +191,7 @@ impl Bus {
     /// Asks, and waits for the answer's body. Doing and unit are for the error.
     pub(crate) fn call(
         &mut self,
-        call: &Call<'_>,
+        call: &MethodCall<'_>,
         (doing, unit): (&'static str, &str),
     ) -> Result<Vec<String>, Error> {
         self.serial += 1;
@@ -227,7 +227,7 @@ impl Bus {
     }
 
     /// Waits for the end of a job: its result.
-    pub(crate) fn ended(&mut self, job: &str, unit: &str) -> Result<String, Error> {
+    pub(crate) fn await_job(&mut self, job: &str, unit: &str) -> Result<String, Error> {
         loop {
             if let Some((_, result)) = self.ended.iter().find(|(path, _)| path == job) {
                 return Ok(result.clone());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::bus::{Bus, Error};
-use crate::wire::{Call, Property, Value};
+use crate::wire::{MethodCall, Property, Value};
 
 /// Where systemd itself listens, with or without a message bus; root alone is let in.
 const SOCKET: &str = "/run/systemd/private";
@@ -53,7 +53,7 @@ impl Default for Systemd {
 }
 
 /// A name of what is done, and of the unit that it is done to: for errors.
-type About<'a> = (&'static str, &'a str);
+type Operation<'a> = (&'static str, &'a str);
 
 impl Systemd {
     /// At another socket, on a machine with another init: tests have one of their own.
@@ -80,10 +80,10 @@ impl Systemd {
             let arguments =
                 [text(unit), text("replace"), Value::Properties(properties.to_vec()), Value::NoUnits];
             match manage(bus, "StartTransientUnit", ("start", unit), &arguments) {
-                Ok(body) => done(bus, body, ("start", unit)).map(|()| true),
+                Ok(body) => check_job_result(bus, body, ("start", unit)).map(|()| true),
                 // Maybe it is ours: the answer was lost.
                 Err(Error::Refused { name, .. }) if name == UNIT_EXISTS => {
-                    Ok(again && is_described(bus, unit, properties)? && settled(bus, unit)?)
+                    Ok(again && is_described(bus, unit, properties)? && wait_until_active(bus, unit)?)
                 }
                 Err(error) => Err(error),
             }
@@ -139,7 +139,7 @@ impl Systemd {
     fn end(&self, unit: &str, mode: &str) -> Result<(), Error> {
         self.ask(STOP_PATIENCE, |bus, _| {
             match manage(bus, "StopUnit", ("stop", unit), &[text(unit), text(mode)]) {
-                Ok(body) => done(bus, body, ("stop", unit))?,
+                Ok(body) => check_job_result(bus, body, ("stop", unit))?,
                 Err(Error::Refused { name, .. }) if name == NO_SUCH_UNIT => {}
                 Err(error) => return Err(error),
             }
@@ -193,11 +193,14 @@ fn text(text: &str) -> Value {
 fn manage(
     bus: &mut Bus,
     member: &'static str,
-    about: About<'_>,
+    about: Operation<'_>,
     arguments: &[Value],
 ) -> Result<Vec<String>, Error> {
     let (path, interface) = (MANAGER, MANAGER_INTERFACE);
-    bus.call(&Call { destination: "org.freedesktop.systemd1", path, interface, member, arguments }, about)
+    bus.call(
+        &MethodCall { destination: "org.freedesktop.systemd1", path, interface, member, arguments },
+        about,
+    )
 }
 
 /// Of a unit that is loaded.
@@ -207,7 +210,7 @@ fn property(bus: &mut Bus, unit: &str, name: &str) -> Result<Option<String>, Err
         Err(Error::Refused { name, .. }) if name == NO_SUCH_UNIT => return Ok(None),
         Err(error) => return Err(error),
     };
-    let call = Call {
+    let call = MethodCall {
         destination: "org.freedesktop.systemd1",
         path: &object,
         interface: "org.freedesktop.DBus.Properties",
@@ -225,7 +228,7 @@ fn is_described(bus: &mut Bus, unit: &str, properties: &[Property]) -> Result<bo
 }
 
 /// Waits for what another connection began, within this one's time. Whether it is active then.
-fn settled(bus: &mut Bus, unit: &str) -> Result<bool, Error> {
+fn wait_until_active(bus: &mut Bus, unit: &str) -> Result<bool, Error> {
     loop {
         match property(bus, unit, "ActiveState")?.as_deref() {
             Some("active") => return Ok(true),
@@ -236,9 +239,9 @@ fn settled(bus: &mut Bus, unit: &str) -> Result<bool, Error> {
 }
 
 /// The answer names a job; what counts is how it ends.
-fn done(bus: &mut Bus, body: Vec<String>, (doing, unit): About<'_>) -> Result<(), Error> {
+fn check_job_result(bus: &mut Bus, body: Vec<String>, (doing, unit): Operation<'_>) -> Result<(), Error> {
     let job = body.into_iter().next().ok_or(Error::Damaged)?;
-    let result = bus.ended(&job, unit)?;
+    let result = bus.await_job(&job, unit)?;
     // Skipped: it was so already.
     if matches!(result.as_str(), "done" | "skipped") {
         return Ok(());

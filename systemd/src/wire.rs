@@ -5,7 +5,7 @@ mod read;
 mod write;
 
 pub(crate) use read::{HEAD, MAX_MESSAGE, Message, size_of};
-pub(crate) use write::{Call, call};
+pub(crate) use write::{MethodCall, call};
 
 /// Kinds of messages.
 pub(crate) const METHOD_CALL: u8 = 1;

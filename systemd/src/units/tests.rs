@@ -42,7 +42,7 @@ fn told(value: &str) -> Answer {
     (METHOD_RETURN, "", "v", variant, None)
 }
 
-fn removed(job: &str, result: &str) -> Vec<u8> {
+fn job_removed_signal(job: &str, result: &str) -> Vec<u8> {
     let mut body = 1u32.to_le_bytes().to_vec();
     for part in [job, "u", result] {
         body.resize(body.len().next_multiple_of(4), 0);
@@ -74,9 +74,9 @@ fn serve(listener: &UnixListener, answers: Vec<Answer>, welcome: &str) -> Vec<St
             if asked.body.is_empty() { String::new() } else { format!(" {}", asked.body.join(" ")) };
         called.push(format!("{}{arguments}", asked.member));
         // Before the answer: another's job, and a job's end that is faster than its own answer.
-        stream.write_all(&removed("/job/0", "failed")).unwrap();
+        stream.write_all(&job_removed_signal("/job/0", "failed")).unwrap();
         if let Some(result) = result {
-            stream.write_all(&removed("/job/1", result)).unwrap();
+            stream.write_all(&job_removed_signal("/job/1", result)).unwrap();
         }
         let serial = bytes[8..12].to_vec();
         let mut fields: Vec<(u8, &str, &[u8])> = vec![(5, "u", &serial)];

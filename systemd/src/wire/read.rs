@@ -126,15 +126,15 @@ impl Reader<'_> {
 
     fn text(&mut self) -> Option<String> {
         let length = usize::try_from(self.u32()?).ok()?;
-        self.terminated(length)
+        self.zero_terminated(length)
     }
 
     fn signature(&mut self) -> Option<String> {
         let length = usize::from(self.byte()?);
-        self.terminated(length)
+        self.zero_terminated(length)
     }
 
-    fn terminated(&mut self, length: usize) -> Option<String> {
+    fn zero_terminated(&mut self, length: usize) -> Option<String> {
         let text = String::from_utf8(self.take(length)?.to_vec()).ok()?;
         (self.byte()? == 0).then_some(text)
     }

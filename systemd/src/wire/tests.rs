@@ -53,11 +53,12 @@ fn a_call_has_the_bytes_of_another_implementation() {
     ];
     let text = |text: &str| Value::Text(text.to_owned());
     let arguments = [text("a.slice"), text("replace"), Value::Properties(properties), Value::NoUnits];
-    let asked = Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &arguments };
+    let asked =
+        MethodCall { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &arguments };
     assert_eq!(hex(&call(0, &asked).unwrap()), START);
     let bytes = call(5, &asked).unwrap();
     assert_eq!(size_of(bytes[..16].try_into().unwrap()), Some(bytes.len()));
-    let bare = call(5, &Call { arguments: &[], ..asked }).unwrap();
+    let bare = call(5, &MethodCall { arguments: &[], ..asked }).unwrap();
     let read = Message::read(&bare).unwrap();
     assert_eq!((read.kind, read.interface.as_str(), read.member.as_str()), (METHOD_CALL, "i.f", "M"));
 }
@@ -72,7 +73,7 @@ fn a_text_with_a_zero_byte_is_not_sent() {
         properties(Value::Texts(vec!["a".into(), bad()])),
     ] {
         let asked =
-            Call { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &[value] };
+            MethodCall { destination: "d.e", path: "/p", interface: "i.f", member: "M", arguments: &[value] };
         assert_eq!(call(1, &asked), None, "{asked:?}");
     }
 }

@@ -4,7 +4,7 @@ use super::{DESTINATION, INTERFACE, MEMBER, METHOD_CALL, PATH, Property, SIGNATU
 
 /// Who is asked for what.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call<'a> {
+pub(crate) struct MethodCall<'a> {
     pub(crate) destination: &'a str,
     pub(crate) path: &'a str,
     pub(crate) interface: &'a str,
@@ -14,7 +14,7 @@ pub(crate) struct Call<'a> {
 
 /// The whole message; none when a text has a zero byte, for which systemd would close the connection. The serial is
 /// what the answer names, and never 0.
-pub(crate) fn call(serial: u32, call: &Call<'_>) -> Option<Vec<u8>> {
+pub(crate) fn call(serial: u32, call: &MethodCall<'_>) -> Option<Vec<u8>> {
     if call.arguments.iter().any(has_zero) {
         return None;
     }

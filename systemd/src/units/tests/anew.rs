@@ -3,20 +3,20 @@
 use super::*;
 
 /// Of one that was booted by systemd, at a socket of its own.
-fn booted(folder: &Path) -> Systemd {
+fn fake_systemd(folder: &Path) -> Systemd {
     let booted = folder.join("booted");
     std::fs::create_dir_all(&booted).unwrap();
     Systemd { socket: folder.join("private"), booted, anew: Duration::from_secs(60) }
 }
 
-fn described(text: &str) -> [Property; 1] {
+fn description_property(text: &str) -> [Property; 1] {
     [Property::text(DESCRIPTION, text)]
 }
 
 /// The first connection ends after the call, as when systemd executes itself; the next gets the answers.
-fn interrupted(answers: Vec<Answer>) -> (tempfile::TempDir, Systemd, JoinHandle<Vec<String>>) {
+fn interrupt_start(answers: Vec<Answer>) -> (tempfile::TempDir, Systemd, JoinHandle<Vec<String>>) {
     let folder = tempfile::tempdir().unwrap();
-    let systemd = booted(folder.path());
+    let systemd = fake_systemd(folder.path());
     let socket = systemd.socket.clone();
     let listener = UnixListener::bind(&socket).unwrap();
     let served = std::thread::spawn(move || {
@@ -31,7 +31,7 @@ fn interrupted(answers: Vec<Answer>) -> (tempfile::TempDir, Systemd, JoinHandle<
 
 #[test]
 fn a_question_whose_answer_was_lost_is_asked_again() {
-    let (_folder, systemd, served) = interrupted(vec![job("done"), refusal(NO_SUCH_UNIT)]);
+    let (_folder, systemd, served) = interrupt_start(vec![job("done"), refusal(NO_SUCH_UNIT)]);
     systemd.stop("a.scope").unwrap();
     assert_eq!(served.join().unwrap(), ["StopUnit a.scope replace", "ResetFailedUnit a.scope"]);
 }
@@ -47,18 +47,18 @@ fn a_unit_that_was_made_before_the_answer_was_lost_is_ours() {
         object(),
         told("active"),
     ];
-    let (_folder, systemd, served) = interrupted(active);
-    assert!(systemd.start("a.scope", &described("mine")).unwrap());
+    let (_folder, systemd, served) = interrupt_start(active);
+    assert!(systemd.start("a.scope", &description_property("mine")).unwrap());
     served.join().unwrap();
-    let (_folder, systemd, served) = interrupted(vec![refusal(UNIT_EXISTS), object(), told("another's")]);
-    assert!(!systemd.start("a.scope", &described("mine")).unwrap());
+    let (_folder, systemd, served) = interrupt_start(vec![refusal(UNIT_EXISTS), object(), told("another's")]);
+    assert!(!systemd.start("a.scope", &description_property("mine")).unwrap());
     served.join().unwrap();
 }
 
 #[test]
 fn one_that_hangs_is_not_waited_for_past_the_time_and_no_other_driver_is_advised() {
     let folder = tempfile::tempdir().unwrap();
-    let systemd = booted(folder.path());
+    let systemd = fake_systemd(folder.path());
     let listener = UnixListener::bind(&systemd.socket).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     // Nobody takes them: the second fills the backlog.
