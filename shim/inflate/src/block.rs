@@ -33,7 +33,7 @@ impl Blocks {
         loop {
             let is_last = input.take(1)? == 1;
             match input.take(2)? {
-                0 => stored(input, output)?,
+                0 => copy_stored(input, output)?,
                 1 => {
                     self.fix()?;
                     symbols::all(self.fast, &self.tables, input, output)?;
@@ -116,7 +116,7 @@ fn read_lengths(input: &mut Input<'_>, table: &[u32; 1 << LENGTHS_INDEX], into: 
 }
 
 /// Bytes as they are (section 3.2.4).
-fn stored(input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<()> {
+fn copy_stored(input: &mut Input<'_>, output: &mut Output<'_>) -> io::Result<()> {
     input.align();
     let length = u16::from_le_bytes([input.byte()?, input.byte()?]);
     let complement = u16::from_le_bytes([input.byte()?, input.byte()?]);

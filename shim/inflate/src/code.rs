@@ -147,12 +147,12 @@ fn fill<const N: usize>(
     for count in &counts[1..] {
         free = (free << 1).checked_sub(u32::from(*count)).ok_or(NoCode)?;
     }
-    let sorted = sorted(&counts, lengths);
+    let sorted = symbols_by_code(&counts, lengths);
     if free > 0 {
         if !may_be_lone || longest != 1 {
             return Err(NoCode);
         }
-        let lone = coded(symbols[usize::from(sorted[0])], 1);
+        let lone = entry(symbols[usize::from(sorted[0])], 1);
         for pair in table[..1 << index].chunks_exact_mut(2) {
             pair.copy_from_slice(&[lone, NONE]);
         }
@@ -163,7 +163,7 @@ fn fill<const N: usize>(
 }
 
 /// Symbols that have a code, in the order of their codes.
-fn sorted(counts: &[u16; LONGEST + 1], lengths: &[u8]) -> [u16; SYMBOLS] {
+fn symbols_by_code(counts: &[u16; LONGEST + 1], lengths: &[u8]) -> [u16; SYMBOLS] {
     let mut starts = [0_u16; LONGEST + 2];
     for length in 1..=LONGEST {
         starts[length + 1] = starts[length] + counts[length];
@@ -193,7 +193,7 @@ fn first_part<const N: usize>(
         let size = 1_usize << (length - 1);
         table.copy_within(..size, size);
         for _ in 0..counts[length as usize] {
-            table[code as usize & (N - 1)] = coded(symbols[usize::from(sorted[next])], length);
+            table[code as usize & (N - 1)] = entry(symbols[usize::from(sorted[next])], length);
             next += 1;
             code = following(code, length);
         }
@@ -225,7 +225,7 @@ fn second_part<const N: usize>(
                 table[first as usize & (N - 1)] = start << 16 | SPECIAL | SUBTABLE | bits << 8 | index;
             }
             let Some(symbol) = sorted.next() else { return Ok(()) };
-            let entry = coded(symbols[usize::from(*symbol)], length);
+            let entry = entry(symbols[usize::from(*symbol)], length);
             let part = &mut table[start as usize..end as usize];
             for place in part.iter_mut().skip((code >> index) as usize).step_by(1 << (length - index)) {
                 *place = entry;
@@ -252,7 +252,7 @@ fn width(length: u32, index: u32, left: u16, counts: &[u16]) -> u32 {
 }
 
 /// A symbol's entry with its code's length.
-fn coded(symbol: u32, length: u32) -> u32 {
+fn entry(symbol: u32, length: u32) -> u32 {
     if symbol & (LITERAL | SPECIAL) == 0 { symbol + (length << 8) + length } else { symbol + length }
 }
 

@@ -23,7 +23,7 @@ pub(crate) const MARGIN: usize = 32;
 const LONGEST_DISTANCE: u32 = 28;
 
 /// Where the loop is.
-pub(crate) struct Place {
+pub(crate) struct Cursor {
     pub(crate) bits: Bits,
     /// No turn begins behind it: [`MARGIN`] before the end of the bytes that arrived.
     pub(crate) end: usize,
@@ -46,14 +46,14 @@ pub enum Stop {
 
 /// [`Bits`] of which the count may hold more than it says above its lowest six bits, and the buffer bits of the next
 /// byte above as many: what a refill brings there is the same.
-struct Feed<'a> {
+struct BitFeed<'a> {
     from: &'a input::Bytes,
     buffer: u64,
     count: u32,
     at: usize,
 }
 
-impl Feed<'_> {
+impl BitFeed<'_> {
     /// 56 bits or more.
     #[inline(always)]
     fn refill(&mut self) {
@@ -90,9 +90,9 @@ pub(crate) fn symbols(
     tables: &Tables,
     from: &input::Bytes,
     to: &mut output::Bytes,
-    place: &mut Place,
+    place: &mut Cursor,
 ) -> Stop {
-    let mut feed = Feed { from, buffer: place.bits.buffer, count: place.bits.count, at: place.bits.at };
+    let mut feed = BitFeed { from, buffer: place.bits.buffer, count: place.bits.count, at: place.bits.at };
     let mut at = place.at;
     feed.refill();
     let mut entry = feed.look(&tables.litlen, LITLEN_INDEX);
@@ -146,14 +146,14 @@ pub(crate) fn symbols(
 }
 
 #[inline(always)]
-fn literal(to: &mut output::Bytes, at: usize, feed: &mut Feed<'_>, entry: u32) -> usize {
+fn literal(to: &mut output::Bytes, at: usize, feed: &mut BitFeed<'_>, entry: u32) -> usize {
     to[at & (output::ROOM - 1)] = entry.to_le_bytes()[1];
     feed.skip(entry);
     at + 1
 }
 
 #[inline(always)]
-fn distance(tables: &Tables, feed: &mut Feed<'_>) -> Option<usize> {
+fn distance(tables: &Tables, feed: &mut BitFeed<'_>) -> Option<usize> {
     if feed.count & 63 < LONGEST_DISTANCE {
         feed.refill();
     }

@@ -2,7 +2,7 @@
 //! every one has. Owns the two kinds of it; decides nothing. Called by `symbols` by way of the caller's choice.
 
 use crate::code::Tables;
-use crate::fast::{self, Place, Stop};
+use crate::fast::{self, Cursor, Stop};
 use crate::{input, output};
 
 /// One run of the fast loop, and all that it may touch.
@@ -11,7 +11,7 @@ pub struct Run<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) from: &'a input::Bytes,
     pub(crate) to: &'a mut output::Bytes,
-    pub(crate) place: &'a mut Place,
+    pub(crate) place: &'a mut Cursor,
 }
 
 /// The fast loop, for this processor: [`plain`], or what calls [`with_bmi2`].

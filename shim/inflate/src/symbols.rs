@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::code::{DIST_INDEX, END, LITERAL, LITLEN_INDEX, SPECIAL, SUBTABLE, Tables, low, second, value};
-use crate::fast::{MARGIN, Place, Stop};
+use crate::fast::{Cursor, MARGIN, Stop};
 use crate::input::{Input, corrupt};
 use crate::output::Output;
 use crate::run::{Fast, Run};
@@ -28,7 +28,7 @@ pub(crate) fn all(
             continue;
         }
         let mut place =
-            Place { bits: input.bits, end: input.end - MARGIN, at: output.at, oldest: output.oldest };
+            Cursor { bits: input.bits, end: input.end - MARGIN, at: output.at, oldest: output.oldest };
         let run = Run { tables, from: &input.bytes, to: &mut output.bytes, place: &mut place };
         let stop = fast(run);
         input.bits = place.bits;
