@@ -13,8 +13,8 @@ use crate::ipam::{self, Ipam};
 use crate::masquerade;
 use crate::netlink::{self, Netlink, VethPair};
 use crate::netns;
-use crate::report::timed;
-use crate::request::{Home, Target, ValidAttachment};
+use crate::report::run_timed;
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 use crate::result::CniResult;
 use crate::veth;
 
@@ -54,16 +54,16 @@ pub(crate) enum Error {
     },
 }
 
-/// What an attachment has beside its link.
+/// What an attachment has besides its link: addresses (IPAM) and masquerading.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct IpamScope<'a> {
     pub(crate) ipam: Option<&'a Ipam>,
     pub(crate) masquerade: bool,
 }
 
 /// The pair to be made: the host's end in this namespace, the pod's in its own, both down.
 #[derive(Debug)]
-pub(crate) struct Pair<'a> {
+pub(crate) struct VethPlan<'a> {
     pub(crate) host_name: &'a str,
     pub(crate) bridge_index: Option<u32>,
     pub(crate) mac: [u8; 6],
@@ -71,7 +71,11 @@ pub(crate) struct Pair<'a> {
 }
 
 /// Makes the pair; after an error there is none.
-pub(crate) fn make_pair(host: &mut Netlink, target: Target<'_>, pair: &Pair<'_>) -> Result<(), Error> {
+pub(crate) fn make_pair(
+    host: &mut Netlink,
+    target: AttachmentTarget<'_>,
+    pair: &VethPlan<'_>,
+) -> Result<(), Error> {
     let netns = netns::open(target.netns).map_err(Error::Netns)?;
     let made = host.add_veth(&VethPair {
         host_name: pair.host_name,
@@ -89,7 +93,10 @@ pub(crate) fn make_pair(host: &mut Netlink, target: Target<'_>, pair: &Pair<'_>)
 }
 
 /// The error to report when undoing may have failed as well.
-fn with_undo<E: From<Error> + std::error::Error + 'static>(primary: E, undo: Result<(), Error>) -> E {
+fn combine_undo_error<E: From<Error> + std::error::Error + 'static>(
+    primary: E,
+    undo: Result<(), Error>,
+) -> E {
     match undo {
         Ok(()) => primary,
         Err(undo) => Error::Undo { primary: chain(&primary), source: Box::new(undo) }.into(),
@@ -102,25 +109,25 @@ pub(crate) fn undo_pair<E: From<Error> + std::error::Error + 'static>(
     host_name: &str,
     primary: E,
 ) -> E {
-    with_undo(primary, veth::unlink(host, host_name).map(drop).map_err(Error::Remove))
+    combine_undo_error(primary, veth::unlink(host, host_name).map(drop).map_err(Error::Remove))
 }
 
-impl Beside<'_> {
+impl IpamScope<'_> {
     /// Attaches with addresses, which go back when that fails. `on_plugin` hears of the plugin that hands them out.
     pub(crate) fn add<E: From<Error> + std::error::Error + 'static>(
         &self,
-        target: Target<'_>,
+        target: AttachmentTarget<'_>,
         on_plugin: &mut dyn FnMut(&str, i64, i64),
         attach: impl FnOnce(Allocation) -> Result<CniResult, E>,
     ) -> Result<CniResult, E> {
         let Some(ipam) = self.ipam else { return attach(Allocation::default()) };
         let release = || ipam.del(target).map_err(Error::Release);
-        let allocation = match (timed(on_plugin, ipam.kind(), |_| ipam.add(target)), ipam) {
+        let allocation = match (run_timed(on_plugin, ipam.kind(), |_| ipam.add(target)), ipam) {
             (Ok(allocation), _) => allocation,
             // It undid itself, and what is leased to this interface is another ADD's.
             (Err(error), Ipam::HostLocal(_)) => return Err(Error::Allocate(error).into()),
             (Err(error), Ipam::External(_)) => {
-                return Err(with_undo(Error::Allocate(error).into(), release()));
+                return Err(combine_undo_error(Error::Allocate(error).into(), release()));
             }
         };
         let attached = if allocation.leases.is_empty() {
@@ -128,11 +135,11 @@ impl Beside<'_> {
         } else {
             attach(allocation)
         };
-        attached.map_err(|primary| with_undo(primary, release()))
+        attached.map_err(|primary| combine_undo_error(primary, release()))
     }
 
     /// Masquerades the pod's addresses if that is wanted.
-    pub(crate) fn masquerade(&self, target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+    pub(crate) fn masquerade(&self, target: AttachmentTarget<'_>, addresses: &[IpNet]) -> Result<(), Error> {
         if !self.masquerade {
             return Ok(());
         }
@@ -140,7 +147,7 @@ impl Beside<'_> {
     }
 
     /// Detaches a pod; what is gone already is fine, the namespace too.
-    pub(crate) fn del(&self, target: Target<'_>) -> Result<(), Error> {
+    pub(crate) fn del(&self, target: AttachmentTarget<'_>) -> Result<(), Error> {
         veth::remove(target).map_err(Error::Remove)?;
         if self.masquerade {
             masquerade::del(target).map_err(Error::Unmasquerade)?;
@@ -151,7 +158,7 @@ impl Beside<'_> {
     /// Whether lease, links, addresses, routes and rules are as ADD left them. `bridge`: whose port the host's end is.
     pub(crate) fn check(
         &self,
-        target: Target<'_>,
+        target: AttachmentTarget<'_>,
         result: &CniResult,
         bridge: Option<&str>,
     ) -> Result<(), Error> {
@@ -167,7 +174,12 @@ impl Beside<'_> {
     }
 
     /// Removes rules and leases of attachments that are none of these. Their links went with their namespaces.
-    pub(crate) fn gc(&self, network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
+    pub(crate) fn gc(
+        &self,
+        network: &str,
+        home: NodeDirs<'_>,
+        valid: &[ValidAttachment],
+    ) -> Result<(), Error> {
         if self.masquerade {
             masquerade::gc(network, home, valid).map_err(Error::Unmasquerade)?;
         }

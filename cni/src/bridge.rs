@@ -1,6 +1,6 @@
 //! The plugin `bridge`: a veth pair from a pod to a bridge of the host, with addresses from another plugin.
 //!
-//! Owns the order of the effects and their undoing; `config` and `plan` decide, `wire` and `veth` talk to the kernel.
+//! Owns the order of the effects and their undoing; `config` and `plan` decide, `links` and `veth` talk to the kernel.
 //! Never runs a program but that of a plugin for addresses, and never leaves half an attachment: a failed ADD removes its
 //! link and releases its address. Called by the chain.
 //!
@@ -9,21 +9,21 @@
 //! lease is what keeps [`remove_idle`] from taking the bridge away in between.
 
 mod config;
+mod links;
 mod plan;
-mod wire;
 
-pub(crate) use config::{Config, ConfigError};
+pub(crate) use config::{BridgeConfigError, Config};
 pub(crate) use plan::{Error as PlanError, resolve_gateways};
 
 use ipnet::IpNet;
 
-use crate::attachment::{self, Beside, Pair};
+use crate::attachment::{self, IpamScope, VethPlan};
 use crate::host_local::{self, Allocation, Lease, ip_config};
 use crate::ipam::Ipam;
 use crate::netlink::{self, Netlink};
-use crate::request::{Home, Target, ValidAttachment};
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 use crate::result::CniResult;
-use crate::veth::{self, Dress, interface};
+use crate::veth::{self, InterfaceSetup, interface};
 
 /// Why a pod is not on the bridge, or not off it.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(crate) enum Error {
     #[error("cannot plan the routes")]
     Plan(#[source] plan::Error),
     #[error("cannot wire the pod up")]
-    Wire(#[source] wire::Error),
+    Wire(#[source] links::Error),
     #[error("cannot wire the pod up")]
     Pod(#[source] veth::Error),
     #[error("cannot open a netlink socket on the host")]
@@ -53,34 +53,34 @@ pub(crate) enum Error {
 /// Attaches a pod. `on_plugin` hears of the plugin that hands out its addresses.
 pub(crate) fn add(
     config: &Config,
-    target: Target<'_>,
+    target: AttachmentTarget<'_>,
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
-    beside(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
+    ipam_scope(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
 }
 
-fn beside(config: &Config) -> Beside<'_> {
-    Beside { ipam: config.ipam.as_ref(), masquerade: config.ip_masq }
+fn ipam_scope(config: &Config) -> IpamScope<'_> {
+    IpamScope { ipam: config.ipam.as_ref(), masquerade: config.ip_masq }
 }
 
-fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result<CniResult, Error> {
+fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation) -> Result<CniResult, Error> {
     let leases = plan::with_gateways(&allocation.leases, config.is_gateway);
     let routes = plan::routes(&leases, &allocation.routes, config.is_default_gateway);
     let resolved = plan::resolve_gateways(&routes, &leases).map_err(Error::Plan)?;
     let mut host = Netlink::open().map_err(Error::Netlink)?;
-    let bridge = wire::ensure_bridge(&mut host, config).map_err(Error::Wire)?;
+    let bridge = links::ensure_bridge(&mut host, config).map_err(Error::Wire)?;
     if config.is_gateway {
         for gateway in plan::gateways(&leases) {
-            wire::ensure_gateway(&mut host, &bridge, gateway, config.force_address).map_err(Error::Wire)?;
+            links::ensure_gateway(&mut host, &bridge, gateway, config.force_address).map_err(Error::Wire)?;
         }
     }
     let random = veth::random_mac().map_err(Error::Pod)?;
     let host_name = veth::host_name(target.container_id, target.ifname);
     let mac = config.mac.unwrap_or_else(|| veth::pod_mac(&leases, random));
-    let pair = Pair { host_name: &host_name, bridge_index: Some(bridge.index), mac, mtu: config.mtu };
+    let pair = VethPlan { host_name: &host_name, bridge_index: Some(bridge.index), mac, mtu: config.mtu };
     attachment::make_pair(&mut host, target, &pair)?;
     let routes_from = resolved.into_iter().map(|route| (route, None)).collect::<Vec<_>>();
-    let host_mac = raise(config, target, &mut host, &host_name, &leases, &routes_from)
+    let host_mac = bring_up(config, target, &mut host, &host_name, &leases, &routes_from)
         .map_err(|error| attachment::undo_pair(&mut host, &host_name, error))?;
     let interfaces = vec![
         interface(&bridge.name, &bridge.mac, None),
@@ -93,51 +93,51 @@ fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result
 }
 
 /// Everything behind the making of the pair; returns the hardware address of the host's end.
-fn raise(
+fn bring_up(
     config: &Config,
-    target: Target<'_>,
+    target: AttachmentTarget<'_>,
     host: &mut Netlink,
     host_name: &str,
     leases: &[Lease],
     routes: &[(crate::result::Route, Option<std::net::IpAddr>)],
 ) -> Result<Vec<u8>, Error> {
-    wire::raise_port(host, host_name, config).map_err(Error::Wire)?;
+    links::bring_up_port(host, host_name, config).map_err(Error::Wire)?;
     if config.disable_container_interface {
         // An end that is down keeps the port from forwarding, as its user wants it.
-        return wire::host_mac(host, host_name).map_err(Error::Wire);
+        return links::host_mac(host, host_name).map_err(Error::Wire);
     }
     let addresses: Vec<IpNet> = leases.iter().map(|lease| lease.address).collect();
-    let dress = Dress {
+    let setup = InterfaceSetup {
         ifname: target.ifname,
         addresses: &addresses,
         on_link: true,
         routes,
         skip_dad: !config.enable_dad,
     };
-    veth::dress(target.netns, &dress).map_err(Error::Pod)?;
-    let mac = wire::await_port(host, host_name).map_err(Error::Wire)?;
-    beside(config).masquerade(target, &addresses)?;
+    veth::set_up_interface(target.netns, &setup).map_err(Error::Pod)?;
+    let mac = links::await_port(host, host_name).map_err(Error::Wire)?;
+    ipam_scope(config).masquerade(target, &addresses)?;
     Ok(mac)
 }
 
 /// Detaches a pod.
-pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
-    Ok(beside(config).del(target)?)
+pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+    Ok(ipam_scope(config).del(target)?)
 }
 
 /// Whether everything is as ADD left it.
-pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
-    Ok(beside(config).check(target, result, Some(&config.bridge))?)
+pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
+    Ok(ipam_scope(config).check(target, result, Some(&config.bridge))?)
 }
 
 /// Removes what belongs to attachments that are none of these.
 pub(crate) fn gc(
     config: &Config,
     network: &str,
-    home: Home<'_>,
+    home: NodeDirs<'_>,
     valid: &[ValidAttachment],
 ) -> Result<(), Error> {
-    Ok(beside(config).gc(network, home, valid)?)
+    Ok(ipam_scope(config).gc(network, home, valid)?)
 }
 
 /// Removes the bridge if no pod of the network has a lease and no link is a port of it; says whether it did.

@@ -16,10 +16,10 @@ mod gc;
 mod plugin;
 
 pub use crate::request::ValidAttachment;
-pub use cache::Cached;
+pub use cache::CachedAttachment;
 pub use conflist::{Conflist, ConflistError};
 pub use error::{Error, PluginError};
-pub use gc::{cached, gc};
+pub use gc::{cached_attachments, gc};
 
 pub(crate) use error::PluginErrorKind;
 pub(crate) use plugin::{Plugin, VERSIONS};
@@ -31,8 +31,8 @@ use gantry_base::error::chain;
 use serde_json::Value;
 
 use crate::loopback;
-use crate::report::timed;
-use crate::request::{Context, Home, Target, is_identifier, is_interface_name};
+use crate::report::run_timed;
+use crate::request::{AttachmentTarget, NodeDirs, PluginContext, is_identifier, is_interface_name};
 use crate::result::CniResult;
 
 /// One interface of one sandbox.
@@ -64,8 +64,8 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    fn home(&self) -> Home<'_> {
-        Home { data_dir: &self.data_dir, cache_dir: &self.cache_dir }
+    fn home(&self) -> NodeDirs<'_> {
+        NodeDirs { data_dir: &self.data_dir, cache_dir: &self.cache_dir }
     }
 }
 
@@ -102,11 +102,12 @@ pub fn add(
         source: source.into(),
         undo,
     };
-    timed(on_plugin, "loopback", |_| loopback::up(attachment.netns))
+    run_timed(on_plugin, "loopback", |_| loopback::up(attachment.netns))
         .map_err(|source| failed("loopback", source.into(), Vec::new()))?;
     let mut result = None;
     for (index, plugin) in plugins.iter().enumerate() {
-        let added = timed(on_plugin, plugin.name(), |on_plugin| plugin.add(target, result.take(), on_plugin));
+        let added =
+            run_timed(on_plugin, plugin.name(), |on_plugin| plugin.add(target, result.take(), on_plugin));
         result = match added {
             Ok(result) => Some(result),
             Err(source) => {
@@ -222,7 +223,7 @@ pub fn remove_idle(list: &Conflist, dirs: &Dirs) -> Result<bool, Error> {
 /// Reads every plugin's configuration before the first of them has an effect.
 fn parse(list: &Conflist, attachment: Option<&Attachment<'_>>, dirs: &Dirs) -> Result<Vec<Plugin>, Error> {
     let none = BTreeMap::new();
-    let context = Context {
+    let context = PluginContext {
         network: list.name(),
         args: attachment.map(|attachment| attachment.args.as_slice()).unwrap_or_default(),
         data_dir: &dirs.data_dir,
@@ -278,8 +279,8 @@ fn del_error(list: &Conflist, attachment: &Attachment<'_>, plugin: &str, source:
     }
 }
 
-fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>, dirs: &'a Dirs) -> Target<'a> {
-    Target {
+fn target<'a>(list: &'a Conflist, attachment: &'a Attachment<'_>, dirs: &'a Dirs) -> AttachmentTarget<'a> {
+    AttachmentTarget {
         network: list.name(),
         home: dirs.home(),
         container_id: attachment.container_id,

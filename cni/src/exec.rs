@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::request::{self, Target};
+use crate::request::{self, AttachmentTarget};
 use crate::result::CniResult;
 
 /// How long a program may take. The kubelet waits four minutes for a sandbox at most.
@@ -55,7 +55,7 @@ impl Verb {
 /// Why a program brought no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("there is no program {kind:?} in {}; install it there", listed(.dirs))]
+    #[error("there is no program {kind:?} in {}; install it there", join_paths(.dirs))]
     Missing { kind: String, dirs: Vec<PathBuf> },
     #[error("cannot start {program}")]
     Start {
@@ -69,15 +69,15 @@ pub(crate) enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("{program} took more than {} s and was killed{}", DEADLINE.as_secs(), said(.stderr))]
+    #[error("{program} took more than {} s and was killed{}", DEADLINE.as_secs(), stderr_suffix(.stderr))]
     Late { program: PathBuf, stderr: String },
     #[error("{program} answered more than {} KiB and was killed", child::ANSWER_LIMIT / 1024)]
     TooMuch { program: PathBuf },
-    #[error("{program}: {msg}{} (code {code}){}", more(.details), said(.stderr))]
+    #[error("{program}: {msg}{} (code {code}){}", details_suffix(.details), stderr_suffix(.stderr))]
     Answered { program: PathBuf, code: u32, msg: String, details: String, stderr: String },
-    #[error("{program} ended with {status} and no error that can be read{}", said(.stderr))]
+    #[error("{program} ended with {status} and no error that can be read{}", stderr_suffix(.stderr))]
     Failed { program: PathBuf, status: ExitStatus, stderr: String },
-    #[error("{program} answered something that cannot be read{}", said(.stderr))]
+    #[error("{program} answered something that cannot be read{}", stderr_suffix(.stderr))]
     Decode {
         program: PathBuf,
         stderr: String,
@@ -101,15 +101,15 @@ impl Error {
     }
 }
 
-fn listed(dirs: &[PathBuf]) -> String {
+fn join_paths(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn more(details: &str) -> String {
+fn details_suffix(details: &str) -> String {
     if details.is_empty() { String::new() } else { format!("; {details}") }
 }
 
-fn said(stderr: &str) -> String {
+fn stderr_suffix(stderr: &str) -> String {
     let stderr = stderr.trim();
     if stderr.is_empty() { String::new() } else { format!("; on stderr: {stderr}") }
 }
@@ -158,8 +158,12 @@ impl Program {
     }
 
     /// ADD, with the result of the plugins before it.
-    pub(crate) fn add(&self, target: Target<'_>, previous: Option<&CniResult>) -> Result<CniResult, Error> {
-        let (bytes, stderr) = self.run(Verb::Add, Some(target), &self.after(previous))?;
+    pub(crate) fn add(
+        &self,
+        target: AttachmentTarget<'_>,
+        previous: Option<&CniResult>,
+    ) -> Result<CniResult, Error> {
+        let (bytes, stderr) = self.run(Verb::Add, Some(target), &self.config_with_prev_result(previous))?;
         self.decode(&bytes, stderr)
     }
 
@@ -167,10 +171,10 @@ impl Program {
     pub(crate) fn call(
         &self,
         verb: Verb,
-        target: Target<'_>,
+        target: AttachmentTarget<'_>,
         previous: Option<&CniResult>,
     ) -> Result<(), Error> {
-        self.run(verb, Some(target), &self.after(previous)).map(drop)
+        self.run(verb, Some(target), &self.config_with_prev_result(previous)).map(drop)
     }
 
     /// STATUS.
@@ -180,14 +184,14 @@ impl Program {
 
     /// GC.
     pub(crate) fn gc(&self, valid: &[request::ValidAttachment]) -> Result<(), Error> {
-        let conf = request::with(&self.conf, request::valid_attachments(valid));
+        let conf = request::with_fields(&self.conf, request::valid_attachments(valid));
         self.run(Verb::Gc, None, &conf).map(drop)
     }
 
-    fn after(&self, previous: Option<&CniResult>) -> Value {
+    fn config_with_prev_result(&self, previous: Option<&CniResult>) -> Value {
         let version = self.conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
         let previous = previous.map(|result| ("prevResult", result.clone().in_version(version).to_value()));
-        request::with(&self.conf, previous)
+        request::with_fields(&self.conf, previous)
     }
 
     fn decode<T: for<'de> Deserialize<'de>>(&self, bytes: &[u8], stderr: String) -> Result<T, Error> {
@@ -195,7 +199,12 @@ impl Program {
         serde_json::from_slice(bytes).map_err(|source| Error::Decode { program, stderr, source })
     }
 
-    fn run(&self, verb: Verb, target: Option<Target<'_>>, conf: &Value) -> Result<(Vec<u8>, String), Error> {
+    fn run(
+        &self,
+        verb: Verb,
+        target: Option<AttachmentTarget<'_>>,
+        conf: &Value,
+    ) -> Result<(Vec<u8>, String), Error> {
         let program = self.path()?.clone();
         let mut command = Command::new(&program);
         command.env("CNI_COMMAND", verb.name()).env("CNI_PATH", paths(&self.dirs));

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use gantry_base::error::chain;
 use serde_json::{Value, json};
 
-use crate::chain::fuzzing::{cached, loaded};
-use crate::chain::{Cached, Conflist, Plugin, VERSIONS};
-use crate::exec::fuzzing::answered;
+use crate::chain::fuzzing::{check_cached, check_conflist};
+use crate::chain::{CachedAttachment, Conflist, Plugin, VERSIONS};
+use crate::exec::fuzzing::check_result;
 use crate::host_local;
 use crate::ipam::Ipam;
-use crate::request::{Context, derive};
+use crate::request::{PluginContext, derive};
 use crate::request::{is_identifier, is_interface_name};
 use crate::result::CniResult;
-use crate::serve::fuzzing::called;
+use crate::serve::fuzzing::check_call;
 
 const DATA: &str = "/data";
 const PROGRAMS: &str = "/usr/bin";
@@ -31,11 +31,11 @@ pub fn cni_config(data: &[u8]) {
     let list = match Conflist::parse(text, "here") {
         Ok(list) => list,
         Err(error) => {
-            loaded(text, None);
+            check_conflist(text, None);
             return assert!(!chain(&error).is_empty());
         }
     };
-    loaded(text, Some(&list));
+    check_conflist(text, Some(&list));
     assert!(is_identifier(list.name()) && VERSIONS.contains(&list.cni_version()), "{}", list.name());
     let stored = serde_json::to_string(&list).map(|text| serde_json::from_str::<Conflist>(&text));
     assert!(matches!(&stored, Ok(Ok(again)) if again.raw() == list.raw() && again.name() == list.name()));
@@ -45,7 +45,7 @@ pub fn cni_config(data: &[u8]) {
         .into_iter()
         .filter_map(|(key, value)| Some((key, value.as_str()?.to_owned())))
         .collect();
-    let context = Context {
+    let context = PluginContext {
         network: list.name(),
         args: &args,
         data_dir: Path::new(DATA),
@@ -59,7 +59,7 @@ pub fn cni_config(data: &[u8]) {
             Ok(plugin) => fits(&plugin, &conf),
             Err(error) => assert!(!chain(&error).is_empty() && error.is_config(), "{}", chain(&error)),
         }
-        called(&conf);
+        check_call(&conf);
     }
 }
 
@@ -92,8 +92,8 @@ fn in_its_folder(path: Option<&PathBuf>) {
 
 /// What a plugin answers, or lies in the cache.
 pub fn cni_result(data: &[u8]) {
-    answered(data);
-    cached(data);
+    check_result(data);
+    check_cached(data);
     if let Ok(result) = serde_json::from_slice::<CniResult>(data) {
         for version in VERSIONS {
             let shaped = result.clone().in_version(version);
@@ -106,12 +106,12 @@ pub fn cni_result(data: &[u8]) {
             assert!(found.name == "eth0" && !found.sandbox.is_empty());
         }
     }
-    if let Ok(cached) = serde_json::from_slice::<Cached>(data) {
+    if let Ok(cached) = serde_json::from_slice::<CachedAttachment>(data) {
         if let Ok(list) = cached.conflist() {
             assert!(is_identifier(list.name()));
         }
         let text = serde_json::to_value(&cached);
-        let again = text.map(|text| (serde_json::from_value::<Cached>(text.clone()), text));
+        let again = text.map(|text| (serde_json::from_value::<CachedAttachment>(text.clone()), text));
         let Ok((Ok(again), text)) = again else { unreachable!("a cached result that can't be read back") };
         assert_eq!(serde_json::to_value(&again).ok(), Some(text));
         assert_eq!(json!(again.attachment()), json!(cached.attachment()));

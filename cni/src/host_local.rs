@@ -11,7 +11,7 @@ pub(crate) mod fuzzing;
 mod resolv_conf;
 mod store;
 
-pub(crate) use config::{Config, ConfigError};
+pub(crate) use config::{Config, HostLocalConfigError};
 pub(crate) use store::Store;
 
 use std::collections::HashSet;
@@ -124,7 +124,7 @@ pub(crate) fn add(config: &Config, container_id: &str, ifname: &str) -> Result<A
 fn lease_each(
     config: &Config,
     store: &Store,
-    owned: &[store::Leased],
+    owned: &[store::LeaseFile],
     container_id: &str,
     ifname: &str,
 ) -> Result<Vec<Lease>, Error> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::exec::{self, Program, Verb};
 use crate::host_local::{self, Allocation, Lease};
-use crate::request::{Context, Target, ValidAttachment};
+use crate::request::{AttachmentTarget, PluginContext, ValidAttachment};
 use crate::result::CniResult;
 
 /// A plugin for addresses with its checked configuration.
@@ -19,9 +19,9 @@ pub(crate) enum Ipam {
 
 /// What is wrong with the `ipam` object.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub(crate) enum IpamConfigError {
     #[error("the address ranges are wrong")]
-    HostLocal(#[source] host_local::ConfigError),
+    HostLocal(#[source] host_local::HostLocalConfigError),
 }
 
 /// Why addresses were not handed out, taken back or confirmed.
@@ -48,14 +48,14 @@ impl Error {
 
 impl Ipam {
     /// Reads the `ipam` object of a plugin's configuration; `None` when there is none.
-    pub(crate) fn parse(conf: &Value, context: &Context<'_>) -> Result<Option<Ipam>, ConfigError> {
+    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Option<Ipam>, IpamConfigError> {
         let kind =
             conf.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str).unwrap_or_default();
         match kind {
             "" => Ok(None),
             "host-local" if !context.prefer_external => host_local::Config::parse(conf, context)
                 .map(|config| Some(Ipam::HostLocal(config)))
-                .map_err(ConfigError::HostLocal),
+                .map_err(IpamConfigError::HostLocal),
             // It gets the whole configuration of the plugin that asks, not only the `ipam` object.
             other => Ok(Some(Ipam::External(Box::new(Program::find(other, context.bin_dirs, conf.clone()))))),
         }
@@ -77,7 +77,7 @@ impl Ipam {
         }
     }
 
-    pub(crate) fn add(&self, target: Target<'_>) -> Result<Allocation, Error> {
+    pub(crate) fn add(&self, target: AttachmentTarget<'_>) -> Result<Allocation, Error> {
         match self {
             Ipam::HostLocal(config) => Ok(host_local::add(config, target.container_id, target.ifname)?),
             Ipam::External(program) => Ok(allocation(program.add(target, None)?)),
@@ -85,7 +85,7 @@ impl Ipam {
     }
 
     /// Takes the addresses back. A program that was uninstalled keeps no pod from ending.
-    pub(crate) fn del(&self, target: Target<'_>) -> Result<(), Error> {
+    pub(crate) fn del(&self, target: AttachmentTarget<'_>) -> Result<(), Error> {
         match self {
             Ipam::HostLocal(config) => Ok(host_local::del(config, target.container_id, target.ifname)?),
             Ipam::External(program) => match program.call(Verb::Del, target, None) {
@@ -101,7 +101,7 @@ impl Ipam {
         }
     }
 
-    pub(crate) fn check(&self, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
+    pub(crate) fn check(&self, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
         match self {
             Ipam::HostLocal(config) => Ok(host_local::check(config, target.container_id, target.ifname)?),
             Ipam::External(program) => Ok(program.call(Verb::Check, target, Some(result))?),

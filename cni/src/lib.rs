@@ -12,7 +12,7 @@
 //! - `request`: what one call of one plugin is about; `report`: how it is told what came of it;
 //! - [`result`]: what a plugin answers (CNI 1.1.0 wire types);
 //! - `exec`: programs of plugins that are not built in; [`serve`]: ours as such programs;
-//! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `wire` does); `attachment`,
+//! - `bridge`, `ptp`: the plugins that make links (`config` and `plan` decide, `links` does); `attachment`,
 //!   `veth`: what both need;
 //! - `ipam`: who hands out addresses; `host_local`: from ranges (`config` and `alloc` decide, `store` keeps the leases);
 //! - `portmap`, `masquerade`: ports of the host, and addresses outside; `nft`: how the kernel is told;

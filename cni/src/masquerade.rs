@@ -7,8 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::nft::{self, Change, Edit, Fixed, Hook, Layout, Match, Netfilter, Owner, Rule, Verdict};
-use crate::request::{Home, Target, ValidAttachment};
+use crate::nft::{
+    self, Edit, Hook, Match, Netfilter, Rule, RuleChange, RuleOwner, TableChain, TableLayout, Verdict,
+};
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 
 const PODS: &str = "pods";
 
@@ -30,13 +32,13 @@ impl From<Edit<std::convert::Infallible>> for Error {
     }
 }
 
-fn layout() -> Layout {
+fn layout() -> TableLayout {
     let jump = Rule { matches: Vec::new(), verdict: Verdict::Jump(PODS) };
-    Layout {
+    TableLayout {
         table: "gantry-masquerade",
         chains: vec![
-            Fixed { name: PODS, hook: None, rules: None },
-            Fixed { name: "postrouting", hook: Some(Hook::SrcnatPostrouting), rules: Some(vec![jump]) },
+            TableChain { name: PODS, hook: None, rules: None },
+            TableChain { name: "postrouting", hook: Some(Hook::SrcnatPostrouting), rules: Some(vec![jump]) },
         ],
     }
 }
@@ -50,7 +52,7 @@ fn rule(address: IpNet) -> Rule {
     Rule {
         matches: vec![
             Match::Family { v4: address.addr().is_ipv4() },
-            Match::From(alone(address.addr())),
+            Match::From(host_net(address.addr())),
             Match::NotTo(address.trunc()),
             Match::NotTo(multicast),
         ],
@@ -59,38 +61,38 @@ fn rule(address: IpNet) -> Rule {
 }
 
 /// The net of one address.
-pub(crate) fn alone(address: IpAddr) -> IpNet {
+pub(crate) fn host_net(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
 /// Masquerades what these addresses, with the prefix length of their subnet, send beyond it.
-pub(crate) fn add(target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
-    let owner = Owner::of(target);
+pub(crate) fn add(target: AttachmentTarget<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+    let owner = RuleOwner::of(target);
     let comment = format!("{} {}", owner.prefix(), target.pod());
     let mut netfilter = Netfilter::open().map_err(Error::Kernel)?;
     Ok(netfilter.edit(&layout(), |found| {
         let remove = found.iter().filter(|found| owner.has(found)).cloned().collect();
         let add = addresses.iter().map(|address| (PODS, rule(*address), comment.clone())).collect();
-        Ok(Change { remove, add })
+        Ok(RuleChange { remove, add })
     })?)
 }
 
 /// Takes an attachment's rules away, if it has any.
-pub(crate) fn del(target: Target<'_>) -> Result<(), Error> {
-    let owner = Owner::of(target);
+pub(crate) fn del(target: AttachmentTarget<'_>) -> Result<(), Error> {
+    let owner = RuleOwner::of(target);
     nft::remove(&layout(), |found| owner.has(found)).map_err(Error::Kernel)
 }
 
 /// Takes away the rules of a network whose attachment is none of these.
-pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
+pub(crate) fn gc(network: &str, home: NodeDirs<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
     nft::remove(&layout(), nft::garbage(network, home, valid)).map_err(Error::Kernel)
 }
 
 /// Whether each address has its rule, and the rules are called.
-pub(crate) fn check(target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+pub(crate) fn check(target: AttachmentTarget<'_>, addresses: &[IpNet]) -> Result<(), Error> {
     let rules: Vec<_> = addresses.iter().map(|address| (PODS, rule(*address))).collect();
     Netfilter::open()
-        .and_then(|mut netfilter| netfilter.check(&layout(), &Owner::of(target), &rules))
+        .and_then(|mut netfilter| netfilter.check(&layout(), &RuleOwner::of(target), &rules))
         .map_err(Error::Check)
 }
 

@@ -118,7 +118,7 @@ impl Netlink {
             while !rest.is_empty() {
                 let packet =
                     NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(Error::Decode)?;
-                rest = rest.get(aligned(packet.header.length)..).unwrap_or_default();
+                rest = rest.get(align_length(packet.header.length)..).unwrap_or_default();
                 if packet.header.sequence_number != sequence {
                     continue;
                 }
@@ -128,7 +128,7 @@ impl Netlink {
                     NetlinkPayload::Error(verdict) if verdict.code.is_none() => {
                         return Ok((answers, consistent));
                     }
-                    NetlinkPayload::Error(verdict) => return Err(refused(&verdict)),
+                    NetlinkPayload::Error(verdict) => return Err(kernel_error(&verdict)),
                     NetlinkPayload::Done(done) if done.code == 0 => return Ok((answers, consistent)),
                     NetlinkPayload::Done(done) => {
                         let source = io::Error::from_raw_os_error(done.code.saturating_abs());
@@ -143,11 +143,11 @@ impl Netlink {
 }
 
 /// Messages of one datagram start at multiples of four bytes; never zero, so that reading always moves on.
-fn aligned(length: u32) -> usize {
+fn align_length(length: u32) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX).max(NLMSG_HEADER).div_ceil(4).saturating_mul(4)
 }
 
-fn refused(verdict: &ErrorMessage) -> Error {
+fn kernel_error(verdict: &ErrorMessage) -> Error {
     Error::Refused { detail: kernel_words(&verdict.header), source: verdict.to_io() }
 }
 
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn reading_moves_on_even_past_a_broken_length() {
-        assert_eq!(aligned(17), 20);
-        assert_eq!(aligned(0), 16);
+        assert_eq!(align_length(17), 20);
+        assert_eq!(align_length(0), 16);
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Error {
 pub fn create(dir: &Path, name: &str) -> Result<PathBuf, Error> {
     let path = mount_point(dir, name)?;
     let mounted = on_fresh_thread(&path, || unshare_and_mount(&path)).and_then(|mounted| mounted);
-    or_removed(path, mounted)
+    remove_on_error(path, mounted)
 }
 
 fn mount_point(dir: &Path, name: &str) -> Result<PathBuf, Error> {
@@ -150,7 +150,7 @@ fn mount_point(dir: &Path, name: &str) -> Result<PathBuf, Error> {
 }
 
 /// What was made for a mount that failed goes again.
-fn or_removed(path: PathBuf, mounted: Result<(), Error>) -> Result<PathBuf, Error> {
+fn remove_on_error(path: PathBuf, mounted: Result<(), Error>) -> Result<PathBuf, Error> {
     match mounted {
         Ok(()) => Ok(path),
         Err(error) => {
@@ -167,14 +167,14 @@ fn or_removed(path: PathBuf, mounted: Result<(), Error>) -> Result<PathBuf, Erro
 ///
 /// # Errors
 /// As [`create`].
-pub fn keep(dir: &Path, name: &str, pid: i32) -> Result<PathBuf, Error> {
+pub fn bind_process_netns(dir: &Path, name: &str, pid: i32) -> Result<PathBuf, Error> {
     let path = mount_point(dir, name)?;
     let of = format!("/proc/{pid}/ns/net");
     let mounted = open(Path::new(&of)).and_then(|_| {
         rustix::mount::mount_bind(of.as_str(), &path)
             .map_err(|errno| Error::Mount { path: path.clone(), source: errno.into() })
     });
-    or_removed(path, mounted)
+    remove_on_error(path, mounted)
 }
 
 #[expect(

@@ -15,7 +15,9 @@ mod table;
 pub(crate) use expr::{Match, Rule, Verdict};
 pub(crate) use kube::{Family, Table, remove as remove_kube, tables as kube_tables};
 pub(crate) use message::Hook;
-pub(crate) use table::{Change, Edit, Fixed, Found, Layout, Owner, garbage, remove};
+pub(crate) use table::{
+    Edit, InstalledRule, RuleChange, RuleOwner, TableChain, TableLayout, garbage, remove,
+};
 
 use std::io;
 
@@ -101,7 +103,7 @@ impl Error {
 
 /// A message of the kernel: its type and what follows the family header.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct NftReply {
     pub(crate) kind: u16,
     pub(crate) body: Vec<u8>,
 }
@@ -123,7 +125,7 @@ impl Netfilter {
         kind: u16,
         family: u8,
         attributes: &[u8],
-    ) -> Result<Vec<Answer>, Error> {
+    ) -> Result<Vec<NftReply>, Error> {
         let mut before = None;
         for _ in 0..DUMP_TRIES {
             let mut bytes = Vec::new();
@@ -150,7 +152,7 @@ impl Netfilter {
         kind: u16,
         family: u8,
         attributes: &[u8],
-    ) -> Result<Vec<Answer>, Error> {
+    ) -> Result<Vec<NftReply>, Error> {
         let mut bytes = Vec::new();
         let sequence = self.append(&mut bytes, kind, NLM_F_REQUEST | NLM_F_ACK, family, 0, attributes);
         self.socket.send(&bytes)?;
@@ -182,11 +184,11 @@ impl Netfilter {
     }
 
     /// Reads up to the verdict on the message of this number, or to the first refusal of any.
-    fn receive(&mut self, what: &'static str, sequence: u32) -> Result<Answers, Error> {
-        let mut answers = Answers { what, sequence, list: Vec::new(), parts: 0, consistent: true };
+    fn receive(&mut self, what: &'static str, sequence: u32) -> Result<NftReplies, Error> {
+        let mut answers = NftReplies { what, sequence, list: Vec::new(), parts: 0, consistent: true };
         loop {
             let told = answers.list.len();
-            let is_over = answers.take(self.socket.receive()?)?;
+            let is_over = answers.receive_datagram(self.socket.receive()?)?;
             answers.parts += usize::from(answers.list.len() > told);
             if is_over {
                 return Ok(answers);
@@ -196,23 +198,23 @@ impl Netfilter {
 }
 
 /// What the kernel has said so far to a message.
-struct Answers {
+struct NftReplies {
     what: &'static str,
     sequence: u32,
-    list: Vec<Answer>,
+    list: Vec<NftReply>,
     /// Datagrams that brought some of it.
     parts: usize,
     /// False for a dump that something changed under.
     consistent: bool,
 }
 
-impl Answers {
+impl NftReplies {
     /// Takes a datagram in; true once the verdict was in it. One that cannot be read to its end is an error: the verdict
     /// may have been there, and no other one would come.
-    fn take(&mut self, mut rest: &[u8]) -> Result<bool, Error> {
+    fn receive_datagram(&mut self, mut rest: &[u8]) -> Result<bool, Error> {
         let what = self.what;
         while !rest.is_empty() {
-            let message = Message::first(rest).ok_or(Error::Broken { what })?;
+            let message = ReplyMessage::parse_first(rest).ok_or(Error::Broken { what })?;
             rest = rest.get(message.aligned..).unwrap_or_default();
             self.consistent &= message.flags & NLM_F_DUMP_INTR == 0;
             match message.kind {
@@ -227,7 +229,7 @@ impl Answers {
                 NLMSG_OVERRUN => return Err(Error::Overrun { what }),
                 kind if message.sequence == self.sequence => {
                     let body = message.payload.get(FAMILY_HEADER..).unwrap_or_default().to_vec();
-                    self.list.push(Answer { kind, body });
+                    self.list.push(NftReply { kind, body });
                 }
                 _ => {}
             }
@@ -237,7 +239,7 @@ impl Answers {
 }
 
 /// One message of a datagram.
-struct Message<'a> {
+struct ReplyMessage<'a> {
     kind: u16,
     flags: u16,
     sequence: u32,
@@ -245,12 +247,12 @@ struct Message<'a> {
     aligned: usize,
 }
 
-impl<'a> Message<'a> {
-    fn first(bytes: &'a [u8]) -> Option<Message<'a>> {
+impl<'a> ReplyMessage<'a> {
+    fn parse_first(bytes: &'a [u8]) -> Option<ReplyMessage<'a>> {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
         let length = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).ok()?;
-        Some(Message {
+        Some(ReplyMessage {
             kind: u16::from_ne_bytes([k0, k1]),
             flags: u16::from_ne_bytes([f0, f1]),
             sequence: u32::from_ne_bytes([s0, s1, s2, s3]),

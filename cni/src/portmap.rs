@@ -10,7 +10,7 @@ mod config;
 mod listener;
 mod plan;
 
-pub(crate) use config::{Config, ConfigError};
+pub(crate) use config::{Config, PortmapConfigError};
 
 use std::net::IpAddr;
 
@@ -19,8 +19,8 @@ use ipnet::IpNet;
 
 use crate::masquerade;
 use crate::netlink::{self, Netlink};
-use crate::nft::{self, Change, Edit, Netfilter, Owner, conntrack};
-use crate::request::{Home, Target, ValidAttachment};
+use crate::nft::{self, Edit, Netfilter, RuleChange, RuleOwner, conntrack};
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 use crate::result::CniResult;
 use crate::sysctl;
 use config::Mapping;
@@ -60,18 +60,18 @@ impl From<Edit<Error>> for Error {
 }
 
 /// The pod's first address of each family: that is where its ports are.
-fn addresses(target: Target<'_>, result: &CniResult) -> Vec<IpNet> {
+fn addresses(target: AttachmentTarget<'_>, result: &CniResult) -> Vec<IpNet> {
     let all = || result.addresses_of(target.ifname).map(|ip| ip.address);
     let v4 = all().find(|address| address.addr().is_ipv4());
     v4.into_iter().chain(all().find(|address| address.addr().is_ipv6())).collect()
 }
 
 /// Forwards the configuration's ports to the pod of `previous`.
-pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> Result<(), Error> {
+pub(crate) fn add(config: &Config, target: AttachmentTarget<'_>, previous: &CniResult) -> Result<(), Error> {
     if config.mappings.is_empty() {
         return Ok(());
     }
-    let owner = Owner::of(target);
+    let owner = RuleOwner::of(target);
     let addresses = addresses(target, previous);
     let rules: Vec<_> = addresses.iter().flat_map(|address| plan::rules(config, *address)).collect();
     refuse_listeners(config, target, &addresses)?;
@@ -81,8 +81,8 @@ pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> 
         if let Some((port, taken_by)) = rules.iter().find_map(|rule| plan::conflict(rule, &others)) {
             return Err(Error::Taken { port, owner: taken_by, pod: target.pod() });
         }
-        let add = rules.iter().map(|rule| rule.named(&owner, &target.pod())).collect();
-        Ok(Change { remove: own, add })
+        let add = rules.iter().map(|rule| rule.with_comment(&owner, &target.pod())).collect();
+        Ok(RuleChange { remove: own, add })
     })?;
     let opened = open_localhost(config, &addresses);
     if opened.is_err() {
@@ -95,10 +95,10 @@ pub(crate) fn add(config: &Config, target: Target<'_>, previous: &CniResult) -> 
     opened
 }
 
-fn refuse_listeners(config: &Config, target: Target<'_>, addresses: &[IpNet]) -> Result<(), Error> {
+fn refuse_listeners(config: &Config, target: AttachmentTarget<'_>, addresses: &[IpNet]) -> Result<(), Error> {
     let on = |mapping: &Mapping| {
         addresses.iter().find_map(|address| {
-            mapping.on(address.addr()).filter(|port| listener::has(mapping.protocol, *port))
+            mapping.host_address(address.addr()).filter(|port| listener::has(mapping.protocol, *port))
         })
     };
     match config.mappings.iter().find_map(|mapping| on(mapping).map(|port| mapping.name(port))) {
@@ -125,7 +125,7 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
             .mappings
             .iter()
             .filter(|mapping| mapping.protocol.number() == UDP)
-            .flat_map(|mapping| addresses.iter().filter_map(|address| mapping.on(address.addr())))
+            .flat_map(|mapping| addresses.iter().filter_map(|address| mapping.host_address(address.addr())))
             .filter(|port| port.is_ipv4() == v4)
             .map(|port| (port.ip(), port.port()))
             .collect();
@@ -136,31 +136,31 @@ fn forget_flows(config: &Config, addresses: &[IpNet]) {
 }
 
 /// Takes the pod's ports back, if it has any; ports that the configuration does not name, too.
-pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
-    let owner = Owner::of(target);
+pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+    let owner = RuleOwner::of(target);
     nft::remove(&plan::layout(), |found| owner.has(found)).map_err(Error::Kernel)?;
     // The addresses are not known any more, and do not matter: ports do.
-    forget_flows(config, &[masquerade::alone(config::ANY_V4), masquerade::alone(config::ANY_V6)]);
+    forget_flows(config, &[masquerade::host_net(config::ANY_V4), masquerade::host_net(config::ANY_V6)]);
     Ok(())
 }
 
 /// Takes back the ports of a network's attachments that are none of these.
-pub(crate) fn gc(network: &str, home: Home<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
+pub(crate) fn gc(network: &str, home: NodeDirs<'_>, valid: &[ValidAttachment]) -> Result<(), Error> {
     nft::remove(&plan::layout(), nft::garbage(network, home, valid)).map_err(Error::Kernel)
 }
 
 /// Whether every mapping has its rules, and the rules are called.
-pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
+pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
     let rules: Vec<_> = addresses(target, result)
         .iter()
         .flat_map(|address| plan::rules(config, *address))
-        .map(plan::Planned::in_chain)
+        .map(plan::PlannedRule::in_chain)
         .collect();
     if rules.is_empty() {
         return Ok(());
     }
     Netfilter::open()
-        .and_then(|mut netfilter| netfilter.check(&plan::layout(), &Owner::of(target), &rules))
+        .and_then(|mut netfilter| netfilter.check(&plan::layout(), &RuleOwner::of(target), &rules))
         .map_err(Error::Check)
 }
 

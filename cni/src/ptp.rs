@@ -10,21 +10,21 @@
 mod config;
 mod plan;
 
-pub(crate) use config::{Config, ConfigError};
+pub(crate) use config::{Config, PtpConfigError};
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::attachment::{self, Beside, Pair};
+use crate::attachment::{self, IpamScope, VethPlan};
 use crate::bridge;
 use crate::host_local::{Allocation, ip_config};
-use crate::masquerade::alone;
+use crate::masquerade::host_net;
 use crate::netlink::{self, Netlink, NewAddress};
-use crate::request::{Home, Target, ValidAttachment};
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
 use crate::result::{CniResult, Route};
 use crate::sysctl;
-use crate::veth::{self, Dress, interface};
+use crate::veth::{self, InterfaceSetup, interface};
 
 /// Why a pod is not connected, or still is.
 #[derive(Debug, thiserror::Error)]
@@ -52,17 +52,17 @@ pub(crate) enum Error {
 /// Attaches a pod. `on_plugin` hears of the plugin that hands out its addresses.
 pub(crate) fn add(
     config: &Config,
-    target: Target<'_>,
+    target: AttachmentTarget<'_>,
     on_plugin: &mut dyn FnMut(&str, i64, i64),
 ) -> Result<CniResult, Error> {
-    beside(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
+    ipam_scope(config).add(target, on_plugin, |allocation| attach(config, target, allocation))
 }
 
-fn beside(config: &Config) -> Beside<'_> {
-    Beside { ipam: Some(&config.ipam), masquerade: config.ip_masq }
+fn ipam_scope(config: &Config) -> IpamScope<'_> {
+    IpamScope { ipam: Some(&config.ipam), masquerade: config.ip_masq }
 }
 
-fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result<CniResult, Error> {
+fn attach(config: &Config, target: AttachmentTarget<'_>, allocation: Allocation) -> Result<CniResult, Error> {
     let Allocation { leases, routes, dns } = allocation;
     let kind = || config.ipam.kind().to_owned();
     let ends: Vec<(IpNet, IpAddr)> = leases
@@ -79,9 +79,9 @@ fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result
     let host_name = veth::host_name(target.container_id, target.ifname);
     let mac = veth::pod_mac(&leases, veth::random_mac().map_err(Error::Pod)?);
     let mut host = Netlink::open().map_err(Error::Netlink)?;
-    let pair = Pair { host_name: &host_name, bridge_index: None, mac, mtu: config.mtu };
+    let pair = VethPlan { host_name: &host_name, bridge_index: None, mac, mtu: config.mtu };
     attachment::make_pair(&mut host, target, &pair)?;
-    let host_mac = raise(config, target, &mut host, &host_name, &ends, resolved)
+    let host_mac = bring_up(config, target, &mut host, &host_name, &ends, resolved)
         .map_err(|error| attachment::undo_pair(&mut host, &host_name, error))?;
     Ok(CniResult {
         interfaces: vec![
@@ -96,9 +96,9 @@ fn attach(config: &Config, target: Target<'_>, allocation: Allocation) -> Result
 }
 
 /// Everything behind the making of the pair; returns the hardware address of the host's end.
-fn raise(
+fn bring_up(
     config: &Config,
-    target: Target<'_>,
+    target: AttachmentTarget<'_>,
     host: &mut Netlink,
     host_name: &str,
     ends: &[(IpNet, IpAddr)],
@@ -111,39 +111,44 @@ fn raise(
     let addresses: Vec<IpNet> = ends.iter().map(|(address, _)| *address).collect();
     let mut all = plan::routes_of_pod(ends);
     all.extend(routes.into_iter().map(|route| (route, None)));
-    let dress =
-        Dress { ifname: target.ifname, addresses: &addresses, on_link: false, routes: &all, skip_dad: true };
-    veth::dress(target.netns, &dress).map_err(Error::Pod)?;
+    let setup = InterfaceSetup {
+        ifname: target.ifname,
+        addresses: &addresses,
+        on_link: false,
+        routes: &all,
+        skip_dad: true,
+    };
+    veth::set_up_interface(target.netns, &setup).map_err(Error::Pod)?;
     let link = veth::await_link(host, host_name, |link| link.operational).map_err(Error::Pod)?;
     for (address, gateway) in ends {
         let how = NewAddress { on_link: true, skip_dad: true };
-        match host.add_address(link.index, alone(*gateway), how) {
+        match host.add_address(link.index, host_net(*gateway), how) {
             // Two addresses of one subnet have one gateway.
             Err(error) if error.is_exists() => {}
             other => other.map_err(failed)?,
         }
         host.add_route(link.index, &plan::route_to(address.addr()), None).map_err(failed)?;
     }
-    beside(config).masquerade(target, &addresses)?;
+    ipam_scope(config).masquerade(target, &addresses)?;
     Ok(link.mac)
 }
 
 /// Detaches a pod.
-pub(crate) fn del(config: &Config, target: Target<'_>) -> Result<(), Error> {
-    Ok(beside(config).del(target)?)
+pub(crate) fn del(config: &Config, target: AttachmentTarget<'_>) -> Result<(), Error> {
+    Ok(ipam_scope(config).del(target)?)
 }
 
 /// Whether everything is as ADD left it.
-pub(crate) fn check(config: &Config, target: Target<'_>, result: &CniResult) -> Result<(), Error> {
-    Ok(beside(config).check(target, result, None)?)
+pub(crate) fn check(config: &Config, target: AttachmentTarget<'_>, result: &CniResult) -> Result<(), Error> {
+    Ok(ipam_scope(config).check(target, result, None)?)
 }
 
 /// Removes what belongs to attachments that are none of these.
 pub(crate) fn gc(
     config: &Config,
     network: &str,
-    home: Home<'_>,
+    home: NodeDirs<'_>,
     valid: &[ValidAttachment],
 ) -> Result<(), Error> {
-    Ok(beside(config).gc(network, home, valid)?)
+    Ok(ipam_scope(config).gc(network, home, valid)?)
 }

@@ -4,7 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs `job`, and tells `on_plugin` when it began and ended: its name, and both in Unix nanoseconds.
-pub(crate) fn timed<T>(
+pub(crate) fn run_timed<T>(
     on_plugin: &mut dyn FnMut(&str, i64, i64),
     plugin: &str,
     job: impl FnOnce(&mut dyn FnMut(&str, i64, i64)) -> T,

@@ -16,31 +16,34 @@ const INTERFACE_NAME: usize = 15;
 /// The folders of the node that a call is for. Nodes of one machine may have networks of the same name, and each only
 /// knows its own attachments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Home<'a> {
+pub(crate) struct NodeDirs<'a> {
     pub(crate) data_dir: &'a Path,
     pub(crate) cache_dir: &'a Path,
 }
 
-impl Home<'static> {
+impl NodeDirs<'static> {
     /// Where things lie unless somebody says otherwise; a plugin that is run as a program is not told.
-    pub(crate) fn usual() -> Home<'static> {
-        Home { data_dir: Path::new("/var/lib/cni/networks"), cache_dir: Path::new("/var/lib/cni/results") }
+    pub(crate) fn default_dirs() -> NodeDirs<'static> {
+        NodeDirs {
+            data_dir: Path::new("/var/lib/cni/networks"),
+            cache_dir: Path::new("/var/lib/cni/results"),
+        }
     }
 }
 
-impl Home<'_> {
+impl NodeDirs<'_> {
     /// Whether it is the one whose rules bear the network's name alone.
-    pub(crate) fn is_usual(&self) -> bool {
-        let usual = Home::usual();
+    pub(crate) fn is_default_dirs(&self) -> bool {
+        let usual = NodeDirs::default_dirs();
         self.data_dir == usual.data_dir && self.cache_dir == usual.cache_dir
     }
 }
 
 /// The attachment that a call is about.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct AttachmentTarget<'a> {
     pub(crate) network: &'a str,
-    pub(crate) home: Home<'a>,
+    pub(crate) home: NodeDirs<'a>,
     pub(crate) container_id: &'a str,
     pub(crate) ifname: &'a str,
     /// Empty in a DEL whose namespace is gone.
@@ -48,7 +51,7 @@ pub(crate) struct Target<'a> {
     pub(crate) args: &'a [(String, String)],
 }
 
-impl Target<'_> {
+impl AttachmentTarget<'_> {
     /// The pod in words, if the runtime said which one it is.
     pub(crate) fn pod(&self) -> String {
         let named = |name| argument(self.args, name).filter(|value| !value.is_empty());
@@ -66,7 +69,7 @@ pub(crate) fn argument<'a>(args: &'a [(String, String)], name: &str) -> Option<&
 
 /// What a plugin is told beside its configuration when it is read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Context<'a> {
+pub(crate) struct PluginContext<'a> {
     pub(crate) network: &'a str,
     pub(crate) args: &'a [(String, String)],
     /// Where leases lie unless the configuration says otherwise.
@@ -115,7 +118,7 @@ pub(crate) fn declares(capabilities: Option<&Value>, capability: &str) -> bool {
 }
 
 /// The same configuration with more fields.
-pub(crate) fn with(conf: &Value, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+pub(crate) fn with_fields(conf: &Value, more: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let mut fields = conf.as_object().cloned().unwrap_or_default();
     fields.extend(more.into_iter().map(|(key, value)| (key.to_owned(), value)));
     fields.into()
@@ -202,9 +205,9 @@ mod tests {
             ("K8S_POD_NAMESPACE".to_owned(), "ns".to_owned()),
             ("K8S_POD_NAME".to_owned(), "web".to_owned()),
         ];
-        let mut target = Target {
+        let mut target = AttachmentTarget {
             network: "n",
-            home: Home::usual(),
+            home: NodeDirs::default_dirs(),
             container_id: "c1",
             ifname: "eth0",
             netns: Path::new(""),

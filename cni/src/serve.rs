@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::chain::{Plugin, PluginErrorKind, VERSIONS};
 use crate::exec::Verb;
 use crate::netns;
-use crate::request::{Context, Home, Target, ValidAttachment};
+use crate::request::{AttachmentTarget, NodeDirs, PluginContext, ValidAttachment};
 use crate::request::{is_identifier, is_interface_name};
 use crate::result::CniResult;
 
@@ -33,14 +33,14 @@ const INTERNAL: u32 = 999;
 
 /// An error as a plugin prints it.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
+struct CniError {
     code: u32,
     msg: String,
     details: String,
 }
 
-fn refusal(code: u32, msg: impl Into<String>) -> Refusal {
-    Refusal { code, msg: msg.into(), details: String::new() }
+fn refusal(code: u32, msg: impl Into<String>) -> CniError {
+    CniError { code, msg: msg.into(), details: String::new() }
 }
 
 /// Serves one call if `name` is a plugin's, and says how the process is to end.
@@ -48,7 +48,7 @@ pub fn program(name: &Path) -> Option<ExitCode> {
     let kind = name.file_name()?.to_str().filter(|kind| Plugin::is_built_in(kind))?;
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     if variable("CNI_COMMAND").is_empty() {
-        return Some(introduce(kind));
+        return Some(print_about(kind));
     }
     let mut input = Vec::new();
     let read = match Verb::from_name(&variable("CNI_COMMAND")) {
@@ -62,7 +62,7 @@ pub fn program(name: &Path) -> Option<ExitCode> {
     let (text, code) = match answer {
         Ok(None) => return Some(ExitCode::SUCCESS),
         Ok(Some(value)) => (value, ExitCode::SUCCESS),
-        Err(Refusal { code, msg, details }) => {
+        Err(CniError { code, msg, details }) => {
             let mut error = json!({"cniVersion": version_of(&input), "code": code, "msg": msg});
             if !details.is_empty() {
                 error["details"] = details.into();
@@ -76,7 +76,7 @@ pub fn program(name: &Path) -> Option<ExitCode> {
 }
 
 /// What somebody sees who calls a plugin by hand, as with the upstream plugins.
-fn introduce(kind: &str) -> ExitCode {
+fn print_about(kind: &str) -> ExitCode {
     let version = env!("CARGO_PKG_VERSION");
     let supported = VERSIONS.join(", ");
     let said = writeln!(
@@ -93,7 +93,7 @@ fn version_of(input: &[u8]) -> String {
 }
 
 /// The call as it comes in by environment and standard input.
-struct Call {
+struct CniCall {
     verb: Verb,
     conf: Value,
     name: String,
@@ -106,49 +106,49 @@ struct Call {
     may_share_netns: bool,
 }
 
-fn answer(kind: &str, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result<Option<Value>, Refusal> {
+fn answer(kind: &str, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result<Option<Value>, CniError> {
     let command = variable("CNI_COMMAND");
     let verb = Verb::from_name(&command)
         .ok_or_else(|| refusal(INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {command}")))?;
     if verb == Verb::Version {
         return Ok(Some(json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS})));
     }
-    let call = Call::read(verb, variable, input)?;
-    let context = Context {
+    let call = CniCall::read(verb, variable, input)?;
+    let context = PluginContext {
         network: &call.name,
         args: &call.args,
-        data_dir: Home::usual().data_dir,
+        data_dir: NodeDirs::default_dirs().data_dir,
         bin_dirs: &call.bin_dirs,
         prefer_external: false,
     };
     let plugin = Plugin::parse(kind, &call.conf, &context).map_err(|error| failure(&error, verb))?;
     run(&plugin, &call).map_err(|error| match error {
-        Failure::Protocol(refusal) => refusal,
-        Failure::Plugin(error) => failure(&error, verb),
+        PluginFailure::Protocol(refusal) => refusal,
+        PluginFailure::Plugin(error) => failure(&error, verb),
     })
 }
 
-enum Failure {
-    Protocol(Refusal),
+enum PluginFailure {
+    Protocol(CniError),
     Plugin(PluginErrorKind),
 }
 
-impl From<PluginErrorKind> for Failure {
-    fn from(error: PluginErrorKind) -> Failure {
-        Failure::Plugin(error)
+impl From<PluginErrorKind> for PluginFailure {
+    fn from(error: PluginErrorKind) -> PluginFailure {
+        PluginFailure::Plugin(error)
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure::Protocol(refusal)
+impl From<CniError> for PluginFailure {
+    fn from(refusal: CniError) -> PluginFailure {
+        PluginFailure::Protocol(refusal)
     }
 }
 
-fn run(plugin: &Plugin, call: &Call) -> Result<Option<Value>, Failure> {
-    let target = Target {
+fn run(plugin: &Plugin, call: &CniCall) -> Result<Option<Value>, PluginFailure> {
+    let target = AttachmentTarget {
         network: &call.name,
-        home: Home::usual(),
+        home: NodeDirs::default_dirs(),
         container_id: &call.container_id,
         ifname: &call.ifname,
         netns: &call.netns,
@@ -167,13 +167,13 @@ fn run(plugin: &Plugin, call: &Call) -> Result<Option<Value>, Failure> {
             plugin.check(target, &previous)?;
         }
         Verb::Status => plugin.status()?,
-        Verb::Gc => plugin.gc(&call.name, Home::usual(), &call.valid_attachments()?)?,
+        Verb::Gc => plugin.gc(&call.name, NodeDirs::default_dirs(), &call.valid_attachments()?)?,
         Verb::Version => {}
     }
     Ok(None)
 }
 
-fn failure(error: &PluginErrorKind, verb: Verb) -> Refusal {
+fn failure(error: &PluginErrorKind, verb: Verb) -> CniError {
     let code = match error.code() {
         Some(code) => code,
         None if error.is_config() => INVALID_CONFIG,
@@ -183,8 +183,8 @@ fn failure(error: &PluginErrorKind, verb: Verb) -> Refusal {
     refusal(code, chain(error))
 }
 
-impl Call {
-    fn read(verb: Verb, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result<Call, Refusal> {
+impl CniCall {
+    fn read(verb: Verb, variable: &dyn Fn(&str) -> String, input: &[u8]) -> Result<CniCall, CniError> {
         require(verb, variable)?;
         let conf: Value = serde_json::from_slice(input).map_err(|error| {
             refusal(DECODING_FAILURE, format!("error unmarshall network config: {error}"))
@@ -199,7 +199,7 @@ impl Call {
                 format!("invalid characters found in network name {name:?}"),
             ));
         }
-        Ok(Call {
+        Ok(CniCall {
             verb,
             cni_version: version(&conf, verb)?,
             conf,
@@ -218,7 +218,7 @@ impl Call {
     }
 
     /// The result of the plugins before this one, or of ADD.
-    fn previous(&self) -> Result<Option<CniResult>, Refusal> {
+    fn previous(&self) -> Result<Option<CniResult>, CniError> {
         match self.conf.get("prevResult") {
             None | Some(Value::Null) => Ok(None),
             Some(value) => serde::Deserialize::deserialize(value)
@@ -228,7 +228,7 @@ impl Call {
     }
 
     /// Both names of the field are read: the first is the specification's, the second that of its first edition.
-    fn valid_attachments(&self) -> Result<Vec<ValidAttachment>, Refusal> {
+    fn valid_attachments(&self) -> Result<Vec<ValidAttachment>, CniError> {
         let fields = ["cni.dev/valid-attachments", "cni.dev/attachments"];
         match fields.into_iter().find_map(|field| self.conf.get(field)) {
             // Without a list nothing would be valid, and GC would take everything: more likely it was forgotten.
@@ -240,7 +240,7 @@ impl Call {
     }
 
     /// A pod's namespace that is the host's own means that something was mixed up, and ADD would wire up the host.
-    fn refuse_own_netns(&self) -> Result<(), Refusal> {
+    fn refuse_own_netns(&self) -> Result<(), CniError> {
         if self.may_share_netns {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl Call {
 }
 
 /// Which variables an operation needs, and what they may be.
-fn require(verb: Verb, variable: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
+fn require(verb: Verb, variable: &dyn Fn(&str) -> String) -> Result<(), CniError> {
     let needed: &[&str] = match verb {
         Verb::Add | Verb::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"],
         Verb::Del => &["CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"],
@@ -279,12 +279,16 @@ fn require(verb: Verb, variable: &dyn Fn(&str) -> String) -> Result<(), Refusal>
 }
 
 /// The configuration's version, if it is spoken and knows the operation.
-fn version(conf: &Value, verb: Verb) -> Result<&'static str, Refusal> {
+fn version(conf: &Value, verb: Verb) -> Result<&'static str, CniError> {
     let named = conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
     let place = VERSIONS.iter().position(|version| *version == named);
     let Some((place, version)) = place.and_then(|place| Some((place, *VERSIONS.get(place)?))) else {
         let details = format!("config is {named:?}, plugin supports {VERSIONS:?}");
-        return Err(Refusal { code: INCOMPATIBLE_VERSION, msg: "incompatible CNI versions".into(), details });
+        return Err(CniError {
+            code: INCOMPATIBLE_VERSION,
+            msg: "incompatible CNI versions".into(),
+            details,
+        });
     };
     let since = match verb {
         Verb::Check => "0.4.0",

@@ -17,7 +17,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::netlink::{self, Netlink};
 use crate::netns;
-use crate::request::Target;
+use crate::request::AttachmentTarget;
 use crate::result::{CniResult, Interface, Route};
 use crate::sysctl;
 
@@ -43,7 +43,7 @@ pub(crate) enum Error {
         source: netlink::Error,
     },
     #[error("cannot bring {name} up")]
-    Raise {
+    BringUp {
         name: String,
         #[source]
         source: netlink::Error,
@@ -95,9 +95,9 @@ pub(crate) enum Error {
     NoPort { name: String, bridge: String },
 }
 
-/// How the pod's end is to be.
+/// How the pod's end of the pair is set up.
 #[derive(Debug)]
-pub(crate) struct Dress<'a> {
+pub(crate) struct InterfaceSetup<'a> {
     pub(crate) ifname: &'a str,
     pub(crate) addresses: &'a [IpNet],
     /// Whether an address brings the route to its subnet with it, as usual.
@@ -117,15 +117,15 @@ pub(crate) fn random_mac() -> Result<[u8; 6], Error> {
 }
 
 /// Gives the pod's end addresses and routes and brings it up.
-pub(crate) fn dress(netns: &Path, dress: &Dress<'_>) -> Result<(), Error> {
-    netns::run(netns, || dress_inside(dress)).map_err(Error::Netns)?
+pub(crate) fn set_up_interface(netns: &Path, setup: &InterfaceSetup<'_>) -> Result<(), Error> {
+    netns::run(netns, || set_up_inside(setup)).map_err(Error::Netns)?
 }
 
-fn dress_inside(dress: &Dress<'_>) -> Result<(), Error> {
-    let Dress { ifname, addresses, on_link, routes, skip_dad } = *dress;
+fn set_up_inside(setup: &InterfaceSetup<'_>) -> Result<(), Error> {
+    let InterfaceSetup { ifname, addresses, on_link, routes, skip_dad } = *setup;
     let mut pod = Netlink::open().map_err(Error::PodNetlink)?;
     prepare_ipv6(ifname, addresses, skip_dad)?;
-    pod.set_up(ifname).map_err(|source| Error::Raise { name: ifname.into(), source })?;
+    pod.set_up(ifname).map_err(|source| Error::BringUp { name: ifname.into(), source })?;
     let link = lookup(&mut pod, ifname)?;
     for address in addresses {
         let how = netlink::NewAddress { on_link, skip_dad };
@@ -199,7 +199,7 @@ pub(crate) fn interface(name: &str, mac: &[u8], sandbox: Option<&Path>) -> Inter
 }
 
 /// Removes an attachment's pair; what is gone already is fine, the namespace too.
-pub(crate) fn remove(target: Target<'_>) -> Result<(), Error> {
+pub(crate) fn remove(target: AttachmentTarget<'_>) -> Result<(), Error> {
     let mut host = Netlink::open().map_err(Error::HostNetlink)?;
     // One end takes the other with it. Only a pod that another runtime attached has a host end of another name.
     if unlink(&mut host, &host_name(target.container_id, target.ifname))? {
@@ -219,7 +219,11 @@ pub(crate) fn unlink(netlink: &mut Netlink, name: &str) -> Result<bool, Error> {
 }
 
 /// Whether the pod's end and the host's are as the result says. `bridge`: whose port the host's end is.
-pub(crate) fn check(target: Target<'_>, result: &CniResult, bridge: Option<&str>) -> Result<(), Error> {
+pub(crate) fn check(
+    target: AttachmentTarget<'_>,
+    result: &CniResult,
+    bridge: Option<&str>,
+) -> Result<(), Error> {
     let mut host = Netlink::open().map_err(Error::HostNetlink)?;
     let master = bridge.map(|name| lookup(&mut host, name)).transpose()?;
     let own = host_name(target.container_id, target.ifname);

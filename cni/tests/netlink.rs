@@ -20,11 +20,11 @@ use gantry_cni::chain::{self, Attachment, Conflist};
 use gantry_cni::{CniResult, netns};
 use serde_json::json;
 
-use node::{Node, Pod, Sysfs, address, explain, links, refuse_the_hosts_namespaces};
+use node::{Pod, Sysfs, TestNode, address, explain, links, refuse_the_hosts_namespaces};
 
 #[test]
 fn pods_reach_each_other_and_the_gateway_and_leave_nothing() {
-    let node = Node::new(
+    let node = TestNode::new(
         "gt-reach",
         json!({"type": "host-local", "ranges": [[{"subnet": "10.201.0.0/24"}], [{"subnet": "fd00:201::/64"}]]}),
     );
@@ -50,10 +50,10 @@ fn pods_reach_each_other_and_the_gateway_and_leave_nothing() {
     let (_listener, at) = one.listen("127.0.0.1".parse().unwrap());
     one.connect(at);
 
-    assert_eq!((node.ports(), node.cached(), node.leases().len()), (2, 2, 4));
+    assert_eq!((node.ports(), node.cached_count(), node.leases().len()), (2, 2, 4));
     assert!(!chain::remove_idle(&node.list, &node.dirs).unwrap(), "a bridge in use stays");
     one.del();
-    assert_eq!((node.ports(), node.cached(), node.leases().len()), (1, 1, 2));
+    assert_eq!((node.ports(), node.cached_count(), node.leases().len()), (1, 1, 2));
     assert_eq!(links(&one.netns), ["lo"].map(String::from).into());
     one.del();
     two.del();
@@ -63,7 +63,7 @@ fn pods_reach_each_other_and_the_gateway_and_leave_nothing() {
 
 #[test]
 fn a_port_has_hairpin_mode_and_the_host_forwards() {
-    let node = Node::new("gt-hairpin", json!({"type": "host-local", "subnet": "10.202.0.0/24"}));
+    let node = TestNode::new("gt-hairpin", json!({"type": "host-local", "subnet": "10.202.0.0/24"}));
     let pod = node.pod("one");
     let result = pod.add();
     let sys = Sysfs::mount();
@@ -78,7 +78,7 @@ fn a_port_has_hairpin_mode_and_the_host_forwards() {
 
 #[test]
 fn an_exhausted_range_leaves_no_link() {
-    let node = Node::new(
+    let node = TestNode::new(
         "gt-full",
         json!({"type": "host-local", "subnet": "10.203.0.0/24", "rangeStart": "10.203.0.9", "rangeEnd": "10.203.0.9"}),
     );
@@ -87,7 +87,7 @@ fn an_exhausted_range_leaves_no_link() {
     let error = explain(&two.add_as("eth0").unwrap_err());
     assert!(error.contains("no free address in 10.203.0.9-10.203.0.9"), "{error}");
     assert_eq!(links(&two.netns), ["lo"].map(String::from).into());
-    assert_eq!((node.ports(), node.cached(), node.leases().len()), (1, 1, 1));
+    assert_eq!((node.ports(), node.cached_count(), node.leases().len()), (1, 1, 1));
     two.del();
     assert_eq!(node.leases().len(), 1, "a failed pod's DEL takes no other's lease");
     one.del();
@@ -96,7 +96,7 @@ fn an_exhausted_range_leaves_no_link() {
 
 #[test]
 fn a_failure_after_the_lease_releases_it() {
-    let node = Node::new("gt-taken", json!({"type": "host-local", "subnet": "10.204.0.0/24"}));
+    let node = TestNode::new("gt-taken", json!({"type": "host-local", "subnet": "10.204.0.0/24"}));
     let pod = node.pod("one");
     let error = explain(&pod.add_as("lo").unwrap_err());
     assert!(error.contains("cannot make veth pair") && error.contains("File exists"), "{error}");
@@ -107,7 +107,7 @@ fn a_failure_after_the_lease_releases_it() {
 fn a_failure_inside_the_pod_removes_the_link() {
     let routes = json!([{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}]);
     let node =
-        Node::new("gt-route", json!({"type": "host-local", "subnet": "10.205.0.0/24", "routes": routes}));
+        TestNode::new("gt-route", json!({"type": "host-local", "subnet": "10.205.0.0/24", "routes": routes}));
     let pod = node.pod("one");
     let error = explain(&pod.add_as("eth0").unwrap_err());
     assert!(error.contains("cannot add the route to 192.0.2.0/24"), "{error}");
@@ -117,7 +117,7 @@ fn a_failure_inside_the_pod_removes_the_link() {
 
 #[test]
 fn del_works_when_the_namespace_is_gone() {
-    let node = Node::new("gt-gone", json!({"type": "host-local", "subnet": "10.206.0.0/24"}));
+    let node = TestNode::new("gt-gone", json!({"type": "host-local", "subnet": "10.206.0.0/24"}));
     let pod = node.pod("one");
     pod.add();
     netns::remove(&pod.netns).unwrap();
@@ -127,7 +127,7 @@ fn del_works_when_the_namespace_is_gone() {
 
 #[test]
 fn del_works_when_only_the_file_of_the_namespace_is_gone() {
-    let node = Node::new("gt-held", json!({"type": "host-local", "subnet": "10.207.0.0/24"}));
+    let node = TestNode::new("gt-held", json!({"type": "host-local", "subnet": "10.207.0.0/24"}));
     let pod = node.pod("one");
     let result = pod.add();
     let (_keeps_the_namespace, _) = pod.listen(address(&result, 0));
@@ -139,7 +139,7 @@ fn del_works_when_only_the_file_of_the_namespace_is_gone() {
 
 #[test]
 fn del_removes_a_link_whose_host_end_has_another_name() {
-    let node = Node::new("gt-other", json!({"type": "host-local", "subnet": "10.208.0.0/24"}));
+    let node = TestNode::new("gt-other", json!({"type": "host-local", "subnet": "10.208.0.0/24"}));
     let pod = node.pod("one");
     pod.add();
     let other = Attachment { container_id: "another", ..pod.attachment("eth0") };
@@ -151,8 +151,8 @@ fn del_removes_a_link_whose_host_end_has_another_name() {
 
 #[test]
 fn a_bridge_of_another_network_is_refused() {
-    let node = Node::new("gt-clash", json!({"type": "host-local", "subnet": "10.209.0.0/24"}));
-    let mut other = Node::new("gt-clash", json!({"type": "host-local", "subnet": "10.210.0.0/24"}));
+    let node = TestNode::new("gt-clash", json!({"type": "host-local", "subnet": "10.209.0.0/24"}));
+    let mut other = TestNode::new("gt-clash", json!({"type": "host-local", "subnet": "10.210.0.0/24"}));
     let (mine, theirs) = (node.pod("one"), other.pod("two"));
     mine.add();
     let error = explain(&theirs.add_as("eth0").unwrap_err());
@@ -170,7 +170,7 @@ fn a_bridge_of_another_network_is_refused() {
 
 #[test]
 fn pods_come_and_go_side_by_side() {
-    let node = Node::new("gt-many", json!({"type": "host-local", "subnet": "10.211.0.0/24"}));
+    let node = TestNode::new("gt-many", json!({"type": "host-local", "subnet": "10.211.0.0/24"}));
     let mut times: Vec<i64> = Vec::new();
     let added: Vec<(Pod<'_>, CniResult, i64)> = std::thread::scope(|scope| {
         let node = &node;

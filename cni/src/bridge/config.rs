@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ipam::{self, Ipam};
-use crate::request::{self, Context};
+use crate::request::{self, PluginContext};
 use crate::result::Dns;
 
 /// Upstream's name for a bridge that the configuration does not name.
@@ -44,7 +44,7 @@ pub(crate) struct Config {
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub(crate) enum BridgeConfigError {
     #[error("the configuration cannot be read")]
     Shape(#[source] serde_json::Error),
     #[error("{field} is not supported; remove it or switch it off")]
@@ -60,12 +60,12 @@ pub(crate) enum ConfigError {
     )]
     AddressesForNothing,
     #[error(transparent)]
-    Ipam(ipam::ConfigError),
+    Ipam(ipam::IpamConfigError),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Raw {
+struct RawBridgeConfig {
     #[serde(default)]
     bridge: Option<String>,
     #[serde(default)]
@@ -99,19 +99,19 @@ struct Raw {
 
 impl Config {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value, context: &Context<'_>) -> Result<Config, ConfigError> {
+    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, BridgeConfigError> {
         let mut own = request::own_fields(conf);
         for field in UNSUPPORTED {
             if let Some(value) = own.as_object_mut().and_then(|fields| fields.remove(field))
                 && request::is_on(&value)
             {
-                return Err(ConfigError::Unsupported { field });
+                return Err(BridgeConfigError::Unsupported { field });
             }
         }
-        let raw = Raw::deserialize(own).map_err(ConfigError::Shape)?;
+        let raw = RawBridgeConfig::deserialize(own).map_err(BridgeConfigError::Shape)?;
         let bridge = raw.bridge.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_BRIDGE.into());
         if !crate::request::is_interface_name(&bridge) {
-            return Err(ConfigError::BridgeName { name: bridge });
+            return Err(BridgeConfigError::BridgeName { name: bridge });
         }
         let on = |switch: Option<bool>| switch.unwrap_or(false);
         let config = Config {
@@ -128,20 +128,20 @@ impl Config {
             mtu: raw.mtu.filter(|mtu| *mtu != 0),
             mac: mac_of_call(conf, context)?,
             dns: raw.dns.unwrap_or_default(),
-            ipam: Ipam::parse(conf, context).map_err(ConfigError::Ipam)?,
+            ipam: Ipam::parse(conf, context).map_err(BridgeConfigError::Ipam)?,
         };
         if config.hairpin && config.promiscuous {
-            return Err(ConfigError::HairpinAndPromiscuous);
+            return Err(BridgeConfigError::HairpinAndPromiscuous);
         }
         if config.disable_container_interface && config.ipam.is_some() {
-            return Err(ConfigError::AddressesForNothing);
+            return Err(BridgeConfigError::AddressesForNothing);
         }
         Ok(config)
     }
 }
 
 /// The hardware address that a call asks for: as a capability, in `args`, in `CNI_ARGS`, in this order.
-fn mac_of_call(conf: &Value, context: &Context<'_>) -> Result<Option<[u8; 6]>, ConfigError> {
+fn mac_of_call(conf: &Value, context: &PluginContext<'_>) -> Result<Option<[u8; 6]>, BridgeConfigError> {
     let at = |pointer| conf.pointer(pointer).and_then(Value::as_str);
     let wishes = [
         ("runtimeConfig.mac", at("/runtimeConfig/mac")),
@@ -158,11 +158,11 @@ fn mac_of_call(conf: &Value, context: &Context<'_>) -> Result<Option<[u8; 6]>, C
     for byte in &mut mac {
         let part =
             parts.next().filter(|part| is_pair(part)).and_then(|part| u8::from_str_radix(part, 16).ok());
-        *byte = part.ok_or_else(|| ConfigError::Mac { field, text: text.into() })?;
+        *byte = part.ok_or_else(|| BridgeConfigError::Mac { field, text: text.into() })?;
     }
     // The lowest bit of the first byte means a group of links.
     if parts.next().is_some() || mac[0] & 1 == 1 {
-        return Err(ConfigError::Mac { field, text: text.into() });
+        return Err(BridgeConfigError::Mac { field, text: text.into() });
     }
     Ok(Some(mac))
 }
@@ -176,7 +176,7 @@ mod tests {
     use std::path::Path;
 
     fn check_with(conf: &Value, args: &[(String, String)]) -> Result<Config, String> {
-        let context = Context {
+        let context = PluginContext {
             network: "net",
             args,
             data_dir: Path::new("/data"),

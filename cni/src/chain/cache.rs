@@ -65,7 +65,7 @@ pub(crate) enum Error {
 /// An attachment as it lies in the cache.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Cached {
+pub struct CachedAttachment {
     kind: String,
     /// The sandbox's id.
     pub container_id: String,
@@ -88,7 +88,7 @@ pub struct Cached {
     result: Value,
 }
 
-impl Cached {
+impl CachedAttachment {
     /// The attachment as GC names it.
     pub fn attachment(&self) -> ValidAttachment {
         ValidAttachment { container_id: self.container_id.clone(), ifname: self.if_name.clone() }
@@ -115,7 +115,7 @@ impl Cached {
 }
 
 /// Every attachment in the cache's folder; files of other forms are passed over, as libcni does.
-pub(super) fn attachments(dir: &Path) -> Result<Vec<Cached>, Error> {
+pub(super) fn attachments(dir: &Path) -> Result<Vec<CachedAttachment>, Error> {
     let failed = |source| Error::List { path: dir.into(), source };
     let entries = match dir.read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -151,7 +151,7 @@ pub(super) fn read_result(
     Ok(Some(result.in_version(list.cni_version())))
 }
 
-fn parse(path: &Path) -> Result<Option<Cached>, Error> {
+fn parse(path: &Path) -> Result<Option<CachedAttachment>, Error> {
     let bytes = match std::fs::read(path) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|source| Error::Read { path: path.into(), source })?,
@@ -214,7 +214,7 @@ fn encode(
     attachment: &Attachment<'_>,
     result: &CniResult,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&Cached {
+    serde_json::to_vec(&CachedAttachment {
         kind: KIND.into(),
         container_id: attachment.container_id.into(),
         config: base64(&serde_json::to_vec(list.raw())?),

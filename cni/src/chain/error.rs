@@ -33,7 +33,7 @@ pub enum Error {
         source: PluginError,
     },
     /// A plugin failed; those before it were undone, which may have failed too.
-    #[error("cannot add {ifname} of container {container_id} to network {network}: plugin {plugin} failed{}", also(.undo))]
+    #[error("cannot add {ifname} of container {container_id} to network {network}: plugin {plugin} failed{}", undo_suffix(.undo))]
     Add {
         /// The network.
         network: String,
@@ -50,7 +50,7 @@ pub enum Error {
         undo: Vec<Error>,
     },
     /// The result could not be stored; everything was undone, which may have failed too.
-    #[error("cannot cache the result of network {network} for container {container_id}{}", also(.undo))]
+    #[error("cannot cache the result of network {network} for container {container_id}{}", undo_suffix(.undo))]
     Cache {
         /// The network.
         network: String,
@@ -155,7 +155,7 @@ pub enum Error {
         source: PluginError,
     },
     /// Several things could not be removed.
-    #[error("{} parts of an attachment could not be removed: {}", .0.len(), listed(.0))]
+    #[error("{} parts of an attachment could not be removed: {}", .0.len(), join_errors(.0))]
     Several(Vec<Error>),
 }
 
@@ -182,19 +182,19 @@ pub(crate) enum PluginErrorKind {
     #[error(transparent)]
     Bridge(#[from] bridge::Error),
     #[error(transparent)]
-    BridgeConfig(#[from] bridge::ConfigError),
+    BridgeConfig(#[from] bridge::BridgeConfigError),
     #[error(transparent)]
     Ptp(#[from] ptp::Error),
     #[error(transparent)]
-    PtpConfig(#[from] ptp::ConfigError),
+    PtpConfig(#[from] ptp::PtpConfigError),
     #[error(transparent)]
     Portmap(#[from] portmap::Error),
     #[error(transparent)]
-    PortmapConfig(#[from] portmap::ConfigError),
+    PortmapConfig(#[from] portmap::PortmapConfigError),
     #[error(transparent)]
     HostLocal(#[from] host_local::Error),
     #[error(transparent)]
-    HostLocalConfig(#[from] host_local::ConfigError),
+    HostLocalConfig(#[from] host_local::HostLocalConfigError),
     #[error(transparent)]
     Ipam(#[from] ipam::Error),
     #[error(transparent)]
@@ -252,10 +252,10 @@ pub(super) fn all(mut errors: Vec<Error>) -> Result<(), Error> {
     }
 }
 
-fn listed(errors: &[Error]) -> String {
+fn join_errors(errors: &[Error]) -> String {
     errors.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; ")
 }
 
-fn also(undo: &[Error]) -> String {
-    if undo.is_empty() { String::new() } else { format!(" (and undoing failed: {})", listed(undo)) }
+fn undo_suffix(undo: &[Error]) -> String {
+    if undo.is_empty() { String::new() } else { format!(" (and undoing failed: {})", join_errors(undo)) }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use gantry_base::error::chain;
 
 use super::{Attachment, Conflist, cache};
-use crate::fuzzing::place::Place;
+use crate::fuzzing::place::ScratchFolder;
 use crate::result::CniResult;
 
 /// Of a file, in bytes (NAME_MAX of limits.h).
@@ -19,8 +19,8 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) {
 }
 
 /// What lies in a file is what the same text is, as a list and as a single plugin's configuration.
-pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
-    let folder = Place::new("net.d");
+pub(crate) fn check_conflist(text: &str, meant: Option<&Conflist>) {
+    let folder = ScratchFolder::new("net.d");
     put(&folder, "10-net.conf", text.as_bytes());
     match (Conflist::load(&folder), meant) {
         (Ok(Some(found)), Some(meant)) => {
@@ -34,7 +34,7 @@ pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
         (found, meant) => unreachable!("{found:?} in a file, {meant:?} as text"),
     }
     // A plugin of a list may lie in a file of its own.
-    let folder = Place::new("net2.d");
+    let folder = ScratchFolder::new("net2.d");
     put(&folder, "10-net.conflist", br#"{"cniVersion":"1.0.0","name":"net","plugins":[]}"#);
     put(&folder.join("net"), "10-own.conf", text.as_bytes());
     if let Ok(Some(list)) = Conflist::load(&folder) {
@@ -44,8 +44,8 @@ pub(crate) fn loaded(text: &str, meant: Option<&Conflist>) {
 }
 
 /// A result in the cache: read or refused, never in the way of others'.
-pub(crate) fn cached(data: &[u8]) {
-    let folder = Place::new("results");
+pub(crate) fn check_cached(data: &[u8]) {
+    let folder = ScratchFolder::new("results");
     let Ok(list) =
         Conflist::parse(r#"{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"bridge"}]}"#, "here")
     else {

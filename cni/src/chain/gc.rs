@@ -9,7 +9,7 @@ use std::path::Path;
 
 use gantry_base::error::chain;
 
-use super::cache::{self, Cached};
+use super::cache::{self, CachedAttachment};
 use super::error::{self, PluginErrorKind};
 use super::{Attachment, Conflist, Dirs, Error, ValidAttachment, del};
 
@@ -17,7 +17,7 @@ use super::{Attachment, Conflist, Dirs, Error, ValidAttachment, del};
 ///
 /// # Errors
 /// When the cache's folder cannot be read.
-pub fn cached(dirs: &Dirs) -> Result<Vec<Cached>, Error> {
+pub fn cached_attachments(dirs: &Dirs) -> Result<Vec<CachedAttachment>, Error> {
     cache::attachments(&dirs.cache_dir)
         .map_err(|source| Error::ListCache { source: PluginErrorKind::from(source).into() })
 }
@@ -31,7 +31,7 @@ pub fn gc(
     list: &Conflist,
     valid: &[ValidAttachment],
     dirs: &Dirs,
-    is_ours: &dyn Fn(&Cached) -> bool,
+    is_ours: &dyn Fn(&CachedAttachment) -> bool,
 ) -> Result<(), Error> {
     if list.flag("disableGC") {
         return Ok(());
@@ -41,7 +41,7 @@ pub fn gc(
         plugin: plugin.into(),
         source: source.into(),
     };
-    let cached = cached(dirs)?;
+    let cached = cached_attachments(dirs)?;
     let mut keep = valid.to_vec();
     let mut errors = Vec::new();
     for cached in cached.iter().filter(|cached| cached.network_name == list.name()) {
@@ -78,7 +78,7 @@ pub fn gc(
     error::all(errors)
 }
 
-fn remove(cached: &Cached, dirs: &Dirs) -> Result<(), Error> {
+fn remove(cached: &CachedAttachment, dirs: &Dirs) -> Result<(), Error> {
     let list = cached.conflist().map_err(|source| Error::Gc {
         network: cached.network_name.clone(),
         plugin: "cache".into(),

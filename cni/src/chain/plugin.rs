@@ -13,7 +13,7 @@ use crate::host_local;
 use crate::loopback;
 use crate::portmap;
 use crate::ptp;
-use crate::request::{Context, Home, Target, ValidAttachment};
+use crate::request::{AttachmentTarget, NodeDirs, PluginContext, ValidAttachment};
 use crate::result::CniResult;
 
 /// Versions of the specification that the built-in plugins and the chain speak, oldest first.
@@ -43,7 +43,11 @@ impl Plugin {
     }
 
     /// Reads the configuration of a call.
-    pub(crate) fn parse(kind: &str, conf: &Value, context: &Context<'_>) -> Result<Plugin, PluginErrorKind> {
+    pub(crate) fn parse(
+        kind: &str,
+        conf: &Value,
+        context: &PluginContext<'_>,
+    ) -> Result<Plugin, PluginErrorKind> {
         if context.prefer_external || !Plugin::is_built_in(kind) {
             return Ok(Plugin::External(Box::new(Program::find(kind, context.bin_dirs, conf.clone()))));
         }
@@ -85,7 +89,7 @@ impl Plugin {
     /// built-in plugin.
     pub(crate) fn add(
         &self,
-        target: Target<'_>,
+        target: AttachmentTarget<'_>,
         previous: Option<CniResult>,
         on_plugin: &mut dyn FnMut(&str, i64, i64),
     ) -> Result<CniResult, PluginErrorKind> {
@@ -112,7 +116,7 @@ impl Plugin {
     /// Terminating for ever because its network plugin went before it (runtime-traps 7.2).
     pub(crate) fn del(
         &self,
-        target: Target<'_>,
+        target: AttachmentTarget<'_>,
         previous: Option<&CniResult>,
     ) -> Result<(), PluginErrorKind> {
         match self {
@@ -137,7 +141,11 @@ impl Plugin {
     }
 
     /// Looks whether its part is as ADD left it.
-    pub(crate) fn check(&self, target: Target<'_>, result: &CniResult) -> Result<(), PluginErrorKind> {
+    pub(crate) fn check(
+        &self,
+        target: AttachmentTarget<'_>,
+        result: &CniResult,
+    ) -> Result<(), PluginErrorKind> {
         match self {
             Plugin::Bridge(config) => Ok(bridge::check(config, target, result)?),
             Plugin::Ptp(config) => Ok(ptp::check(config, target, result)?),
@@ -164,7 +172,7 @@ impl Plugin {
     pub(crate) fn gc(
         &self,
         network: &str,
-        home: Home<'_>,
+        home: NodeDirs<'_>,
         valid: &[ValidAttachment],
     ) -> Result<(), PluginErrorKind> {
         match self {

@@ -127,7 +127,8 @@ fn runtime_trap_7_1_gc_detaches_our_gone_sandboxes_and_leaves_others_alone() {
     assert_eq!(left(), [true; 4]);
     gc(&list, &valid, &dirs, &|cached| cached.container_id != "foreign").unwrap();
     assert_eq!(left(), [true, false, true, false]);
-    let cached: Vec<String> = cached(&dirs).unwrap().into_iter().map(|cached| cached.container_id).collect();
+    let cached: Vec<String> =
+        cached_attachments(&dirs).unwrap().into_iter().map(|cached| cached.container_id).collect();
     assert_eq!(cached, ["foreign", "live"]);
 }
 

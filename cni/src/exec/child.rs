@@ -47,16 +47,18 @@ pub(super) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
         let end = talk.run(deadline)?;
         Ok((talk, end))
     });
-    if !matches!(talked, Ok((_, End::Over))) {
+    if !matches!(talked, Ok((_, ConversationEnd::Over))) {
         kill_group(&child);
     }
     // After its end, or after the kill.
     let status = child.wait().map_err(Error::Talk)?;
     let (talk, end) = talked.map_err(Error::Talk)?;
     match end {
-        End::Late => Err(Error::Late { stderr: talk.words }),
-        End::TooMuch => Err(Error::TooMuch),
-        End::Over | End::Held => Ok(Outcome { status, stdout: talk.answer, stderr: talk.words }),
+        ConversationEnd::Late => Err(Error::Late { stderr: talk.words }),
+        ConversationEnd::TooMuch => Err(Error::TooMuch),
+        ConversationEnd::Over | ConversationEnd::PipeHeld => {
+            Ok(Outcome { status, stdout: talk.answer, stderr: talk.words })
+        }
     }
 }
 
@@ -78,11 +80,11 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// How a conversation ends: Over ─ the program and its pipes; Held ─ the program, but somebody holds a pipe; Late and
-/// TooMuch ─ it runs still.
-enum End {
+/// How a conversation ends: Over ─ the program and its pipes; PipeHeld ─ the program, but somebody holds a pipe; Late
+/// and TooMuch ─ it runs still.
+enum ConversationEnd {
     Over,
-    Held,
+    PipeHeld,
     Late,
     TooMuch,
 }
@@ -122,19 +124,23 @@ impl<'a> Conversation<'a> {
         })
     }
 
-    fn run(&mut self, mut deadline: Instant) -> io::Result<End> {
+    fn run(&mut self, mut deadline: Instant) -> io::Result<ConversationEnd> {
         loop {
             if self.pidfd.is_none() && self.stdout.is_none() && self.stderr.is_none() {
-                return Ok(End::Over);
+                return Ok(ConversationEnd::Over);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(if self.pidfd.is_none() { End::Held } else { End::Late });
+                return Ok(if self.pidfd.is_none() {
+                    ConversationEnd::PipeHeld
+                } else {
+                    ConversationEnd::Late
+                });
             }
             let ended = self.wait(left)?;
             self.speak()?;
             if self.listen()? {
-                return Ok(End::TooMuch);
+                return Ok(ConversationEnd::TooMuch);
             }
             if ended && self.pidfd.take().is_some() {
                 // Nobody is left to read it.

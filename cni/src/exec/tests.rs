@@ -22,10 +22,10 @@ impl Folder {
     }
 }
 
-fn target() -> Target<'static> {
-    Target {
+fn target() -> AttachmentTarget<'static> {
+    AttachmentTarget {
         network: "net",
-        home: crate::request::Home::usual(),
+        home: crate::request::NodeDirs::default_dirs(),
         container_id: "c1",
         ifname: "eth0",
         netns: Path::new("/run/netns/x"),
@@ -41,7 +41,8 @@ fn a_program_gets_the_environment_and_configuration_of_the_specification() {
     );
     let previous = CniResult { ips: Vec::new(), ..CniResult::default() };
     let args = [("IgnoreUnknown".to_owned(), "1".to_owned()), ("K8S_POD_NAME".to_owned(), "web".to_owned())];
-    let result = folder.program("echo").add(Target { args: &args, ..target() }, Some(&previous)).unwrap();
+    let result =
+        folder.program("echo").add(AttachmentTarget { args: &args, ..target() }, Some(&previous)).unwrap();
     assert_eq!(result.ips[0].address.to_string(), "10.0.0.2/24");
     let read =
         |ending: &str| std::fs::read_to_string(folder.0.path().join(format!("echo.{ending}"))).unwrap();

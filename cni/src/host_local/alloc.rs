@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Lease;
-use super::config::{Range, RangeSet, from_number, number};
+use super::config::{AddressRange, RangeSet, from_number, to_number};
 
 /// The next free address of the set behind `last`, around and up to `last` itself; `None` when all are taken.
 ///
@@ -26,35 +26,36 @@ pub(super) fn choose(set: &RangeSet, last: Option<IpAddr>, taken: &HashSet<IpAdd
 }
 
 /// The lease of an address that was asked for; `None` when the set does not have it or may not give it.
-pub(super) fn requested(set: &RangeSet, address: IpAddr) -> Option<Lease> {
+pub(super) fn lease_requested(set: &RangeSet, address: IpAddr) -> Option<Lease> {
     let range = set.ranges.iter().find(|range| range.contains(address))?;
     let reserved = set.ranges.iter().any(|range| range.reserves(address));
     (!reserved).then(|| lease(range, address)).flatten()
 }
 
-fn lease(range: &Range, address: IpAddr) -> Option<Lease> {
+fn lease(range: &AddressRange, address: IpAddr) -> Option<Lease> {
     // The prefix length comes from a valid subnet of the same family, so this cannot be None.
     let address = IpNet::new(address, range.subnet.prefix_len()).ok()?;
     Some(Lease { address, gateway: Some(range.gateway) })
 }
 
 /// The set's addresses as stretches of numbers, in the order of search.
-fn stretches(set: &RangeSet, last: Option<IpAddr>) -> Vec<(&Range, u128, u128)> {
-    let whole = |range| -> (&Range, u128, u128) { (range, number(range.start), number(range.end)) };
+fn stretches(set: &RangeSet, last: Option<IpAddr>) -> Vec<(&AddressRange, u128, u128)> {
+    let whole =
+        |range| -> (&AddressRange, u128, u128) { (range, to_number(range.start), to_number(range.end)) };
     let position =
         last.and_then(|last| set.ranges.iter().position(|range| range.contains(last)).zip(Some(last)));
     // A last address of no range is one of an earlier configuration: start anew.
     let Some((index, last)) = position else { return set.ranges.iter().map(whole).collect() };
     let (before, rest) = set.ranges.split_at(index);
     let Some((current, after)) = rest.split_first() else { return set.ranges.iter().map(whole).collect() };
-    let last = number(last);
+    let last = to_number(last);
     let mut stretches = Vec::with_capacity(set.ranges.len() + 1);
-    if last < number(current.end) {
-        stretches.push((current, last + 1, number(current.end)));
+    if last < to_number(current.end) {
+        stretches.push((current, last + 1, to_number(current.end)));
     }
     stretches.extend(after.iter().map(whole));
     stretches.extend(before.iter().map(whole));
-    stretches.push((current, number(current.start), last));
+    stretches.push((current, to_number(current.start), last));
     stretches
 }
 

@@ -13,12 +13,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Lease, alloc};
-use crate::request::{self, Context};
+use crate::request::{self, PluginContext};
 use crate::result::Route;
 
 /// Addresses from `start` to `end`, both included, of a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct AddressRange {
     pub(crate) subnet: IpNet,
     pub(crate) start: IpAddr,
     pub(crate) end: IpAddr,
@@ -28,7 +28,7 @@ pub(crate) struct Range {
 /// Ranges of one family of which an attachment gets one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    pub(crate) ranges: Vec<Range>,
+    pub(crate) ranges: Vec<AddressRange>,
 }
 
 /// A checked configuration.
@@ -46,7 +46,7 @@ pub(crate) struct Config {
 
 /// What is wrong with an `ipam` object.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub(crate) enum HostLocalConfigError {
     #[error("ipam cannot be read")]
     Shape(#[source] serde_json::Error),
     #[error("there is no ipam object")]
@@ -83,7 +83,7 @@ pub(crate) enum ConfigError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Raw {
+struct RawHostLocalConfig {
     #[serde(rename = "type")]
     _type: String,
     #[serde(default)]
@@ -112,15 +112,16 @@ struct RawRange {
 impl Config {
     /// Reads the `ipam` object of a call's configuration and what the call asks for. Leases lie in a folder of the
     /// network's name, below the object's `dataDir` if it has one.
-    pub(crate) fn parse(conf: &Value, context: &Context<'_>) -> Result<Config, ConfigError> {
-        let ipam = conf.get("ipam").filter(|ipam| request::is_on(ipam)).ok_or(ConfigError::Absent)?;
-        let raw = Raw::deserialize(ipam).map_err(ConfigError::Shape)?;
+    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, HostLocalConfigError> {
+        let ipam =
+            conf.get("ipam").filter(|ipam| request::is_on(ipam)).ok_or(HostLocalConfigError::Absent)?;
+        let raw = RawHostLocalConfig::deserialize(ipam).map_err(HostLocalConfigError::Shape)?;
         let sets = sets(conf, &raw)?;
         refuse_overlaps(&sets)?;
         let data_dir = raw.data_dir.filter(|dir| !dir.as_os_str().is_empty());
         Ok(Config {
             dir: data_dir.as_deref().unwrap_or(context.data_dir).join(context.network),
-            requested: requested(&wishes(conf, context)?, &sets)?,
+            requested: requested_leases(&requested_addresses(conf, context)?, &sets)?,
             sets,
             routes: raw.routes.unwrap_or_default(),
             resolv_conf: raw.resolv_conf.filter(|path| !path.as_os_str().is_empty()),
@@ -130,19 +131,19 @@ impl Config {
 
 /// Ranges of the call come first, then the old single range, then the list: the numbers count, they are part of file
 /// names.
-fn sets(conf: &Value, raw: &Raw) -> Result<Vec<RangeSet>, ConfigError> {
+fn sets(conf: &Value, raw: &RawHostLocalConfig) -> Result<Vec<RangeSet>, HostLocalConfigError> {
     let single = RawRange {
         subnet: raw.subnet,
         range_start: raw.range_start,
         range_end: raw.range_end,
         gateway: raw.gateway,
     };
-    let single = single.is_given().then(|| vec![single]);
+    let single = single.is_set().then(|| vec![single]);
     let of_call = conf.pointer("/runtimeConfig/ipRanges").filter(|ranges| request::is_on(ranges));
     let of_call: Vec<Vec<RawRange>> = match of_call {
         None => Vec::new(),
         Some(ranges) => Deserialize::deserialize(ranges)
-            .map_err(|source| ConfigError::Wish { field: "runtimeConfig.ipRanges", source })?,
+            .map_err(|source| HostLocalConfigError::Wish { field: "runtimeConfig.ipRanges", source })?,
     };
     let listed = raw.ranges.clone().unwrap_or_default();
     let sets: Vec<RangeSet> = of_call
@@ -151,18 +152,21 @@ fn sets(conf: &Value, raw: &Raw) -> Result<Vec<RangeSet>, ConfigError> {
         .chain(listed)
         .map(|set| RangeSet::check(&set))
         .collect::<Result<_, _>>()?;
-    if sets.is_empty() { Err(ConfigError::NoRanges) } else { Ok(sets) }
+    if sets.is_empty() { Err(HostLocalConfigError::NoRanges) } else { Ok(sets) }
 }
 
 /// The addresses that a call asks for: in `CNI_ARGS`, in `args` and as a capability.
-fn wishes(conf: &Value, context: &Context<'_>) -> Result<Vec<IpAddr>, ConfigError> {
+fn requested_addresses(
+    conf: &Value,
+    context: &PluginContext<'_>,
+) -> Result<Vec<IpAddr>, HostLocalConfigError> {
     let mut texts: Vec<(&'static str, String)> = Vec::new();
     let argument = request::argument(context.args, "IP").filter(|text| !text.is_empty());
     texts.extend(argument.map(|text| ("CNI_ARGS IP", text.to_owned())));
     for (field, pointer) in [("args.cni.ips", "/args/cni/ips"), ("runtimeConfig.ips", "/runtimeConfig/ips")] {
         if let Some(list) = conf.pointer(pointer).filter(|list| request::is_on(list)) {
-            let list =
-                Vec::<String>::deserialize(list).map_err(|source| ConfigError::Wish { field, source })?;
+            let list = Vec::<String>::deserialize(list)
+                .map_err(|source| HostLocalConfigError::Wish { field, source })?;
             texts.extend(list.into_iter().map(|text| (field, text)));
         }
     }
@@ -171,49 +175,55 @@ fn wishes(conf: &Value, context: &Context<'_>) -> Result<Vec<IpAddr>, ConfigErro
         .map(|(field, text)| {
             // With or without a prefix length, which is the range's affair.
             let address = text.split('/').next().unwrap_or_default().parse();
-            address.map_err(|_| ConfigError::NoAddress { field, text })
+            address.map_err(|_| HostLocalConfigError::NoAddress { field, text })
         })
         .collect()
 }
 
 /// Which set gives which of the addresses asked for; at most one of each.
-fn requested(wishes: &[IpAddr], sets: &[RangeSet]) -> Result<BTreeMap<usize, Lease>, ConfigError> {
+fn requested_leases(
+    wishes: &[IpAddr],
+    sets: &[RangeSet],
+) -> Result<BTreeMap<usize, Lease>, HostLocalConfigError> {
     let mut requested = BTreeMap::new();
     for address in wishes {
         let has_it = |(number, set): (usize, &RangeSet)| {
             let free = !requested.contains_key(&number);
-            alloc::requested(set, *address).filter(|_| free).map(|lease| (number, lease))
+            alloc::lease_requested(set, *address).filter(|_| free).map(|lease| (number, lease))
         };
         let found = sets.iter().enumerate().find_map(has_it);
-        let (number, lease) = found.ok_or(ConfigError::NotToBeHad { address: *address })?;
+        let (number, lease) = found.ok_or(HostLocalConfigError::NotToBeHad { address: *address })?;
         requested.insert(number, lease);
     }
     Ok(requested)
 }
 
-fn refuse_overlaps(sets: &[RangeSet]) -> Result<(), ConfigError> {
-    let ranges: Vec<&Range> = sets.iter().flat_map(|set| &set.ranges).collect();
+fn refuse_overlaps(sets: &[RangeSet]) -> Result<(), HostLocalConfigError> {
+    let ranges: Vec<&AddressRange> = sets.iter().flat_map(|set| &set.ranges).collect();
     for (index, first) in ranges.iter().enumerate() {
         if let Some(second) = ranges.iter().skip(index + 1).find(|second| first.overlaps(second)) {
-            return Err(ConfigError::Overlap { first: first.to_string(), second: second.to_string() });
+            return Err(HostLocalConfigError::Overlap {
+                first: first.to_string(),
+                second: second.to_string(),
+            });
         }
     }
     Ok(())
 }
 
 impl RangeSet {
-    fn check(raw: &[RawRange]) -> Result<RangeSet, ConfigError> {
-        let ranges: Vec<Range> = raw.iter().map(Range::check).collect::<Result<_, _>>()?;
-        let first = ranges.first().ok_or(ConfigError::EmptySet)?;
+    fn check(raw: &[RawRange]) -> Result<RangeSet, HostLocalConfigError> {
+        let ranges: Vec<AddressRange> = raw.iter().map(AddressRange::check).collect::<Result<_, _>>()?;
+        let first = ranges.first().ok_or(HostLocalConfigError::EmptySet)?;
         if ranges.iter().any(|range| range.start.is_ipv4() != first.start.is_ipv4()) {
-            return Err(ConfigError::MixedFamilies);
+            return Err(HostLocalConfigError::MixedFamilies);
         }
         Ok(RangeSet { ranges })
     }
 }
 
 impl RawRange {
-    fn is_given(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.subnet.is_some()
             || self.range_start.is_some()
             || self.range_end.is_some()
@@ -221,29 +231,29 @@ impl RawRange {
     }
 }
 
-impl Range {
-    fn check(raw: &RawRange) -> Result<Range, ConfigError> {
-        let subnet = raw.subnet.ok_or(ConfigError::NoSubnet)?;
+impl AddressRange {
+    fn check(raw: &RawRange) -> Result<AddressRange, HostLocalConfigError> {
+        let subnet = raw.subnet.ok_or(HostLocalConfigError::NoSubnet)?;
         if subnet.trunc() != subnet {
-            return Err(ConfigError::HostBits { subnet, network: subnet.trunc() });
+            return Err(HostLocalConfigError::HostBits { subnet, network: subnet.trunc() });
         }
         // Network address, gateway and (IPv4) broadcast address leave nothing of a /31 or /32.
         if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
-            return Err(ConfigError::TooSmall { subnet });
+            return Err(HostLocalConfigError::TooSmall { subnet });
         }
         let inside = |field, address: Option<IpAddr>, default: IpAddr| match address {
             Some(address) if !subnet.contains(&address) => {
-                Err(ConfigError::Outside { field, address, subnet })
+                Err(HostLocalConfigError::Outside { field, address, subnet })
             }
             Some(address) => Ok(address),
             None => Ok(default),
         };
-        let first = from_number(subnet.addr(), number(subnet.network()) + 1);
+        let first = from_number(subnet.addr(), to_number(subnet.network()) + 1);
         let last = match subnet {
-            IpNet::V4(net) => from_number(subnet.addr(), number(net.broadcast().into()) - 1),
+            IpNet::V4(net) => from_number(subnet.addr(), to_number(net.broadcast().into()) - 1),
             IpNet::V6(net) => net.broadcast().into(),
         };
-        let range = Range {
+        let range = AddressRange {
             subnet,
             start: inside("rangeStart", raw.range_start, first)?,
             end: inside("rangeEnd", raw.range_end, last)?,
@@ -251,7 +261,7 @@ impl Range {
             gateway: raw.gateway.unwrap_or(first),
         };
         if range.start > range.end {
-            return Err(ConfigError::Reversed { start: range.start, end: range.end });
+            return Err(HostLocalConfigError::Reversed { start: range.start, end: range.end });
         }
         Ok(range)
     }
@@ -261,7 +271,7 @@ impl Range {
         address.is_ipv4() == self.start.is_ipv4() && self.start <= address && address <= self.end
     }
 
-    fn overlaps(&self, other: &Range) -> bool {
+    fn overlaps(&self, other: &AddressRange) -> bool {
         self.contains(other.start) || other.contains(self.start)
     }
 
@@ -274,7 +284,7 @@ impl Range {
 }
 
 /// An address as a number, to count with.
-pub(super) fn number(address: IpAddr) -> u128 {
+pub(super) fn to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
         IpAddr::V6(address) => address.to_bits(),
@@ -289,7 +299,7 @@ pub(super) fn from_number(like: IpAddr, number: u128) -> IpAddr {
     }
 }
 
-impl fmt::Display for Range {
+impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.start, self.end)
     }
@@ -312,19 +322,19 @@ pub(super) mod tests {
     use std::path::Path;
 
     /// A configuration of network `net`, leases below `/data`, from an `ipam` object.
-    pub(crate) fn parse(ipam: &Value) -> Result<Config, ConfigError> {
+    pub(crate) fn parse(ipam: &Value) -> Result<Config, HostLocalConfigError> {
         Config::parse(&json!({ "ipam": ipam }), &context(Path::new("/data"), &[]))
     }
 
-    pub(crate) fn context<'a>(data_dir: &'a Path, args: &'a [(String, String)]) -> Context<'a> {
-        Context { network: "net", args, data_dir, bin_dirs: &[], prefer_external: false }
+    pub(crate) fn context<'a>(data_dir: &'a Path, args: &'a [(String, String)]) -> PluginContext<'a> {
+        PluginContext { network: "net", args, data_dir, bin_dirs: &[], prefer_external: false }
     }
 
     fn check(ipam: &Value) -> Result<Config, String> {
         in_words(parse(ipam))
     }
 
-    fn in_words(config: Result<Config, ConfigError>) -> Result<Config, String> {
+    fn in_words(config: Result<Config, HostLocalConfigError>) -> Result<Config, String> {
         config.map_err(|error| {
             let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
             format!("{error}{source}")

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Config;
-use super::alloc::{choose, requested};
+use super::alloc::{choose, lease_requested};
 
 /// Leases lie in a folder of the network's own, and every address that is given out is one of a range.
 pub(crate) fn ranges(config: &Config, conf: &Value, data_dir: &str) {
@@ -31,7 +31,7 @@ pub(crate) fn ranges(config: &Config, conf: &Value, data_dir: &str) {
             assert!(set.ranges.iter().any(|range| range.contains(address)), "{address} is of no range");
             assert!(lease.gateway != Some(address), "{address} is the gateway's");
             assert!(taken.insert(address), "{address} was given out twice");
-            assert_eq!(requested(set, address).map(|lease| lease.address), Some(lease.address));
+            assert_eq!(lease_requested(set, address).map(|lease| lease.address), Some(lease.address));
             last = Some(address);
         }
     }

@@ -69,12 +69,12 @@ pub(crate) enum Error {
 
 /// A leased address and the text of its file.
 #[derive(Debug)]
-pub(crate) struct Leased {
+pub(crate) struct LeaseFile {
     pub(crate) address: IpAddr,
     owner: String,
 }
 
-impl Leased {
+impl LeaseFile {
     /// Whether it belongs to this container's interface.
     pub(crate) fn is_of(&self, container_id: &str, ifname: &str) -> bool {
         self.owner.trim() == format!("{container_id}{LINE_BREAK}{ifname}")
@@ -135,7 +135,7 @@ impl Store {
 
     /// All leases of the network. A file without an owner is none: leases are written under the lock, so whoever was
     /// writing this one died of it, and the address is free.
-    pub(crate) fn leases(&self) -> Result<Vec<Leased>, Error> {
+    pub(crate) fn leases(&self) -> Result<Vec<LeaseFile>, Error> {
         let mut leases = Vec::new();
         for entry in self.dir.read_dir().map_err(Error::List)? {
             let entry = entry.map_err(Error::List)?;
@@ -146,7 +146,7 @@ impl Store {
             let bytes = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
             let owner = String::from_utf8_lossy(&bytes).into_owned();
             if owner.contains(|letter: char| letter.is_ascii_alphanumeric()) {
-                leases.push(Leased { address, owner });
+                leases.push(LeaseFile { address, owner });
             }
         }
         Ok(leases)
@@ -193,7 +193,7 @@ impl Store {
 
     /// Releases every address whose owner is none of these, and says which.
     pub(crate) fn release_all_but(&self, valid: &[ValidAttachment]) -> Result<Vec<IpAddr>, Error> {
-        let is_valid = |lease: &Leased| {
+        let is_valid = |lease: &LeaseFile| {
             valid.iter().any(|valid| {
                 lease.is_of(&valid.container_id, &valid.ifname) || lease.is_of_old(&valid.container_id)
             })
@@ -204,7 +204,7 @@ impl Store {
         Ok(garbage.iter().map(|lease| lease.address).collect())
     }
 
-    fn forget(&self, lease: &Leased) -> Result<(), Error> {
+    fn forget(&self, lease: &LeaseFile) -> Result<(), Error> {
         let path = self.dir.join(lease.address.to_string());
         std::fs::remove_file(&path).map_err(|source| Error::Remove { path, source })
     }

@@ -44,7 +44,7 @@ pub(crate) struct VethPair<'a> {
 impl Netlink {
     /// Looks a link up; `None` when there is none of this name.
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
-        let answers = match self.request(RouteNetlinkMessage::GetLink(named(name)), 0) {
+        let answers = match self.request(RouteNetlinkMessage::GetLink(message_with_name(name)), 0) {
             Err(error) if error.is_no_device() => return Ok(None),
             other => other?,
         };
@@ -71,13 +71,13 @@ impl Netlink {
     }
 
     /// Sets a bridge port's hairpin mode and isolation and brings it up.
-    pub(crate) fn raise_port(&mut self, name: &str, hairpin: bool, isolated: bool) -> Result<(), Error> {
+    pub(crate) fn set_port_up(&mut self, name: &str, hairpin: bool, isolated: bool) -> Result<(), Error> {
         self.request(RouteNetlinkMessage::NewLink(port_message(name, hairpin, isolated)), 0).map(drop)
     }
 
     /// Makes a link take all frames, whoever they are for.
     pub(crate) fn set_promiscuous(&mut self, name: &str) -> Result<(), Error> {
-        let mut message = named(name);
+        let mut message = message_with_name(name);
         message.header.flags = LinkFlags::Promisc;
         message.header.change_mask = LinkFlags::Promisc;
         self.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
@@ -95,21 +95,21 @@ impl Netlink {
 
     /// Brings a link up.
     pub(crate) fn set_up(&mut self, name: &str) -> Result<(), Error> {
-        let mut message = named(name);
-        raise(&mut message);
+        let mut message = message_with_name(name);
+        set_flag_up(&mut message);
         self.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 
     /// Makes the hardware address that a link has one that was set by hand.
     pub(crate) fn set_mac(&mut self, name: &str, mac: &[u8]) -> Result<(), Error> {
-        let mut message = named(name);
+        let mut message = message_with_name(name);
         message.attributes.push(LinkAttribute::Address(mac.to_vec()));
         self.request(RouteNetlinkMessage::SetLink(message), 0).map(drop)
     }
 
     /// Removes a link; false when there was none of this name.
     pub(crate) fn delete_link(&mut self, name: &str) -> Result<bool, Error> {
-        match self.request(RouteNetlinkMessage::DelLink(named(name)), 0) {
+        match self.request(RouteNetlinkMessage::DelLink(message_with_name(name)), 0) {
             Ok(_) => Ok(true),
             Err(error) if error.is_no_device() => Ok(false),
             Err(error) => Err(error),
@@ -117,19 +117,19 @@ impl Netlink {
     }
 }
 
-fn named(name: &str) -> LinkMessage {
+fn message_with_name(name: &str) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.into()));
     message
 }
 
-fn raise(message: &mut LinkMessage) {
+fn set_flag_up(message: &mut LinkMessage) {
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
 }
 
 fn bridge_message(name: &str, mac: [u8; 6], mtu: Option<u32>) -> LinkMessage {
-    let mut message = named(name);
+    let mut message = message_with_name(name);
     message.attributes.push(LinkAttribute::Address(mac.to_vec()));
     message.attributes.extend(mtu.map(LinkAttribute::Mtu));
     message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
@@ -137,11 +137,11 @@ fn bridge_message(name: &str, mac: [u8; 6], mtu: Option<u32>) -> LinkMessage {
 }
 
 fn veth_message(pair: &VethPair<'_>) -> LinkMessage {
-    let mut peer = named(pair.peer_name);
+    let mut peer = message_with_name(pair.peer_name);
     peer.attributes.push(LinkAttribute::Address(pair.peer_mac.to_vec()));
     peer.attributes.push(LinkAttribute::NetNsFd(pair.peer_netns.as_raw_fd()));
     peer.attributes.extend(pair.mtu.map(LinkAttribute::Mtu));
-    let mut message = named(pair.host_name);
+    let mut message = message_with_name(pair.host_name);
     message.attributes.extend(pair.bridge_index.map(LinkAttribute::Controller));
     message.attributes.extend(pair.mtu.map(LinkAttribute::Mtu));
     message.attributes.push(LinkAttribute::LinkInfo(vec![
@@ -152,8 +152,8 @@ fn veth_message(pair: &VethPair<'_>) -> LinkMessage {
 }
 
 fn port_message(name: &str, hairpin: bool, isolated: bool) -> LinkMessage {
-    let mut message = named(name);
-    raise(&mut message);
+    let mut message = message_with_name(name);
+    set_flag_up(&mut message);
     message.attributes.push(LinkAttribute::LinkInfo(vec![
         LinkInfo::PortKind(InfoPortKind::Bridge),
         LinkInfo::PortData(InfoPortData::BridgePort(vec![
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_port_that_forwards_is_recognised() {
         let state = |state| {
-            let mut message = named("veth1");
+            let mut message = message_with_name("veth1");
             message.attributes.push(LinkAttribute::LinkInfo(vec![
                 LinkInfo::PortKind(InfoPortKind::Bridge),
                 LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::State(state)])),

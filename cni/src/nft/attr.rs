@@ -59,14 +59,14 @@ impl Attrs {
 
 /// Attributes being read, as type and value. Ends at the first that does not fit.
 pub(super) fn read(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    marked(bytes).map(|(kind, value)| (kind & TYPE_MASK, value))
+    read_with_flags(bytes).map(|(kind, value)| (kind & TYPE_MASK, value))
 }
 
 /// Whether `found` says what `own` says, in the same order. Only ours are marked where they are nested: the kernel
 /// leaves that out.
 pub(super) fn same(own: &[u8], found: &[u8]) -> bool {
     let mut found = read(found);
-    let all = marked(own).all(|(kind, own)| {
+    let all = read_with_flags(own).all(|(kind, own)| {
         found.next().is_some_and(|(other, found)| other == kind & TYPE_MASK && same_value(kind, own, found))
     });
     all && found.next().is_none()
@@ -78,7 +78,7 @@ pub(super) fn same_value(kind: u16, own: &[u8], found: &[u8]) -> bool {
 }
 
 /// As [`read`], with the marks of what is nested.
-pub(super) fn marked(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn read_with_flags(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let [l0, l1, k0, k1] = *bytes.first_chunk::<ATTRIBUTE_HEADER>()?;
         let length = usize::from(u16::from_ne_bytes([l0, l1]));

@@ -96,18 +96,18 @@ impl Rule {
     }
 
     /// Whether expressions that the kernel shows say this rule.
-    pub(super) fn is_said_by(&self, found: &[u8]) -> bool {
+    pub(super) fn matches_kernel(&self, found: &[u8]) -> bool {
         let own = self.expressions();
         let mut found = attr::read(found).map(|(_, expression)| expression);
-        let all =
-            attr::read(own.as_slice()).all(|(_, own)| found.next().is_some_and(|found| is_said(own, found)));
+        let all = attr::read(own.as_slice())
+            .all(|(_, own)| found.next().is_some_and(|found| same_expression(own, found)));
         all && found.next().is_none()
     }
 }
 
 /// Whether the kernel shows an expression as it was given. It has an order of attributes of its own, shows what it chose
 /// itself where nothing was given, and adds to the flags of `nat` that there is an address.
-fn is_said(own: &[u8], found: &[u8]) -> bool {
+fn same_expression(own: &[u8], found: &[u8]) -> bool {
     let name = attr::find(own, EXPR_NAME);
     let data = |expression| attr::find(expression, EXPR_DATA).unwrap_or_default();
     let nat = name.map(attr::text).as_deref() == Some("nat");
@@ -116,7 +116,7 @@ fn is_said(own: &[u8], found: &[u8]) -> bool {
         _ => attr::same_value(kind, own, found),
     };
     attr::find(found, EXPR_NAME) == name
-        && attr::marked(data(own)).all(|(kind, own)| {
+        && attr::read_with_flags(data(own)).all(|(kind, own)| {
             attr::find(data(found), kind & attr::TYPE_MASK).is_some_and(|found| same(kind, own, found))
         })
 }
@@ -126,7 +126,7 @@ impl Match {
         match self {
             Match::ToThisHost => {
                 let fib = Attrs::new().u32(3, FIB_DADDR).u32(2, FIB_ADDRTYPE).u32(1, REG_1);
-                vec![named("fib", &fib), compare(Is::Equal, &RTN_LOCAL.to_ne_bytes())]
+                vec![expression("fib", &fib), compare(Is::Equal, &RTN_LOCAL.to_ne_bytes())]
             }
             Match::Family { v4 } => {
                 vec![meta(META_NFPROTO), compare(Is::Equal, &[if *v4 { NFPROTO_IPV4 } else { NFPROTO_IPV6 }])]
@@ -142,11 +142,11 @@ impl Match {
                 compare(Is::Equal, &port.to_be_bytes()),
             ],
             Match::ForwardedFrom { port } => vec![
-                named("ct", &Attrs::new().u32(2, CT_STATUS).u32(1, REG_1)),
+                expression("ct", &Attrs::new().u32(2, CT_STATUS).u32(1, REG_1)),
                 mask(&IPS_DST_NAT.to_ne_bytes()),
                 compare(Is::Unequal, &[0; 4]),
                 // Of the packet as it came, before it was forwarded: IP_CT_DIR_ORIGINAL.
-                named("ct", &Attrs::new().u32(2, CT_PROTO_DST).u32(1, REG_1).u8(3, 0)),
+                expression("ct", &Attrs::new().u32(2, CT_PROTO_DST).u32(1, REG_1).u8(3, 0)),
                 compare(Is::Equal, &port.to_be_bytes()),
             ],
             Match::NotFromLoopback => {
@@ -163,9 +163,9 @@ impl Verdict {
         const NF_DROP: i32 = 0;
         const NFT_JUMP: i32 = -3;
         match self {
-            Verdict::Drop => vec![decide(&Attrs::new().i32(1, NF_DROP))],
-            Verdict::Jump(chain) => vec![decide(&Attrs::new().i32(1, NFT_JUMP).text(2, chain))],
-            Verdict::Masquerade => vec![named("masq", &Attrs::new())],
+            Verdict::Drop => vec![verdict_data(&Attrs::new().i32(1, NF_DROP))],
+            Verdict::Jump(chain) => vec![verdict_data(&Attrs::new().i32(1, NFT_JUMP).text(2, chain))],
+            Verdict::Masquerade => vec![expression("masq", &Attrs::new())],
             Verdict::Forward { to, port } => {
                 let (family, bytes) = match to {
                     IpAddr::V4(to) => (NFPROTO_IPV4, to.octets().to_vec()),
@@ -177,7 +177,7 @@ impl Verdict {
                     .u32(3, REG_1)
                     .u32(5, REG_2)
                     .u32(NAT_FLAGS, RANGE_PROTO_SPECIFIED);
-                vec![immediate(REG_1, &bytes), immediate(REG_2, &port.to_be_bytes()), named("nat", &nat)]
+                vec![immediate(REG_1, &bytes), immediate(REG_2, &port.to_be_bytes()), expression("nat", &nat)]
             }
         }
     }
@@ -204,16 +204,16 @@ fn address(net: IpNet, destination: bool, is: Is) -> Vec<Attrs> {
     }
 }
 
-fn named(name: &str, data: &Attrs) -> Attrs {
+fn expression(name: &str, data: &Attrs) -> Attrs {
     Attrs::new().text(EXPR_NAME, name).nest(EXPR_DATA, data)
 }
 
 fn meta(key: u32) -> Attrs {
-    named("meta", &Attrs::new().u32(2, key).u32(1, REG_1))
+    expression("meta", &Attrs::new().u32(2, key).u32(1, REG_1))
 }
 
 fn payload(base: u32, offset: u32, length: u32) -> Attrs {
-    named("payload", &Attrs::new().u32(1, REG_1).u32(2, base).u32(3, offset).u32(4, length))
+    expression("payload", &Attrs::new().u32(1, REG_1).u32(2, base).u32(3, offset).u32(4, length))
 }
 
 fn value(bytes: &[u8]) -> Attrs {
@@ -221,21 +221,21 @@ fn value(bytes: &[u8]) -> Attrs {
 }
 
 fn compare(is: Is, with: &[u8]) -> Attrs {
-    named("cmp", &Attrs::new().u32(1, REG_1).u32(2, is as u32).nest(3, &value(with)))
+    expression("cmp", &Attrs::new().u32(1, REG_1).u32(2, is as u32).nest(3, &value(with)))
 }
 
 fn mask(with: &[u8]) -> Attrs {
     let length = u32::try_from(with.len()).unwrap_or_default();
     let nothing = vec![0; with.len()];
     let data = Attrs::new().u32(1, REG_1).u32(2, REG_1).u32(3, length);
-    named("bitwise", &data.nest(4, &value(with)).nest(5, &value(&nothing)))
+    expression("bitwise", &data.nest(4, &value(with)).nest(5, &value(&nothing)))
 }
 
 fn immediate(register: u32, bytes: &[u8]) -> Attrs {
-    named("immediate", &Attrs::new().u32(1, register).nest(2, &value(bytes)))
+    expression("immediate", &Attrs::new().u32(1, register).nest(2, &value(bytes)))
 }
 
-fn decide(verdict: &Attrs) -> Attrs {
+fn verdict_data(verdict: &Attrs) -> Attrs {
     let data = Attrs::new().nest(DATA_VERDICT, verdict);
-    named("immediate", &Attrs::new().u32(1, REG_VERDICT).nest(2, &data))
+    expression("immediate", &Attrs::new().u32(1, REG_VERDICT).nest(2, &data))
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::message::{self, Message, Standing};
+use super::message::{self, BatchMessage, KernelRule};
 use super::table::{TRIES, is_whole};
 use super::{Error, Netfilter, attr};
 
@@ -81,7 +81,7 @@ struct Ruleset {
     tables: Vec<String>,
     /// Table and name.
     chains: Vec<(String, String)>,
-    rules: Vec<Standing>,
+    rules: Vec<KernelRule>,
 }
 
 impl Netfilter {
@@ -97,7 +97,7 @@ impl Netfilter {
         let tables = self.tables(family)?;
         let chains = self.dump("to list chains", message::GET_CHAIN, family.number(), &[])?;
         let rules = self.dump("to list rules", message::GET_RULE, family.number(), &[])?;
-        let of = |kind: u16| move |answer: &&super::Answer| answer.kind == kind;
+        let of = |kind: u16| move |answer: &&super::NftReply| answer.kind == kind;
         Ok(Ruleset {
             tables,
             chains: chains
@@ -116,11 +116,11 @@ impl Netfilter {
     fn clear(&mut self, family: Family, before: &[Table]) -> Result<usize, Error> {
         for _ in 0..TRIES {
             let generation = self.generation()?;
-            if !self.is_settled(generation)? {
+            if !self.is_committed(generation)? {
                 continue;
             }
             let ruleset = self.ruleset(family)?;
-            if !is_whole(&ruleset.rules) || !self.is_settled(generation)? {
+            if !is_whole(&ruleset.rules) || !self.is_committed(generation)? {
                 continue;
             }
             let known = |table: &str| before.iter().any(|(of, name)| *of == family && name == table);
@@ -138,7 +138,7 @@ impl Netfilter {
 }
 
 /// The messages, and of how many chains and tables they are the end.
-fn plan(ruleset: &Ruleset, known: impl Fn(&str) -> bool) -> (Vec<Message>, usize) {
+fn plan(ruleset: &Ruleset, known: impl Fn(&str) -> bool) -> (Vec<BatchMessage>, usize) {
     let mut messages = Vec::new();
     let mut ends = Vec::new();
     for table in &ruleset.tables {
@@ -186,9 +186,9 @@ mod tests {
     use super::*;
     use crate::nft::{Rule, Verdict};
 
-    fn rule(table: &str, chain: &str, handle: u64, verdict: Verdict) -> Standing {
+    fn rule(table: &str, chain: &str, handle: u64, verdict: Verdict) -> KernelRule {
         let expressions = Rule { matches: Vec::new(), verdict }.expressions().as_slice().to_vec();
-        Standing { table: table.into(), chain: chain.into(), handle, comment: None, expressions }
+        KernelRule { table: table.into(), chain: chain.into(), handle, comment: None, expressions }
     }
 
     fn chain(table: &str, name: &str) -> (String, String) {

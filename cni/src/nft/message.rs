@@ -66,28 +66,28 @@ impl Hook {
 
 /// A message of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct BatchMessage {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) attributes: Attrs,
 }
 
-fn message(kind: u16, flags: u16, attributes: Attrs) -> Message {
-    Message { kind, flags, attributes }
+fn message(kind: u16, flags: u16, attributes: Attrs) -> BatchMessage {
+    BatchMessage { kind, flags, attributes }
 }
 
 /// Makes the table unless it is there.
-pub(super) fn new_table(table: &str) -> Message {
+pub(super) fn new_table(table: &str) -> BatchMessage {
     message(NEW_TABLE, NLM_F_CREATE, Attrs::new().text(TABLE_NAME, table))
 }
 
 /// Removes the table with all that is in it.
-pub(super) fn delete_table(table: &str) -> Message {
+pub(super) fn delete_table(table: &str) -> BatchMessage {
     message(DEL_TABLE, 0, Attrs::new().text(TABLE_NAME, table))
 }
 
 /// Makes the chain unless it is there.
-pub(super) fn new_chain(table: &str, chain: &str, hook: Option<Hook>) -> Message {
+pub(super) fn new_chain(table: &str, chain: &str, hook: Option<Hook>) -> BatchMessage {
     let attributes = Attrs::new().text(CHAIN_TABLE, table).text(CHAIN_NAME, chain);
     let attributes = match hook.map(Hook::parts) {
         None => attributes,
@@ -99,7 +99,7 @@ pub(super) fn new_chain(table: &str, chain: &str, hook: Option<Hook>) -> Message
 }
 
 /// Removes the chain, which is empty and jumped to by nobody.
-pub(super) fn delete_chain(table: &str, chain: &str) -> Message {
+pub(super) fn delete_chain(table: &str, chain: &str) -> BatchMessage {
     message(DEL_CHAIN, 0, Attrs::new().text(CHAIN_TABLE, table).text(CHAIN_NAME, chain))
 }
 
@@ -109,12 +109,12 @@ pub(super) fn read_chain(body: &[u8]) -> Option<(String, String)> {
 }
 
 /// Removes every rule of the chain.
-pub(super) fn flush_chain(table: &str, chain: &str) -> Message {
+pub(super) fn flush_chain(table: &str, chain: &str) -> BatchMessage {
     message(DEL_RULE, 0, Attrs::new().text(RULE_TABLE, table).text(RULE_CHAIN, chain))
 }
 
 /// Appends a rule.
-pub(super) fn new_rule(table: &str, chain: &str, rule: &Rule, comment: Option<&str>) -> Message {
+pub(super) fn new_rule(table: &str, chain: &str, rule: &Rule, comment: Option<&str>) -> BatchMessage {
     let attributes = Attrs::new()
         .text(RULE_TABLE, table)
         .text(RULE_CHAIN, chain)
@@ -126,7 +126,7 @@ pub(super) fn new_rule(table: &str, chain: &str, rule: &Rule, comment: Option<&s
     message(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, attributes)
 }
 
-pub(super) fn delete_rule(table: &str, chain: &str, handle: u64) -> Message {
+pub(super) fn delete_rule(table: &str, chain: &str, handle: u64) -> BatchMessage {
     let attributes = Attrs::new().text(RULE_TABLE, table).text(RULE_CHAIN, chain).u64(RULE_HANDLE, handle);
     message(DEL_RULE, 0, attributes)
 }
@@ -151,17 +151,17 @@ pub(super) fn read_table(body: &[u8]) -> Option<String> {
 
 /// A rule as it stands in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct KernelRule {
     pub(super) table: String,
     pub(super) chain: String,
     pub(super) handle: u64,
     pub(super) comment: Option<String>,
-    /// What it says, as [`Rule::is_said_by`] reads it.
+    /// What it says, as [`Rule::matches_kernel`] reads it.
     pub(super) expressions: Vec<u8>,
 }
 
-pub(super) fn read_rule(body: &[u8]) -> Option<Standing> {
-    Some(Standing {
+pub(super) fn read_rule(body: &[u8]) -> Option<KernelRule> {
+    Some(KernelRule {
         table: attr::text(attr::find(body, RULE_TABLE)?),
         chain: attr::text(attr::find(body, RULE_CHAIN)?),
         handle: attr::find(body, RULE_HANDLE).and_then(attr::u64)?,
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_rule_is_read_back() {
         let body = delete_rule("t", "c", 7).attributes.bytes(RULE_USERDATA, &userdata("mine"));
-        let read = Standing {
+        let read = KernelRule {
             table: "t".into(),
             chain: "c".into(),
             handle: 7,

@@ -8,23 +8,23 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 
 use super::{Error, NLM_F_ACK, NLM_F_REQUEST, Netfilter, Rule, UNSPEC, message};
-use crate::request::{Home, Target, ValidAttachment};
-use message::{Message, Standing};
+use crate::request::{AttachmentTarget, NodeDirs, ValidAttachment};
+use message::{BatchMessage, KernelRule};
 
 /// How often a transaction starts anew when others keep changing rules. Each try takes a fraction of a millisecond.
 pub(super) const TRIES: u32 = 200;
 
 /// A table's name and frame.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct TableLayout {
     pub(crate) table: &'static str,
     /// Chains in an order in which each is there before it is jumped to.
-    pub(crate) chains: Vec<Fixed>,
+    pub(crate) chains: Vec<TableChain>,
 }
 
 /// A chain of the frame.
 #[derive(Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct TableChain {
     pub(crate) name: &'static str,
     /// Who calls it; `None` for one that is jumped to.
     pub(crate) hook: Option<super::Hook>,
@@ -34,18 +34,18 @@ pub(crate) struct Fixed {
 
 /// Whose rules these are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct RuleOwner {
     network: u64,
     instance: u64,
 }
 
-impl Owner {
-    pub(crate) fn of(target: Target<'_>) -> Owner {
-        Owner::new(target.network, target.home, target.container_id, target.ifname)
+impl RuleOwner {
+    pub(crate) fn of(target: AttachmentTarget<'_>) -> RuleOwner {
+        RuleOwner::new(target.network, target.home, target.container_id, target.ifname)
     }
 
-    pub(crate) fn new(network: &str, home: Home<'_>, container_id: &str, ifname: &str) -> Owner {
-        Owner { network: network_of(network, home), instance: hash(&[container_id, ifname]) }
+    pub(crate) fn new(network: &str, home: NodeDirs<'_>, container_id: &str, ifname: &str) -> RuleOwner {
+        RuleOwner { network: network_of(network, home), instance: hash(&[container_id, ifname]) }
     }
 
     /// What the comments of its rules begin with.
@@ -54,19 +54,19 @@ impl Owner {
     }
 
     /// Whether a rule is one of its.
-    pub(crate) fn has(&self, found: &Found) -> bool {
+    pub(crate) fn has(&self, found: &InstalledRule) -> bool {
         found.comment.starts_with(&self.prefix())
     }
 
     /// What the comments of all rules of a network of this node begin with.
-    pub(crate) fn network_prefix(network: &str, home: Home<'_>) -> String {
+    pub(crate) fn network_prefix(network: &str, home: NodeDirs<'_>) -> String {
         format!("{:016x}-", network_of(network, home))
     }
 }
 
 /// GC must not take another node's rules for garbage: it does not know what is valid there.
-fn network_of(network: &str, home: Home<'_>) -> u64 {
-    if home.is_usual() {
+fn network_of(network: &str, home: NodeDirs<'_>) -> u64 {
+    if home.is_default_dirs() {
         return hash(&[network]);
     }
     hash(&[network, &home.data_dir.to_string_lossy(), &home.cache_dir.to_string_lossy()])
@@ -83,21 +83,21 @@ fn hash(parts: &[&str]) -> u64 {
 /// Which rules of a network belong to none of these attachments.
 pub(crate) fn garbage(
     network: &str,
-    home: Home<'_>,
+    home: NodeDirs<'_>,
     valid: &[ValidAttachment],
-) -> impl Fn(&Found) -> bool + use<> {
-    let of_network = Owner::network_prefix(network, home);
+) -> impl Fn(&InstalledRule) -> bool + use<> {
+    let of_network = RuleOwner::network_prefix(network, home);
     let valid: Vec<_> =
-        valid.iter().map(|valid| Owner::new(network, home, &valid.container_id, &valid.ifname)).collect();
+        valid.iter().map(|valid| RuleOwner::new(network, home, &valid.container_id, &valid.ifname)).collect();
     move |found| found.comment.starts_with(&of_network) && !valid.iter().any(|owner| owner.has(found))
 }
 
 /// Takes rules away; where there is no nf_tables, there are none.
-pub(crate) fn remove(layout: &Layout, is_garbage: impl Fn(&Found) -> bool) -> Result<(), Error> {
+pub(crate) fn remove(layout: &TableLayout, is_garbage: impl Fn(&InstalledRule) -> bool) -> Result<(), Error> {
     let gone = Netfilter::open().map_err(Edit::Kernel).and_then(|mut netfilter| {
         netfilter.edit(layout, |found| {
             let remove = found.iter().filter(|found| is_garbage(found)).cloned().collect();
-            Ok::<_, Infallible>(Change { remove, add: Vec::new() })
+            Ok::<_, Infallible>(RuleChange { remove, add: Vec::new() })
         })
     });
     match gone {
@@ -108,30 +108,30 @@ pub(crate) fn remove(layout: &Layout, is_garbage: impl Fn(&Found) -> bool) -> Re
 
 /// A rule of an attachment as it stands in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct InstalledRule {
     pub(crate) chain: String,
     pub(crate) comment: String,
     handle: u64,
 }
 
-impl Found {
+impl InstalledRule {
     /// None for one of the frame.
-    fn from(rule: Standing) -> Option<Found> {
-        Some(Found { chain: rule.chain, comment: rule.comment?, handle: rule.handle })
+    fn from(rule: KernelRule) -> Option<InstalledRule> {
+        Some(InstalledRule { chain: rule.chain, comment: rule.comment?, handle: rule.handle })
     }
 }
 
 #[cfg(test)]
-impl Found {
-    pub(crate) fn of(chain: &str, comment: &str) -> Found {
-        Found { chain: chain.into(), comment: comment.into(), handle: 1 }
+impl InstalledRule {
+    pub(crate) fn of(chain: &str, comment: &str) -> InstalledRule {
+        InstalledRule { chain: chain.into(), comment: comment.into(), handle: 1 }
     }
 }
 
 /// What to do with the rules that were found.
 #[derive(Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) remove: Vec<Found>,
+pub(crate) struct RuleChange {
+    pub(crate) remove: Vec<InstalledRule>,
     /// Chain, rule, comment.
     pub(crate) add: Vec<(&'static str, Rule, String)>,
 }
@@ -147,15 +147,15 @@ pub(crate) enum Edit<E> {
 
 impl Netfilter {
     /// Whether the kernel lets tables be read.
-    pub(crate) fn status(&mut self, layout: &Layout) -> Result<(), Error> {
+    pub(crate) fn status(&mut self, layout: &TableLayout) -> Result<(), Error> {
         self.read(layout).map(drop)
     }
 
     /// Whether a table has the frame of `layout` and these rules of an attachment, word for word, and no more of it.
     pub(crate) fn check(
         &mut self,
-        layout: &Layout,
-        owner: &Owner,
+        layout: &TableLayout,
+        owner: &RuleOwner,
         rules: &[(&'static str, Rule)],
     ) -> Result<(), Error> {
         let standing = self.read(layout)?.1.unwrap_or_default();
@@ -165,12 +165,13 @@ impl Netfilter {
     /// Changes a table: `decide` gets the rules of attachments, and is asked again when somebody changed them meanwhile.
     pub(crate) fn edit<E>(
         &mut self,
-        layout: &Layout,
-        mut decide: impl FnMut(&[Found]) -> Result<Change, E>,
+        layout: &TableLayout,
+        mut decide: impl FnMut(&[InstalledRule]) -> Result<RuleChange, E>,
     ) -> Result<(), Edit<E>> {
         for _ in 0..TRIES {
             let (generation, standing) = self.read(layout)?;
-            let found = standing.map(|rules| rules.into_iter().filter_map(Found::from).collect::<Vec<_>>());
+            let found =
+                standing.map(|rules| rules.into_iter().filter_map(InstalledRule::from).collect::<Vec<_>>());
             let change = decide(found.as_deref().unwrap_or_default()).map_err(Edit::Refused)?;
             let messages = plan(layout, found.as_deref(), &change);
             if messages.is_empty() {
@@ -185,10 +186,10 @@ impl Netfilter {
     }
 
     /// The generation and, if the table is there, its rules.
-    fn read(&mut self, layout: &Layout) -> Result<(u32, Option<Vec<Standing>>), Error> {
+    fn read(&mut self, layout: &TableLayout) -> Result<(u32, Option<Vec<KernelRule>>), Error> {
         for _ in 0..TRIES {
             let before = self.generation()?;
-            if !self.is_settled(before)? {
+            if !self.is_committed(before)? {
                 continue;
             }
             let tables = self.dump("to list tables", message::GET_TABLE, message::FAMILY, &[])?;
@@ -205,7 +206,7 @@ impl Netfilter {
                 // Old kernels do not filter by table.
                 .filter(|rule| rule.table == layout.table)
                 .collect();
-            if is_whole(&found) && self.is_settled(before)? {
+            if is_whole(&found) && self.is_committed(before)? {
                 return Ok((before, Some(found)));
             }
         }
@@ -217,7 +218,7 @@ impl Netfilter {
     /// told in parts goes on where a count of rules says, which those of a commit that is being prepared are in, too: it
     /// then tells a rule again. An empty batch waits until the commit that is under way has ended, and is told when it
     /// was not the one expected.
-    pub(super) fn is_settled(&mut self, generation: u32) -> Result<bool, Error> {
+    pub(super) fn is_committed(&mut self, generation: u32) -> Result<bool, Error> {
         self.send_batch(generation, message::FAMILY, &[])?;
         // An empty batch is answered only when it is refused: an answer of what comes next says that it was not.
         match self.generation() {
@@ -231,7 +232,9 @@ impl Netfilter {
         const WHAT: &str = "to tell its generation of rules";
         let answers = match self.request(WHAT, message::GET_GENERATION, UNSPEC, &[]) {
             // It was the first word of this subsystem: what nfnetlink says when nobody answers to it.
-            Err(Error::Refused { source, .. }) if is_nobody(&source) => return Err(Error::Absent(source)),
+            Err(Error::Refused { source, .. }) if is_no_listener(&source) => {
+                return Err(Error::Absent(source));
+            }
             other => other?,
         };
         answers
@@ -242,13 +245,18 @@ impl Netfilter {
     }
 
     /// All of the messages or none, and none when the rules have changed since `generation`.
-    pub(super) fn commit(&mut self, generation: u32, family: u8, messages: &[Message]) -> Result<(), Error> {
+    pub(super) fn commit(
+        &mut self,
+        generation: u32,
+        family: u8,
+        messages: &[BatchMessage],
+    ) -> Result<(), Error> {
         let last = self.send_batch(generation, family, messages)?;
         self.receive("the rules", last).map(drop)
     }
 
     /// Returns the sequence number of the last message.
-    fn send_batch(&mut self, generation: u32, family: u8, messages: &[Message]) -> Result<u32, Error> {
+    fn send_batch(&mut self, generation: u32, family: u8, messages: &[BatchMessage]) -> Result<u32, Error> {
         let mut bytes = Vec::new();
         let begin = message::generation(generation);
         self.append(
@@ -260,7 +268,7 @@ impl Netfilter {
             begin.as_slice(),
         );
         let mut last = 0;
-        for (index, Message { kind, flags, attributes }) in messages.iter().enumerate() {
+        for (index, BatchMessage { kind, flags, attributes }) in messages.iter().enumerate() {
             // Refusals are told anyway; one acknowledgement, of the last message, says that all went well.
             let ack = if index + 1 == messages.len() { NLM_F_ACK } else { 0 };
             let flags = NLM_F_REQUEST | ack | flags;
@@ -274,12 +282,12 @@ impl Netfilter {
 
 /// Whether each rule was told once: a commit that was prepared and given up while the list was told leaves no other trace.
 /// Handles are numbers of a table.
-pub(super) fn is_whole(rules: &[Standing]) -> bool {
+pub(super) fn is_whole(rules: &[KernelRule]) -> bool {
     let mut handles = HashSet::new();
     rules.iter().all(|rule| handles.insert((&rule.table, rule.handle)))
 }
 
-fn is_nobody(error: &std::io::Error) -> bool {
+fn is_no_listener(error: &std::io::Error) -> bool {
     use rustix::io::Errno;
     [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT]
         .iter()
@@ -288,10 +296,10 @@ fn is_nobody(error: &std::io::Error) -> bool {
 
 /// Chain by chain: each wanted rule against the one that stands in its place.
 fn compare(
-    layout: &Layout,
-    owner: &Owner,
+    layout: &TableLayout,
+    owner: &RuleOwner,
     rules: &[(&'static str, Rule)],
-    standing: &[Standing],
+    standing: &[KernelRule],
 ) -> Result<(), Error> {
     for chain in &layout.chains {
         let name = chain.name;
@@ -301,15 +309,15 @@ fn compare(
                 ("of the pod", rules.iter().filter(|(of, _)| *of == name).map(|(_, rule)| rule).collect())
             }
         };
-        let is_meant = |rule: &&Standing| {
+        let is_meant = |rule: &&KernelRule| {
             let own = rule.comment.as_ref().is_some_and(|comment| comment.starts_with(&owner.prefix()));
             rule.chain == name && (chain.rules.is_some() || own)
         };
-        let found: Vec<&Standing> = standing.iter().filter(is_meant).collect();
+        let found: Vec<&KernelRule> = standing.iter().filter(is_meant).collect();
         if found.len() != wanted.len() {
             return Err(Error::Count { chain: name, whose, found: found.len(), expected: wanted.len() });
         }
-        if !wanted.iter().zip(&found).all(|(wanted, found)| wanted.is_said_by(&found.expressions)) {
+        if !wanted.iter().zip(&found).all(|(wanted, found)| wanted.matches_kernel(&found.expressions)) {
             return Err(Error::Changed { chain: name, whose });
         }
     }
@@ -317,7 +325,7 @@ fn compare(
 }
 
 /// The messages of a change. `found` is `None` when there is no table.
-fn plan(layout: &Layout, found: Option<&[Found]>, change: &Change) -> Vec<Message> {
+fn plan(layout: &TableLayout, found: Option<&[InstalledRule]>, change: &RuleChange) -> Vec<BatchMessage> {
     let table = layout.table;
     if change.add.is_empty() {
         let Some(found) = found else { return Vec::new() };
@@ -350,13 +358,13 @@ mod tests {
     use super::*;
     use crate::nft::Verdict;
 
-    fn layout() -> Layout {
+    fn layout() -> TableLayout {
         let jump = Rule { matches: Vec::new(), verdict: Verdict::Jump("mine") };
-        Layout {
+        TableLayout {
             table: "t",
             chains: vec![
-                Fixed { name: "mine", hook: None, rules: None },
-                Fixed {
+                TableChain { name: "mine", hook: None, rules: None },
+                TableChain {
                     name: "hooked",
                     hook: Some(crate::nft::Hook::SrcnatPostrouting),
                     rules: Some(vec![jump]),
@@ -365,13 +373,13 @@ mod tests {
         }
     }
 
-    fn found(handle: u64) -> Found {
-        Found { chain: "mine".into(), comment: format!("owner{handle}"), handle }
+    fn found(handle: u64) -> InstalledRule {
+        InstalledRule { chain: "mine".into(), comment: format!("owner{handle}"), handle }
     }
 
     #[test]
     fn a_rule_that_is_told_twice_is_one_of_the_same_table() {
-        let rule = |table: &str, handle| Standing {
+        let rule = |table: &str, handle| KernelRule {
             table: table.into(),
             chain: "c".into(),
             handle,
@@ -385,7 +393,7 @@ mod tests {
     #[test]
     fn the_last_rule_takes_the_table_with_it() {
         let all = [found(1), found(2)];
-        let remove = |remove: &[Found]| Change { remove: remove.into(), add: Vec::new() };
+        let remove = |remove: &[InstalledRule]| RuleChange { remove: remove.into(), add: Vec::new() };
         assert_eq!(plan(&layout(), None, &remove(&[])), []);
         assert_eq!(plan(&layout(), Some(&all), &remove(&[])), []);
         assert_eq!(plan(&layout(), Some(&all), &remove(&all[..1])), [message::delete_rule("t", "mine", 1)]);
@@ -400,8 +408,9 @@ mod tests {
     #[test]
     fn adding_writes_the_frame_first() {
         let rule = Rule { matches: Vec::new(), verdict: Verdict::Drop };
-        let change = Change { remove: vec![found(1)], add: vec![("mine", rule.clone(), "owner3".into())] };
-        let Fixed { rules: Some(fixed), .. } = &layout().chains[1] else { panic!() };
+        let change =
+            RuleChange { remove: vec![found(1)], add: vec![("mine", rule.clone(), "owner3".into())] };
+        let TableChain { rules: Some(fixed), .. } = &layout().chains[1] else { panic!() };
         assert_eq!(
             plan(&layout(), None, &change),
             [
@@ -418,14 +427,14 @@ mod tests {
 
     #[test]
     fn owners_are_told_apart() {
-        let usual = Home::usual();
-        let owner = Owner::new("net", usual, "c1", "eth0");
-        assert_eq!(owner, Owner::new("net", usual, "c1", "eth0"));
-        assert!(owner.prefix().starts_with(&Owner::network_prefix("net", usual)));
+        let usual = NodeDirs::default_dirs();
+        let owner = RuleOwner::new("net", usual, "c1", "eth0");
+        assert_eq!(owner, RuleOwner::new("net", usual, "c1", "eth0"));
+        assert!(owner.prefix().starts_with(&RuleOwner::network_prefix("net", usual)));
         for other in [
-            Owner::new("net2", usual, "c1", "eth0"),
-            Owner::new("net", usual, "c1e", "th0"),
-            Owner::new("net", usual, "c1", "eth1"),
+            RuleOwner::new("net2", usual, "c1", "eth0"),
+            RuleOwner::new("net", usual, "c1e", "th0"),
+            RuleOwner::new("net", usual, "c1", "eth1"),
         ] {
             assert_ne!(owner.prefix(), other.prefix());
         }
@@ -433,15 +442,15 @@ mod tests {
 
     #[test]
     fn another_nodes_network_of_the_same_name_is_another_network() {
-        let usual = Home::usual();
+        let usual = NodeDirs::default_dirs();
         let [data, cache] = ["/a", "/b"].map(std::path::Path::new);
         let prefixes = [
             usual,
-            Home { data_dir: data, ..usual },
-            Home { cache_dir: cache, ..usual },
-            Home { data_dir: data, cache_dir: cache },
+            NodeDirs { data_dir: data, ..usual },
+            NodeDirs { cache_dir: cache, ..usual },
+            NodeDirs { data_dir: data, cache_dir: cache },
         ]
-        .map(|home| Owner::network_prefix("net", home));
+        .map(|home| RuleOwner::network_prefix("net", home));
         let distinct: std::collections::BTreeSet<_> = prefixes.iter().collect();
         assert_eq!(distinct.len(), prefixes.len());
         // Rules outlive this program: those of the usual folders keep their name.

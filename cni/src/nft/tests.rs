@@ -85,13 +85,13 @@ fn chains_are_hooked_as_nft_hooks_them() {
 fn broken_datagrams_end_reading() {
     for bytes in [&[][..], &[0; 15], &[0; 16], &[255; 16], &[12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]
     {
-        assert!(Message::first(bytes).is_none(), "{bytes:?}");
+        assert!(ReplyMessage::parse_first(bytes).is_none(), "{bytes:?}");
     }
     let whole = [20, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 254, 255, 255, 255];
-    let message = Message::first(&whole).unwrap();
+    let message = ReplyMessage::parse_first(&whole).unwrap();
     let code = message.code();
     assert_eq!((message.kind, message.sequence, code, message.aligned), (NLMSG_ERROR, 7, Some(-2), 20));
-    assert!(Message::first(&whole[..19]).is_none());
+    assert!(ReplyMessage::parse_first(&whole[..19]).is_none());
 }
 
 #[test]
@@ -103,7 +103,8 @@ fn a_verdict_that_is_cut_off_or_lost_is_no_success() {
         bytes
     };
     let take = |bytes: &[u8]| {
-        Answers { what: "x", sequence: 7, list: Vec::new(), parts: 0, consistent: true }.take(bytes)
+        NftReplies { what: "x", sequence: 7, list: Vec::new(), parts: 0, consistent: true }
+            .receive_datagram(bytes)
     };
     assert!(take(&datagram(2, &[0; 4])).unwrap(), "all is well");
     assert!(!take(&datagram(99, &[0; 8])).unwrap(), "the verdict is yet to come");

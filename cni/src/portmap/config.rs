@@ -61,7 +61,7 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// Where it is for a pod's address of this family; `None` when it is for the other family only.
-    pub(super) fn on(&self, pod: IpAddr) -> Option<SocketAddr> {
+    pub(super) fn host_address(&self, pod: IpAddr) -> Option<SocketAddr> {
         let any = if pod.is_ipv4() { ANY_V4 } else { ANY_V6 };
         let ip = self.host_ip.unwrap_or(any);
         (ip.is_ipv4() == pod.is_ipv4()).then(|| SocketAddr::new(ip, self.host_port))
@@ -80,7 +80,7 @@ pub(crate) struct Config {
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub(crate) enum PortmapConfigError {
     #[error("the configuration cannot be read")]
     Shape(#[source] serde_json::Error),
     #[error("{field} is not supported; remove it")]
@@ -99,7 +99,7 @@ pub(crate) enum ConfigError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Raw {
+struct RawPortmapConfig {
     #[serde(default)]
     backend: Option<String>,
     #[serde(default)]
@@ -142,26 +142,26 @@ fn in_small_letters(mappings: &Value) -> Value {
 
 impl Config {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value) -> Result<Config, ConfigError> {
+    pub(crate) fn parse(conf: &Value) -> Result<Config, PortmapConfigError> {
         let mut own = request::own_fields(conf);
         for field in UNSUPPORTED {
             if let Some(value) = own.as_object_mut().and_then(|fields| fields.remove(field))
                 && request::is_on(&value)
             {
-                return Err(ConfigError::Unsupported { field });
+                return Err(PortmapConfigError::Unsupported { field });
             }
         }
-        let raw = Raw::deserialize(own).map_err(ConfigError::Shape)?;
+        let raw = RawPortmapConfig::deserialize(own).map_err(PortmapConfigError::Shape)?;
         // Which backend only says how; what is asked for happens either way.
         if let Some(name) = raw.backend.filter(|name| !matches!(name.as_str(), "" | "nftables" | "iptables"))
         {
-            return Err(ConfigError::Backend { name });
+            return Err(PortmapConfigError::Backend { name });
         }
         let asked = conf.pointer("/runtimeConfig/portMappings").filter(|asked| request::is_on(asked));
         let asked: Vec<RawMapping> = match asked {
             None => Vec::new(),
             Some(asked) => {
-                Deserialize::deserialize(in_small_letters(asked)).map_err(ConfigError::Mappings)?
+                Deserialize::deserialize(in_small_letters(asked)).map_err(PortmapConfigError::Mappings)?
             }
         };
         Ok(Config {
@@ -172,20 +172,20 @@ impl Config {
     }
 }
 
-fn mapping(raw: &RawMapping) -> Result<Mapping, ConfigError> {
+fn mapping(raw: &RawMapping) -> Result<Mapping, PortmapConfigError> {
     let port = |field, port: i64| {
-        u16::try_from(port).ok().filter(|port| *port != 0).ok_or(ConfigError::Port { field, port })
+        u16::try_from(port).ok().filter(|port| *port != 0).ok_or(PortmapConfigError::Port { field, port })
     };
     let host_port = port("hostPort", raw.host_port)?;
     let protocol = match raw.protocol.as_str() {
         "" => Protocol::Tcp,
         name => Protocol::parse(name)
-            .ok_or_else(|| ConfigError::Protocol { name: name.into(), port: host_port })?,
+            .ok_or_else(|| PortmapConfigError::Protocol { name: name.into(), port: host_port })?,
     };
     let host_ip = match raw.host_ip.as_str() {
         "" => None,
         text => {
-            let wrong = |_| ConfigError::HostIp { text: text.into(), port: host_port };
+            let wrong = |_| PortmapConfigError::HostIp { text: text.into(), port: host_port };
             Some(text.parse::<IpAddr>().map_err(wrong)?)
         }
     };
@@ -220,7 +220,7 @@ pub(super) mod tests {
         .unwrap();
         assert!(!config.snat && !config.masq_all);
         let on = |index: usize, pod: &str| {
-            config.mappings[index].on(pod.parse().unwrap()).map(|at| at.to_string())
+            config.mappings[index].host_address(pod.parse().unwrap()).map(|at| at.to_string())
         };
         assert_eq!(on(0, "10.0.0.2").as_deref(), Some("0.0.0.0:8080"));
         assert_eq!(on(0, "fd00::2").as_deref(), Some("[::]:8080"));

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::IpNet;
 
 use super::config::{Config, Mapping, Protocol};
-use crate::masquerade::alone;
-use crate::nft::{Fixed, Found, Hook, Layout, Match, Owner, Rule, Verdict};
+use crate::masquerade::host_net;
+use crate::nft::{Hook, InstalledRule, Match, Rule, RuleOwner, TableChain, TableLayout, Verdict};
 
 /// Where packets to a mapped port are forwarded.
 const PORTS: &str = "hostports";
@@ -19,19 +19,19 @@ fn loopback() -> IpNet {
     IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8)
 }
 
-pub(super) fn layout() -> Layout {
+pub(super) fn layout() -> TableLayout {
     let to_this_host = || Rule { matches: vec![Match::ToThisHost], verdict: Verdict::Jump(PORTS) };
     let hairpin = Rule { matches: Vec::new(), verdict: Verdict::Jump(HAIRPIN) };
     let martian = Rule {
         matches: vec![Match::NotFromLoopback, Match::Family { v4: true }, Match::To(loopback())],
         verdict: Verdict::Drop,
     };
-    let fixed = |name, hook, rules| Fixed { name, hook: Some(hook), rules: Some(rules) };
-    Layout {
+    let fixed = |name, hook, rules| TableChain { name, hook: Some(hook), rules: Some(rules) };
+    TableLayout {
         table: "gantry-hostports",
         chains: vec![
-            Fixed { name: PORTS, hook: None, rules: None },
-            Fixed { name: HAIRPIN, hook: None, rules: None },
+            TableChain { name: PORTS, hook: None, rules: None },
+            TableChain { name: HAIRPIN, hook: None, rules: None },
             fixed("prerouting", Hook::DstnatPrerouting, vec![to_this_host()]),
             fixed("output", Hook::DstnatOutput, vec![to_this_host()]),
             fixed("postrouting", Hook::SrcnatPostrouting, vec![hairpin]),
@@ -42,16 +42,16 @@ pub(super) fn layout() -> Layout {
 
 /// A rule of a mapping, and what it says of itself in its comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Planned {
+pub(super) struct PlannedRule {
     chain: &'static str,
     rule: Rule,
     protocol: Protocol,
     on: SocketAddr,
 }
 
-impl Planned {
+impl PlannedRule {
     /// The rule with its comment: owner, port, pod.
-    pub(super) fn named(&self, owner: &Owner, pod: &str) -> (&'static str, Rule, String) {
+    pub(super) fn with_comment(&self, owner: &RuleOwner, pod: &str) -> (&'static str, Rule, String) {
         let comment = format!("{} {}/{} {pod}", owner.prefix(), self.protocol.name(), self.on);
         (self.chain, self.rule.clone(), comment)
     }
@@ -63,21 +63,21 @@ impl Planned {
 }
 
 /// The rules of all mappings that lead to an address of a pod.
-pub(super) fn rules(config: &Config, pod: IpNet) -> Vec<Planned> {
+pub(super) fn rules(config: &Config, pod: IpNet) -> Vec<PlannedRule> {
     config.mappings.iter().flat_map(|mapping| rules_of(config, mapping, pod)).collect()
 }
 
-fn rules_of(config: &Config, mapping: &Mapping, pod: IpNet) -> Vec<Planned> {
-    let Some(on) = mapping.on(pod.addr()) else { return Vec::new() };
+fn rules_of(config: &Config, mapping: &Mapping, pod: IpNet) -> Vec<PlannedRule> {
+    let Some(on) = mapping.host_address(pod.addr()) else { return Vec::new() };
     let family = Match::Family { v4: pod.addr().is_ipv4() };
     let protocol = mapping.protocol.number();
     let mut matches = vec![family.clone()];
     if !on.ip().is_unspecified() {
-        matches.push(Match::To(alone(on.ip())));
+        matches.push(Match::To(host_net(on.ip())));
     }
     matches.push(Match::Port { protocol, port: on.port() });
     let forward = Verdict::Forward { to: pod.addr(), port: mapping.container_port };
-    let planned = |chain, matches, verdict| Planned {
+    let planned = |chain, matches, verdict| PlannedRule {
         chain,
         rule: Rule { matches, verdict },
         protocol: mapping.protocol,
@@ -87,7 +87,7 @@ fn rules_of(config: &Config, mapping: &Mapping, pod: IpNet) -> Vec<Planned> {
     for from in sources(config, pod) {
         let mut matches = vec![family.clone()];
         matches.extend(from.map(Match::From));
-        matches.push(Match::To(alone(pod.addr())));
+        matches.push(Match::To(host_net(pod.addr())));
         matches.push(Match::Port { protocol, port: mapping.container_port });
         // Only what came through this mapping: pods that talk to each other by a service keep their addresses.
         matches.push(Match::ForwardedFrom { port: on.port() });
@@ -110,7 +110,7 @@ fn sources(config: &Config, pod: IpNet) -> Vec<Option<IpNet>> {
 }
 
 /// The port and the pod that has it, if a rule of another attachment is in this one's way.
-pub(super) fn conflict(wanted: &Planned, others: &[Found]) -> Option<(String, String)> {
+pub(super) fn conflict(wanted: &PlannedRule, others: &[InstalledRule]) -> Option<(String, String)> {
     if wanted.chain != PORTS {
         return None;
     }
@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn another_pods_port_is_in_the_way_where_both_would_match() {
-        let owner = Owner::new("net", crate::request::Home::usual(), "c1", "eth0");
+        let owner = RuleOwner::new("net", crate::request::NodeDirs::default_dirs(), "c1", "eth0");
         let on = |protocol: &str, ip: &str| {
             let mapping = json!([{"hostPort": 80, "containerPort": 80, "protocol": protocol, "hostIP": ip}]);
             let pod = if ip.contains(':') { pod("fd00::5/64") } else { pod("10.0.0.5/24") };
             rules(&parse(json!({}), &mapping).unwrap(), pod).remove(0)
         };
-        let found = |planned: &Planned| {
-            let (chain, _, comment) = planned.named(&owner, "shop/web");
-            Found::of(chain, &comment)
+        let found = |planned: &PlannedRule| {
+            let (chain, _, comment) = planned.with_comment(&owner, "shop/web");
+            InstalledRule::of(chain, &comment)
         };
         for (mine, theirs, expected) in [
             (on("tcp", ""), on("tcp", ""), true),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ipam::{self, Ipam};
-use crate::request::{self, Context};
+use crate::request::{self, PluginContext};
 use crate::result::Dns;
 
 /// A checked configuration.
@@ -21,18 +21,18 @@ pub(crate) struct Config {
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
+pub(crate) enum PtpConfigError {
     #[error("the configuration cannot be read")]
     Shape(#[source] serde_json::Error),
     #[error("there is no ipam object with a type: a point-to-point link needs addresses")]
     NoIpam,
     #[error(transparent)]
-    Ipam(ipam::ConfigError),
+    Ipam(ipam::IpamConfigError),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Raw {
+struct RawPtpConfig {
     #[serde(default)]
     ip_masq: Option<bool>,
     // Only says how to masquerade.
@@ -48,13 +48,13 @@ struct Raw {
 
 impl Config {
     /// Reads the configuration of a call.
-    pub(crate) fn parse(conf: &Value, context: &Context<'_>) -> Result<Config, ConfigError> {
-        let raw = Raw::deserialize(request::own_fields(conf)).map_err(ConfigError::Shape)?;
+    pub(crate) fn parse(conf: &Value, context: &PluginContext<'_>) -> Result<Config, PtpConfigError> {
+        let raw = RawPtpConfig::deserialize(request::own_fields(conf)).map_err(PtpConfigError::Shape)?;
         Ok(Config {
             ip_masq: raw.ip_masq.unwrap_or(false),
             mtu: raw.mtu.filter(|mtu| *mtu != 0),
             dns: raw.dns.unwrap_or_default(),
-            ipam: Ipam::parse(conf, context).map_err(ConfigError::Ipam)?.ok_or(ConfigError::NoIpam)?,
+            ipam: Ipam::parse(conf, context).map_err(PtpConfigError::Ipam)?.ok_or(PtpConfigError::NoIpam)?,
         })
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use std::path::Path;
 
     fn parse(conf: &Value) -> Result<Config, String> {
-        let context = Context {
+        let context = PluginContext {
             network: "net",
             args: &[],
             data_dir: Path::new("/data"),

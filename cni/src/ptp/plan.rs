@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::masquerade::alone;
+use crate::masquerade::host_net;
 use crate::result::Route;
 
 /// `RT_SCOPE_LINK` of `rtnetlink(7)`.
@@ -18,7 +18,7 @@ pub(super) fn routes_of_pod(ends: &[(IpNet, IpAddr)]) -> Vec<(Route, Option<IpAd
     let mut routes: Vec<(Route, Option<IpAddr>)> = Vec::new();
     for (address, gateway) in ends {
         let from = Some(address.addr());
-        let to_gateway = Route { scope: Some(LINK), ..Route::new(alone(*gateway), None) };
+        let to_gateway = Route { scope: Some(LINK), ..Route::new(host_net(*gateway), None) };
         for route in [to_gateway, Route::new(address.trunc(), Some(*gateway))] {
             // Two addresses of one subnet share both.
             if !routes.iter().any(|(other, _)| other.dst == route.dst) {
@@ -31,7 +31,7 @@ pub(super) fn routes_of_pod(ends: &[(IpNet, IpAddr)]) -> Vec<(Route, Option<IpAd
 
 /// The host's way to the pod.
 pub(super) fn route_to(pod: IpAddr) -> Route {
-    Route { scope: Some(LINK), ..Route::new(alone(pod), None) }
+    Route { scope: Some(LINK), ..Route::new(host_net(pod), None) }
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::{Call, version_of};
+use super::{CniCall, version_of};
 use crate::chain::VERSIONS;
 use crate::exec::Verb;
 use crate::request::is_identifier;
 
 /// Reads a call of each operation, runs none.
-pub(crate) fn called(conf: &Value) {
+pub(crate) fn check_call(conf: &Value) {
     let input = conf.to_string();
     let variable = |name: &str| match name {
         "CNI_CONTAINERID" => "c1".to_owned(),
@@ -21,7 +21,7 @@ pub(crate) fn called(conf: &Value) {
     };
     assert!(VERSIONS.contains(&version_of(input.as_bytes()).as_str()));
     for verb in [Verb::Add, Verb::Del, Verb::Check, Verb::Status, Verb::Gc] {
-        match Call::read(verb, &variable, input.as_bytes()) {
+        match CniCall::read(verb, &variable, input.as_bytes()) {
             Ok(call) => {
                 assert!(is_identifier(&call.name) && VERSIONS.contains(&call.cni_version));
                 assert!(call.bin_dirs.iter().all(|dir| !dir.as_os_str().is_empty()));

@@ -4,7 +4,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-fn call(kind: &str, env: &[(&str, &str)], conf: &Value) -> Result<Option<Value>, Refusal> {
+fn call(kind: &str, env: &[(&str, &str)], conf: &Value) -> Result<Option<Value>, CniError> {
     let env: BTreeMap<&str, &str> = env.iter().copied().collect();
     answer(kind, &|name| env.get(name).copied().unwrap_or_default().to_owned(), conf.to_string().as_bytes())
 }

@@ -12,34 +12,34 @@ use gantry_cni::{CniResult, netns};
 use serde_json::{Value, json};
 
 /// A node with a network of its own, and pods in their namespaces.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) root: tempfile::TempDir,
     pub(crate) dirs: Dirs,
     pub(crate) list: Conflist,
     pub(crate) bridge: String,
 }
 
-impl Node {
+impl TestNode {
     /// The bridge's name must be no other test's: they share the host side.
-    pub(crate) fn new(bridge: &str, ipam: Value) -> Node {
-        Node::with(bridge, json!({"isDefaultGateway": true, "hairpinMode": true, "ipam": ipam}), &[])
+    pub(crate) fn new(bridge: &str, ipam: Value) -> TestNode {
+        TestNode::with(bridge, json!({"isDefaultGateway": true, "hairpinMode": true, "ipam": ipam}), &[])
     }
 
     /// One of plugin `bridge` with these fields, and more plugins behind it. The network has the bridge's name: rules
     /// and leases of tests must not meet.
-    pub(crate) fn with(bridge: &str, fields: Value, more: &[Value]) -> Node {
+    pub(crate) fn with(bridge: &str, fields: Value, more: &[Value]) -> TestNode {
         let mut first = json!({"type": "bridge", "bridge": bridge});
         first.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let mut plugins = vec![first];
         plugins.extend_from_slice(more);
-        Node::of(bridge, &json!({"cniVersion": "1.1.0", "name": bridge, "plugins": plugins}))
+        TestNode::of(bridge, &json!({"cniVersion": "1.1.0", "name": bridge, "plugins": plugins}))
     }
 
     /// One of any plugins.
-    pub(crate) fn of(bridge: &str, list: &Value) -> Node {
+    pub(crate) fn of(bridge: &str, list: &Value) -> TestNode {
         refuse_the_hosts_namespaces();
         let root = tempfile::tempdir().unwrap();
-        Node {
+        TestNode {
             dirs: Dirs {
                 data_dir: root.path().join("networks"),
                 cache_dir: root.path().join("results"),
@@ -82,14 +82,14 @@ impl Node {
             .collect()
     }
 
-    pub(crate) fn cached(&self) -> usize {
+    pub(crate) fn cached_count(&self) -> usize {
         self.dirs.cache_dir.read_dir().map_or(0, Iterator::count)
     }
 
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         assert_eq!(self.leases(), BTreeSet::new(), "leases");
-        assert_eq!(self.cached(), 0, "cached results");
+        assert_eq!(self.cached_count(), 0, "cached results");
         assert_eq!(self.ports(), 0, "ports of {}", self.bridge);
         chain::remove_idle(&self.list, &self.dirs).unwrap();
         assert!(!links(Path::new("/proc/self/ns/net")).contains(&self.bridge), "the bridge");
@@ -97,7 +97,7 @@ impl Node {
 }
 
 pub(crate) struct Pod<'a> {
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a TestNode,
     /// The container's id: no other test's, since names of links follow from it.
     pub(crate) id: String,
     name: String,

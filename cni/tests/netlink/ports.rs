@@ -8,7 +8,7 @@ use gantry_cni::netns;
 use serde_json::{Value, json};
 
 use crate::host::{self, Machine, seen_by};
-use crate::node::{Node, Pod, address, explain};
+use crate::node::{Pod, TestNode, address, explain};
 
 /// The tests of this file change and compare the host's whole ruleset, so they take turns.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -43,7 +43,7 @@ fn ip(text: &str) -> IpAddr {
 fn a_host_port_leads_to_its_pod_from_everywhere_and_goes_without_a_trace() {
     let _turn = turn();
     let before = host::ruleset();
-    let node = Node::with("gt-ports", dual("10.221.0.0/24", "fd00:221::/64"), &[portmap()]);
+    let node = TestNode::with("gt-ports", dual("10.221.0.0/24", "fd00:221::/64"), &[portmap()]);
     let machine =
         Machine::new("gt-m1", &[("192.0.2.1/24", "192.0.2.9/24"), ("2001:db8:1::1/64", "2001:db8:1::9/64")]);
     let ports = json!([{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]);
@@ -84,7 +84,7 @@ fn a_host_port_leads_to_its_pod_from_everywhere_and_goes_without_a_trace() {
 fn a_pod_is_masqueraded_beyond_its_subnet_only() {
     let _turn = turn();
     let before = host::ruleset();
-    let node = Node::with("gt-masq", dual("10.222.0.0/24", "fd00:222::/64"), &[]);
+    let node = TestNode::with("gt-masq", dual("10.222.0.0/24", "fd00:222::/64"), &[]);
     let machine = Machine::new(
         "gt-m2",
         &[("198.51.100.1/24", "198.51.100.9/24"), ("2001:db8:2::1/64", "2001:db8:2::9/64")],
@@ -121,7 +121,7 @@ fn a_pod_is_masqueraded_beyond_its_subnet_only() {
 fn a_port_of_another_pod_is_refused_by_port_and_pod() {
     let _turn = turn();
     let before = host::ruleset();
-    let node = Node::with("gt-taken2", dual("10.223.0.0/24", "fd00:223::/64"), &[portmap()]);
+    let node = TestNode::with("gt-taken2", dual("10.223.0.0/24", "fd00:223::/64"), &[portmap()]);
     let ports = || json!([{"hostPort": 8083, "containerPort": 80, "protocol": "tcp"}]);
     let (first, second) = (node.pod("first").map(ports()), node.pod("second").map(ports()));
     first.add();
@@ -147,7 +147,7 @@ fn a_port_of_another_pod_is_refused_by_port_and_pod() {
 #[test]
 fn old_flows_of_udp_are_forgotten_at_add_and_del() {
     let _turn = turn();
-    let node = Node::with("gt-udp", dual("10.224.0.0/24", "fd00:224::/64"), &[portmap()]);
+    let node = TestNode::with("gt-udp", dual("10.224.0.0/24", "fd00:224::/64"), &[portmap()]);
     let machine = Machine::new("gt-m4", &[("203.0.113.1/24", "203.0.113.9/24")]);
     let ports = || json!([{"hostPort": 5353, "containerPort": 53, "protocol": "udp"}]);
     let client = machine.inside(|| UdpSocket::bind("203.0.113.9:4444")).unwrap();
@@ -171,7 +171,7 @@ fn old_flows_of_udp_are_forgotten_at_add_and_del() {
 #[test]
 fn what_listens_on_localhost_stays_out_of_reach_of_pods() {
     let _turn = turn();
-    let node = Node::with("gt-martian", dual("10.225.0.0/24", "fd00:225::/64"), &[portmap()]);
+    let node = TestNode::with("gt-martian", dual("10.225.0.0/24", "fd00:225::/64"), &[portmap()]);
     let pod = node.pod("one").map(json!([{"hostPort": 8085, "containerPort": 80}]));
     pod.add();
     let secret = TcpListener::bind("127.0.0.1:8086").unwrap();
@@ -210,7 +210,7 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
     let _turn = turn();
     let before = host::ruleset();
     let nodes = ["gt-gc1", "gt-gc2"].map(|name| {
-        Node::with(
+        TestNode::with(
             name,
             dual(
                 &format!("10.22{}.0.0/24", &name[5..].parse::<u8>().unwrap() + 5),
@@ -245,7 +245,7 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
     kept.del();
     foreign.del();
     assert_eq!(host::ruleset(), before);
-    nodes.iter().for_each(Node::assert_empty);
+    nodes.iter().for_each(TestNode::assert_empty);
 }
 
 /// CHECK counted rules, and believed their comments.
@@ -253,7 +253,7 @@ fn gc_takes_rules_of_gone_attachments_and_leaves_other_networks_alone() {
 fn a_rule_that_says_something_else_is_not_the_pods_and_neither_is_one_that_nobody_calls() {
     let _turn = turn();
     let before = host::ruleset();
-    let node = Node::with("gt-check", dual("10.229.0.0/24", "fd00:229::/64"), &[portmap()]);
+    let node = TestNode::with("gt-check", dual("10.229.0.0/24", "fd00:229::/64"), &[portmap()]);
     let ports = json!([
         {"hostPort": 8301, "containerPort": 80, "protocol": "tcp"},
         {"hostPort": 8302, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.1"},
@@ -299,7 +299,7 @@ fn a_rule_that_says_something_else_is_not_the_pods_and_neither_is_one_that_nobod
 fn ports_come_and_go_side_by_side() {
     let _turn = turn();
     let before = host::ruleset();
-    let node = Node::with("gt-crowd", dual("10.228.0.0/24", "fd00:228::/64"), &[portmap()]);
+    let node = TestNode::with("gt-crowd", dual("10.228.0.0/24", "fd00:228::/64"), &[portmap()]);
     // So many rules that the kernel lists them in parts, between which others begin and end their changes.
     let standing: Vec<_> = (0..24_u16)
         .map(|pod| {
@@ -335,7 +335,7 @@ fn ports_come_and_go_side_by_side() {
 #[test]
 fn what_others_only_try_out_is_no_rule() {
     let _turn = turn();
-    let node = Node::with("gt-tried", dual("10.227.0.0/24", "fd00:227::/64"), &[portmap()]);
+    let node = TestNode::with("gt-tried", dual("10.227.0.0/24", "fd00:227::/64"), &[portmap()]);
     let pods: Vec<_> = (0..8).map(|pod| node.pod(&format!("p{pod}"))).collect();
     pods.iter().for_each(|pod| drop(pod.add()));
     let done = AtomicBool::new(false);

@@ -7,7 +7,7 @@ use gantry_cni::netns;
 use serde_json::{Value, json};
 
 use crate::host::{self, seen_by};
-use crate::node::{Node, Pod, Sysfs, address, explain, links};
+use crate::node::{Pod, Sysfs, TestNode, address, explain, links};
 
 fn reach(from: &Pod<'_>, to: IpAddr) -> Result<IpAddr, String> {
     netns::run(&from.netns, || seen_by(SocketAddr::new(to, 7000))).unwrap()
@@ -22,7 +22,7 @@ fn pods_on_point_to_point_links_reach_each_other_through_the_host() {
     let list = json!({"cniVersion": "1.0.0", "name": "gt-ptp", "plugins": [{"type": "ptp", "mtu": 1400, "ipam": {
         "type": "host-local", "ranges": [[{"subnet": "10.230.0.0/24"}], [{"subnet": "fd00:230::/64"}]],
         "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}]});
-    let node = Node::of("gt-ptp", &list);
+    let node = TestNode::of("gt-ptp", &list);
     let (one, two) = (node.pod("one"), node.pod("two"));
     let (first, second) = (one.add(), two.add());
     assert_eq!(first.interfaces.len(), 2);
@@ -56,14 +56,14 @@ fn pods_on_point_to_point_links_reach_each_other_through_the_host() {
     for result in [&first, &second] {
         assert!(!host_links.contains(&result.interfaces[0].name), "{host_links:?}");
     }
-    assert_eq!((node.leases().len(), node.cached()), (0, 0));
+    assert_eq!((node.leases().len(), node.cached_count()), (0, 0));
 }
 
 #[test]
 fn a_failure_of_ptp_leaves_nothing() {
     let list = json!({"cniVersion": "1.0.0", "name": "gt-ptp2", "plugins": [{"type": "ptp", "ipam": {
         "type": "host-local", "subnet": "10.231.0.0/24", "routes": [{"dst": "192.0.2.0/24", "gw": "198.51.100.1"}]}}]});
-    let node = Node::of("gt-ptp2", &list);
+    let node = TestNode::of("gt-ptp2", &list);
     let pod = node.pod("one");
     let error = explain(&pod.add_as("eth0").unwrap_err());
     assert!(error.contains("cannot add the route to 192.0.2.0/24"), "{error}");
@@ -73,10 +73,10 @@ fn a_failure_of_ptp_leaves_nothing() {
     assert_eq!(node.leases().len(), 0);
 }
 
-fn bridge(name: &str, subnet: &str, more: Value) -> Node {
+fn bridge(name: &str, subnet: &str, more: Value) -> TestNode {
     let mut fields = json!({"isGateway": true, "ipam": {"type": "host-local", "subnet": subnet}});
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    Node::with(name, fields, &[])
+    TestNode::with(name, fields, &[])
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_forced_address_replaces_the_old_one() {
 
 #[test]
 fn a_promiscuous_bridge_and_a_chosen_hardware_address() {
-    let node = Node::with(
+    let node = TestNode::with(
         "gt-promisc",
         json!({"promiscMode": true, "capabilities": {"mac": true}, "ipam": {"type": "host-local", "subnet": "10.235.0.0/24"}}),
         &[],
@@ -129,7 +129,7 @@ fn a_promiscuous_bridge_and_a_chosen_hardware_address() {
 
 #[test]
 fn a_link_may_stay_down_in_the_pod() {
-    let node = Node::with("gt-down", json!({"disableContainerInterface": true}), &[]);
+    let node = TestNode::with("gt-down", json!({"disableContainerInterface": true}), &[]);
     let pod = node.pod("one");
     let result = pod.add();
     assert_eq!((result.ips.len(), result.interfaces.len()), (0, 3));

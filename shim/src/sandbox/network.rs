@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gantry_base::failpoint;
 use gantry_cni::CniResult;
-use gantry_cni::chain::{self, Attachment, Cached, Conflist, ValidAttachment};
+use gantry_cni::chain::{self, Attachment, CachedAttachment, Conflist, ValidAttachment};
 
 use crate::config::IFNAME;
 use crate::error::Error;
@@ -85,7 +85,7 @@ pub(super) async fn make_netns(path: PathBuf, holder: Option<Process>) -> Result
         let folder = path.parent().unwrap_or(Path::new("/"));
         match holder {
             None => gantry_cni::netns::create(folder, &name).map(drop),
-            Some(holder) => gantry_cni::netns::keep(folder, &name, holder.pid).map(drop),
+            Some(holder) => gantry_cni::netns::bind_process_netns(folder, &name, holder.pid).map(drop),
         }
     };
     tokio::task::spawn_blocking(job).await?.map_err(Error::Netns)
@@ -152,7 +152,7 @@ pub(super) fn remove_idle(node: &Node) -> Result<(), Error> {
 /// All that could not be removed, after everything else was.
 pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
     let dirs = node.cni_dirs(node.config.prefer_external_cni);
-    let cached = chain::cached(&dirs).map_err(|error| vec![Error::Network(error)])?;
+    let cached = chain::cached_attachments(&dirs).map_err(|error| vec![Error::Network(error)])?;
     let records: Vec<(String, Network)> = node
         .store
         .sandboxes()
@@ -187,7 +187,7 @@ pub(crate) fn collect(node: &Node) -> Result<(), Vec<Error>> {
 
 /// Whether a cached attachment is a dead one of this node. Other runtimes cache in the same folder, and
 /// another node on this machine may use the same folders: but no living pod is without its namespace.
-fn is_ours(node: &Node, cached: &Cached) -> bool {
+fn is_ours(node: &Node, cached: &CachedAttachment) -> bool {
     let path = netns_path(node, &cached.container_id);
     Path::new(&cached.netns) == path && gantry_cni::netns::open(&path).is_err_and(|error| error.is_gone())
 }

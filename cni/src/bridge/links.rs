@@ -29,7 +29,7 @@ pub(crate) enum Error {
         source: netlink::Error,
     },
     #[error("cannot bring {name} up")]
-    Raise {
+    BringUp {
         name: String,
         #[source]
         source: netlink::Error,
@@ -92,7 +92,7 @@ pub(crate) fn ensure_bridge(host: &mut Netlink, config: &Config) -> Result<Link,
     }
     if !bridge.up {
         veth::detect_duplicates(name, config.enable_dad);
-        host.set_up(name).map_err(|source| Error::Raise { name: name.into(), source })?;
+        host.set_up(name).map_err(|source| Error::BringUp { name: name.into(), source })?;
     }
     if config.promiscuous {
         host.set_promiscuous(name).map_err(|source| Error::Promiscuous { name: name.into(), source })?;
@@ -135,9 +135,9 @@ pub(crate) fn ensure_gateway(
 }
 
 /// Brings the host's end up.
-pub(crate) fn raise_port(host: &mut Netlink, name: &str, config: &Config) -> Result<(), Error> {
-    host.raise_port(name, config.hairpin, config.port_isolation)
-        .map_err(|source| Error::Raise { name: name.into(), source })
+pub(crate) fn bring_up_port(host: &mut Netlink, name: &str, config: &Config) -> Result<(), Error> {
+    host.set_port_up(name, config.hairpin, config.port_isolation)
+        .map_err(|source| Error::BringUp { name: name.into(), source })
 }
 
 /// Waits until the port forwards; returns the hardware address of the host's end.
