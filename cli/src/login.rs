@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use gantry_image::login::{self, Domain, Verdict};
+use gantry_image::login::{self, Domain, LoginVerdict};
 use gantry_image::{Auth, RegistryError};
 
 use crate::args::{LoginArgs, LogoutArgs};
@@ -64,8 +64,8 @@ async fn check_and_keep(domain: &Domain, asked: Asked, file: &Path, hosts_dir: &
     }
     let auth = Auth { username: username.clone(), password: password.0.clone(), ..Auth::default() };
     match login::check(domain, &auth, Some(hosts_dir)).await {
-        Ok(Verdict::Accepted) => {}
-        Ok(Verdict::NotAsked) => output::say(&format!(
+        Ok(LoginVerdict::Accepted) => {}
+        Ok(LoginVerdict::NotAsked) => output::say(&format!(
             "WARNING! {domain} asks for no credentials: nobody has checked the user name and the password."
         )),
         Err(error) => return Err(refused(domain, error)),

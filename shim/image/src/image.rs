@@ -10,10 +10,8 @@
 
 mod auth;
 mod class;
-mod desks;
 mod digest;
 mod fixup;
-mod flight;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hold;
@@ -27,9 +25,11 @@ mod progress;
 mod pull;
 mod reference;
 mod registry;
+mod single_flight;
 mod store;
 mod switches;
 mod sync;
+mod unpack_slots;
 mod usage;
 
 #[cfg(test)]
@@ -55,18 +55,18 @@ pub use switches::{Optimisation, Switches, UnknownOptimisation};
 
 use tokio::sync::{Notify, mpsc};
 
-use desks::Desks;
-use flight::Flights;
 use gantry_base::timeline::{Recorder, Span};
 use gantry_unpack::UnpackError;
-use layer::Means;
+use layer::UnpackOptions;
 pub use layer::Unpacker;
 use manifest::Platform;
 use pins::Pins;
 use pull::{LayerResult, PullResult};
-use registry::{Http, Patience, Shelf, Sources};
+use registry::{Http, RangeSpool, Sources, TransferLimits};
+use single_flight::SingleFlight;
 use store::Store;
 use sync::Syncer;
+use unpack_slots::UnpackSlots;
 
 /// Where images live.
 #[derive(Debug, Clone)]
@@ -209,19 +209,19 @@ struct Inner {
     store: Arc<Store>,
     http: Arc<Http>,
     sources: Sources,
-    means: Means,
+    unpack_options: UnpackOptions,
     switches: Switches,
     platform: Platform,
     /// By canonical name and credentials: nobody gets what only another may see.
-    images: Flights<(String, Option<Auth>), PullResult>,
-    layers: Flights<Digest, LayerResult>,
+    images: SingleFlight<(String, Option<Auth>), PullResult>,
+    layers: SingleFlight<Digest, LayerResult>,
     /// Beside those of `layers` that are slow, by layer and registry.
-    rivals: Flights<(Digest, String), LayerResult>,
-    /// A rival has brought its layer.
-    overtaken: Notify,
-    desks: Arc<Desks>,
+    hedges: SingleFlight<(Digest, String), LayerResult>,
+    /// Notified when a hedged request has brought its layer.
+    hedge_won: Notify,
+    unpack_slots: Arc<UnpackSlots>,
     pins: Pins,
-    under_way: progress::Board,
+    under_way: progress::PullBoard,
     usages: usage::Cache,
     pulls: Mutex<HashMap<String, Vec<Span>>>,
     syncer: Option<Syncer>,
@@ -237,34 +237,34 @@ impl Images {
         let store = open_store(config, &pinned)?;
         let syncer = Syncer::start(Arc::clone(&store));
         let syncer = syncer.map_err(|source| Error::Sync { source: Arc::new(source) })?;
-        Ok(Self::with(config, store, Patience::default(), Some(syncer), pinned))
+        Ok(Self::with(config, store, TransferLimits::default(), Some(syncer), pinned))
     }
 
     fn with(
         config: &Config,
         store: Arc<Store>,
-        patience: Patience,
+        limits: TransferLimits,
         syncer: Option<Syncer>,
         pinned: HashMap<String, Vec<String>>,
     ) -> Self {
         let sources =
             Sources { hosts_dir: config.hosts_dir.clone(), docker_config: config.docker_config.clone() };
-        let in_pieces = config.switches.has(Optimisation::Pieces);
-        let shelf = in_pieces.then(|| Shelf::of_machine(store.ingest_dir()));
+        let in_ranges = config.switches.has(Optimisation::Pieces);
+        let spool = in_ranges.then(|| RangeSpool::of_machine(store.ingest_dir()));
         let inner = Inner {
             store,
-            http: Arc::new(Http::new(patience, shelf)),
+            http: Arc::new(Http::new(limits, spool)),
             sources,
-            means: Means::new(config.unpacker.clone(), &config.switches),
+            unpack_options: UnpackOptions::new(config.unpacker.clone(), &config.switches),
             switches: config.switches.clone(),
             platform: Platform::host(),
-            images: Flights::new(),
-            layers: Flights::new(),
-            rivals: Flights::new(),
-            overtaken: Notify::new(),
-            desks: Desks::of_this_node(),
+            images: SingleFlight::new(),
+            layers: SingleFlight::new(),
+            hedges: SingleFlight::new(),
+            hedge_won: Notify::new(),
+            unpack_slots: UnpackSlots::of_this_node(),
             pins: Pins::with(pinned),
-            under_way: progress::Board::default(),
+            under_way: progress::PullBoard::default(),
             usages: usage::Cache::default(),
             pulls: Mutex::new(HashMap::new()),
             syncer,
@@ -286,7 +286,7 @@ impl Images {
         spans: &Recorder,
     ) -> Result<Arc<Image>, Error> {
         let key = (reference.to_string(), auth.clone());
-        let seat = self.inner.images.board(&key, || {
+        let flight = self.inner.images.join(&key, || {
             let (inner, reference) = (Arc::clone(&self.inner), reference.clone());
             Box::pin(async move {
                 let own = Recorder::default();
@@ -294,7 +294,7 @@ impl Images {
                 (image, own)
             })
         });
-        let (image, own) = seat.work.await;
+        let (image, own) = flight.work.await;
         let own = own.spans();
         own.iter().for_each(|span| spans.add(span.clone()));
         if let Ok(image) = &image {
@@ -304,7 +304,7 @@ impl Images {
         image
     }
 
-    /// Loads every image for this machine of an archive that comes in pieces: an OCI layout or what `docker save`
+    /// Loads every image for this machine of an archive that comes in chunks: an OCI layout or what `docker save`
     /// writes, as a tar. `naming`: what an image is called that the archive does not name. Dropping the future ends it;
     /// layers that no image has are removed then.
     ///
@@ -313,9 +313,9 @@ impl Images {
     pub async fn load(
         &self,
         naming: Naming,
-        pieces: mpsc::Receiver<Upload>,
+        chunks: mpsc::Receiver<Upload>,
     ) -> Result<Vec<Arc<Image>>, Error> {
-        load::load(&self.inner, naming, pieces).await
+        load::load(&self.inner, naming, chunks).await
     }
 
     /// Gives the image of this name or id one more name, `repository:tag`, which leaves the image that had it. None
@@ -325,7 +325,7 @@ impl Images {
     /// [`Error::Store`].
     pub async fn tag(&self, name_or_id: &str, tag: String) -> Result<Option<Arc<Image>>, Error> {
         let Some(image) = self.find(name_or_id) else { return Ok(None) };
-        let Some((record, lease)) = pull::known(&self.inner, &image.id) else { return Ok(None) };
+        let Some((record, lease)) = pull::find_known_image(&self.inner, &image.id) else { return Ok(None) };
         pull::finish(Arc::clone(&self.inner), image.id.clone(), record, vec![tag], lease).await.map(Some)
     }
 
@@ -427,7 +427,7 @@ impl Image {
     }
 
     /// Before its record has been read.
-    pub fn unnamed(id: String) -> Self {
+    pub fn with_id(id: String) -> Self {
         Self {
             id,
             repo_tags: Vec::new(),

@@ -38,7 +38,7 @@ impl From<&rustix::fs::Stat> for Usage {
 
 /// How far a count goes. Whoever fills the folder chooses its shape.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct WalkLimits {
     /// Levels: one descriptor is open for each. The runtime may have 4,096 of them on a node that gives no
     /// more; four times PATH_MAX in names of 255 bytes is 64 levels.
     levels: usize,
@@ -48,11 +48,11 @@ struct Limits {
     linked: usize,
 }
 
-const LIMITS: Limits = Limits { levels: 512, entries: 10_000_000, linked: 250_000 };
+const LIMITS: WalkLimits = WalkLimits { levels: 512, entries: 10_000_000, linked: 250_000 };
 
 /// What a count came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct FolderCount {
     /// Of all that was seen.
     pub usage: Usage,
     /// False when there is more than is looked at.
@@ -63,17 +63,17 @@ pub struct Counted {
 ///
 /// # Errors
 /// When a folder in it can't be read; one that is gone is empty.
-pub fn of_folder(path: &Path) -> io::Result<Counted> {
+pub fn of_folder(path: &Path) -> io::Result<FolderCount> {
     count(path, LIMITS)
 }
 
-fn count(path: &Path, limits: Limits) -> io::Result<Counted> {
+fn count(path: &Path, limits: WalkLimits) -> io::Result<FolderCount> {
     let top = match open(CWD, path) {
-        Err(Errno::NOENT) => return Ok(Counted { usage: Usage::default(), whole: true }),
+        Err(Errno::NOENT) => return Ok(FolderCount { usage: Usage::default(), whole: true }),
         top => top?,
     };
     let root = rustix::fs::fstat(&top)?;
-    let mut sum = Sum { usage: Usage::from(&root), linked: HashSet::new(), shares: 0 };
+    let mut sum = UsageSum { usage: Usage::from(&root), linked: HashSet::new(), shares: 0 };
     let (mut seen, mut levels) = (0, vec![Dir::new(top)?]);
     while let Some(folder) = levels.last_mut() {
         let Some(entry) = folder.read() else {
@@ -87,7 +87,7 @@ fn count(path: &Path, limits: Limits) -> io::Result<Counted> {
         }
         seen += 1;
         if seen > limits.entries {
-            return Ok(Counted { usage: sum.into_usage(), whole: false });
+            return Ok(FolderCount { usage: sum.into_usage(), whole: false });
         }
         let found = match rustix::fs::statat(folder.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(errno) if is_out_of_reach(errno) => continue,
@@ -105,7 +105,7 @@ fn count(path: &Path, limits: Limits) -> io::Result<Counted> {
             }
         }
     }
-    Ok(Counted { usage: sum.into_usage(), whole: true })
+    Ok(FolderCount { usage: sum.into_usage(), whole: true })
 }
 
 fn open<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Errno> {
@@ -114,7 +114,7 @@ fn open<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> Result<OwnedFd, Er
 }
 
 /// A count under way.
-struct Sum {
+struct UsageSum {
     usage: Usage,
     /// Inodes of several names that have been counted.
     linked: HashSet<u64>,
@@ -122,7 +122,7 @@ struct Sum {
     shares: u64,
 }
 
-impl Sum {
+impl UsageSum {
     fn add(&mut self, found: &Stat, most_linked: usize) {
         let own = Usage::from(found);
         // The number's own type differs by machine.
@@ -198,7 +198,7 @@ mod tests {
             at = open(at.as_fd(), &name).unwrap();
         }
         assert_eq!(usage_of(&top).inodes, 21);
-        assert_eq!(count(&top, Limits { levels: 5, ..LIMITS }).unwrap().usage.inodes, 6);
+        assert_eq!(count(&top, WalkLimits { levels: 5, ..LIMITS }).unwrap().usage.inodes, 6);
         crate::remove::tree(&top).unwrap();
     }
 
@@ -208,7 +208,7 @@ mod tests {
         for name in 0..20 {
             fs::write(folder.path().join(name.to_string()), "").unwrap();
         }
-        let counted = |entries| count(folder.path(), Limits { entries, ..LIMITS }).unwrap();
+        let counted = |entries| count(folder.path(), WalkLimits { entries, ..LIMITS }).unwrap();
         assert!(counted(20).whole);
         let cut = counted(10);
         assert!(!cut.whole && cut.usage.inodes == 11, "{cut:?}");
@@ -226,7 +226,7 @@ mod tests {
         }
         let all = usage_of(folder.path());
         assert_eq!(all.inodes, 11);
-        let few = count(folder.path(), Limits { linked: 2, ..LIMITS }).unwrap().usage;
+        let few = count(folder.path(), WalkLimits { linked: 2, ..LIMITS }).unwrap().usage;
         assert_eq!(few.inodes, 11);
         assert!(few.bytes.abs_diff(all.bytes) < 100, "{few:?} {all:?}");
     }

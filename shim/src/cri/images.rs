@@ -209,7 +209,7 @@ fn count(node: &Node) -> Usage {
     // Layers last: after a start there are many of them.
     node.walker.ask(written.chain(node.images.to_measure()), PATIENCE);
     let mut usage = node.images.usage();
-    for known in containers.iter().filter_map(|container| container.writable.known()) {
+    for known in containers.iter().filter_map(|container| container.writable.last_count()) {
         usage += known.usage;
     }
     usage
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_an_image_says_of_itself_makes_no_list_too_long() {
-        let mut image = Image::unnamed("sha256:1".to_owned());
+        let mut image = Image::with_id("sha256:1".to_owned());
         image.annotations.insert("a".to_owned(), "x".repeat(4 << 20));
         image.config.user = "ü".repeat(1 << 20);
         let bytes = prost::Message::encoded_len(&listed(&image, &[]));

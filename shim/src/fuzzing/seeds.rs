@@ -10,7 +10,7 @@ use prost::Message;
 use crate::streaming::spdy::Headers;
 use crate::streaming::spdy::frame::{Encoder, Frame};
 use crate::streaming::ws::{Opcode, encode};
-use gantry_shim_testing::corpus::{prefixed, write_seeds};
+use gantry_shim_testing::corpus::{with_prefix, write_seeds};
 
 type Seeds = Vec<Vec<u8>>;
 
@@ -43,22 +43,22 @@ fn spdy() -> Seeds {
     let made = |kind: u8, body: &[u8]| [&[kind, 3, u8::try_from(body.len()).unwrap(), 0], body].concat();
     let pairs = [&b"\0\0\0\x02"[..], b"\0\0\0\x01A\0\0\0\x01b", b"\0\0\0\0\0\0\0\0"].concat();
     vec![
-        prefixed(0, &sent),
-        prefixed(2, &sent),
-        prefixed(1, &made(1, block)),
-        prefixed(
+        with_prefix(0, &sent),
+        with_prefix(2, &sent),
+        with_prefix(1, &made(1, block)),
+        with_prefix(
             1,
             &[made(1, block), made(2, block), made(8, block), made(0, b"data"), made(1, &pairs)].concat(),
         ),
-        prefixed(1, &made(1, b"\0\0\0\x65")),
-        prefixed(1, &made(1, b"\0\0\0\x01\0\0\0\xff")),
-        prefixed(
+        with_prefix(1, &made(1, b"\0\0\0\x65")),
+        with_prefix(1, &made(1, b"\0\0\0\x01\0\0\0\xff")),
+        with_prefix(
             3,
             &[made(3, &[0; 8]), made(6, &[0, 0, 0, 1]), made(7, &[0; 8]), made(4, &[0; 4]), made(9, &[0; 8])]
                 .concat(),
         ),
-        prefixed(1, &made(5, b"")),
-        prefixed(1, &made(1, b"\0\0\0\x01\0\0\0\x01\xff\0\0\0\0")),
+        with_prefix(1, &made(5, b"")),
+        with_prefix(1, &made(1, b"\0\0\0\x01\0\0\0\x01\xff\0\0\0\0")),
     ]
 }
 
@@ -68,21 +68,21 @@ fn websocket() -> Seeds {
     let talk = [
         encode(Opcode::Binary, b"\0stdin", mask),
         encode(Opcode::Ping, b"?", mask),
-        encode(Opcode::Binary, &prefixed(4, resize), mask),
+        encode(Opcode::Binary, &with_prefix(4, resize), mask),
         encode(Opcode::Close, &[3, 0xe8], mask),
     ];
     // A text in two parts with a pong between them.
     let parts = [0x01, 0x82, 0, 0, 0, 0, b'0', b'a', 0x8a, 0x80, 0, 0, 0, 0, 0x80, 0x81, 0, 0, 0, 0, b'c'];
     vec![
-        prefixed(0, &talk.concat()),
-        prefixed(0, &encode(Opcode::Text, resize, mask)),
-        prefixed(2, &encode(Opcode::Text, b"0Zm9vCg==", mask)),
-        prefixed(4, &encode(Opcode::Binary, &[255, 0], mask)),
-        prefixed(0, &parts),
-        prefixed(1, &encode(Opcode::Binary, &[1; 200], None)),
-        prefixed(1, &encode(Opcode::Binary, &[1; 70_000], None)[..600]),
-        prefixed(0, &encode(Opcode::Binary, &[0x55; 300], mask)),
-        prefixed(8, &[0x82, 0xff, 0, 0, 0, 0, 0, 0x40, 0, 1, 0, 0, 0, 0]),
+        with_prefix(0, &talk.concat()),
+        with_prefix(0, &encode(Opcode::Text, resize, mask)),
+        with_prefix(2, &encode(Opcode::Text, b"0Zm9vCg==", mask)),
+        with_prefix(4, &encode(Opcode::Binary, &[255, 0], mask)),
+        with_prefix(0, &parts),
+        with_prefix(1, &encode(Opcode::Binary, &[1; 200], None)),
+        with_prefix(1, &encode(Opcode::Binary, &[1; 70_000], None)[..600]),
+        with_prefix(0, &encode(Opcode::Binary, &[0x55; 300], mask)),
+        with_prefix(8, &[0x82, 0xff, 0, 0, 0, 0, 0, 0x40, 0, 1, 0, 0, 0, 0]),
     ]
 }
 

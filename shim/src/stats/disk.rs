@@ -25,7 +25,7 @@ pub(crate) fn job(container: &Container) -> Job {
 
 /// What the last count found; no numbers before the first one.
 pub(crate) fn usage(node: &Node, container: &Container) -> cri::FilesystemUsage {
-    let known = container.writable.known();
+    let known = container.writable.last_count();
     let mountpoint = node.config.root.display().to_string();
     let number = |value| cri::UInt64Value { value };
     cri::FilesystemUsage {

@@ -46,6 +46,6 @@ pub fn write_seeds(targets: &[(&str, Vec<Vec<u8>>)]) {
 
 /// An input whose first byte says how the rest is read.
 #[must_use]
-pub fn prefixed(how: u8, rest: &[u8]) -> Vec<u8> {
+pub fn with_prefix(how: u8, rest: &[u8]) -> Vec<u8> {
     [&[how][..], rest].concat()
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// A file system in memory is best (TMPDIR). A fuzzer's stays for its next input, which comes within a millisecond;
 /// a test's has a name of its own and goes.
 #[derive(Debug)]
-pub struct Place(PathBuf);
+pub struct ScratchFolder(PathBuf);
 
-impl Place {
+impl ScratchFolder {
     /// Nothing is made yet.
     #[must_use]
     pub fn new(name: &str) -> Self {
@@ -30,7 +30,7 @@ fn tail() -> String {
     format!("-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Deref for Place {
+impl Deref for ScratchFolder {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -39,7 +39,7 @@ impl Deref for Place {
 }
 
 #[cfg(not(fuzzing))]
-impl Drop for Place {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         // One that was never made is as good.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -52,9 +52,9 @@ mod tests {
 
     #[test]
     fn a_tests_folder_goes_with_it() {
-        let place = Place::new("gone");
+        let place = ScratchFolder::new("gone");
         let path = place.to_path_buf();
-        assert_ne!(path, Place::new("gone").to_path_buf());
+        assert_ne!(path, ScratchFolder::new("gone").to_path_buf());
         std::fs::create_dir_all(place.join("deep")).unwrap();
         drop(place);
         assert!(!path.exists());

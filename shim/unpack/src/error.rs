@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::space::Short;
+use crate::space::LowSpace;
 use crate::tarball::TarError;
 
 /// Who is to blame.
@@ -70,7 +70,7 @@ pub enum UnpackError {
     Looks { limit: u64 },
     /// The disk is for others too.
     #[error("on the image disk {short}")]
-    DiskFull { short: Short },
+    DiskFull { short: LowSpace },
 }
 
 impl UnpackError {

@@ -14,13 +14,13 @@ use std::path::Path;
 
 use tar::{EntryType, Header};
 
-use crate::plan::{Action, Node, plan};
+use crate::plan::{Action, PlannedNode, plan};
 use crate::tarball::{Entry, Tarball};
 use crate::{
-    Packing, TarError, Tree, UnpackError, Verdict, escape, inflate as inflate_all, mark_opaque, shown,
+    Packing, TarError, Tree, UnpackError, UnpackVerdict, escape, inflate as inflate_all, mark_opaque, shown,
     unescape, unpack as unpack_all,
 };
-use gantry_shim_testing::place::Place;
+use gantry_shim_testing::place::ScratchFolder;
 
 const BLOCK: usize = 512;
 /// More than any input here may swell to: 64 KiB of zstd can stand for gigabytes.
@@ -30,19 +30,19 @@ const BUFFER: usize = 128 << 10;
 /// The first byte says how: bit 0 leaves checksums as they are, bit 1 leaves half of a file's data unread.
 pub fn layer(data: &[u8]) {
     let Some((how, archive)) = data.split_first() else { return };
-    let archive = if how & 1 == 0 { repaired(archive) } else { archive.to_vec() };
+    let archive = if how & 1 == 0 { repair_checksums(archive) } else { archive.to_vec() };
     let lazy = how & 2 != 0;
-    let whole = listed(archive.as_slice(), archive.len(), lazy);
+    let whole = list_entries(archive.as_slice(), archive.len(), lazy);
     // A hundred small files as well as one network's trickle: where the bytes are cut changes nothing.
-    let cut = listed(BufReader::with_capacity(7, archive.as_slice()), archive.len(), lazy);
+    let cut = list_entries(BufReader::with_capacity(7, archive.as_slice()), archive.len(), lazy);
     assert_eq!(whole, cut);
 }
 
 /// Unpacks into a folder beside one that nothing may touch. As `layer` for the first byte.
 pub fn unpack(data: &[u8]) {
     let Some((how, archive)) = data.split_first() else { return };
-    let archive = if how & 1 == 0 { repaired(archive) } else { archive.to_vec() };
-    let place = Place::new("unpack");
+    let archive = if how & 1 == 0 { repair_checksums(archive) } else { archive.to_vec() };
+    let place = ScratchFolder::new("unpack");
     let (layer, canary) = (place.join("layer"), place.join("canary"));
     // Left over by an input that was one finding too many.
     let _ = fs::remove_dir_all(&layer);
@@ -63,8 +63,8 @@ pub fn unpack(data: &[u8]) {
         let marked = mark_opaque(&layer, &report.opaque);
         assert!(marked.is_ok(), "{marked:?}");
     }
-    let verdict = Verdict::from(result);
-    let again = serde_json::to_vec(&verdict).and_then(|text| serde_json::from_slice::<Verdict>(&text));
+    let verdict = UnpackVerdict::from(result);
+    let again = serde_json::to_vec(&verdict).and_then(|text| serde_json::from_slice::<UnpackVerdict>(&text));
     assert_eq!(again.ok(), Some(verdict));
     let removed = fs::remove_dir_all(&layer);
     assert!(removed.is_ok(), "a layer that can't be removed: {removed:?}");
@@ -79,13 +79,15 @@ pub fn inflate(data: &[u8]) {
         1 => Packing::Gzip,
         _ => Packing::Zstd,
     };
-    assert_eq!(Packing::named(packing.name()), Some(packing));
+    assert_eq!(Packing::from_name(packing.name()), Some(packing));
     if how & 4 != 0 {
-        let Some(packed) = packed(packing, rest) else { return };
-        assert_eq!(inflated(packing, packed.as_slice()), Ok(rest.to_vec()));
+        let Some(packed) = pack(packing, rest) else { return };
+        assert_eq!(inflate_to_vec(packing, packed.as_slice()), Ok(rest.to_vec()));
         // Cut off anywhere, it is an error or at least no other bytes.
-        let cut =
-            inflated(packing, packed.get(..packed.len() * usize::from(how >> 3) / 32).unwrap_or_default());
+        let cut = inflate_to_vec(
+            packing,
+            packed.get(..packed.len() * usize::from(how >> 3) / 32).unwrap_or_default(),
+        );
         assert!(cut.is_err() || cut.is_ok_and(|bytes| rest.starts_with(&bytes)));
         return;
     }
@@ -93,8 +95,8 @@ pub fn inflate(data: &[u8]) {
         let header: &[u8] = if how & 8 == 0 { b"" } else { &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0] };
         against_flate2(&[header, rest].concat());
     }
-    let whole = inflated(packing, rest);
-    let trickled = inflated(packing, Trickle(rest));
+    let whole = inflate_to_vec(packing, rest);
+    let trickled = inflate_to_vec(packing, Trickle(rest));
     // Of a stream with several faults (broken, cut off, too long) the one that is met first is told, and who reads
     // ahead meets another one first. libzstd looks harder at a frame that it has whole: an empty compressed block is
     // refused there, and passed over in a stream; and the window that it says counts in a stream alone.
@@ -126,19 +128,19 @@ fn against_flate2(packed: &[u8]) {
 /// What processes of ours say that an image's bytes or a container may have taken over.
 pub fn messages(data: &[u8]) {
     assert_eq!(unescape(&escape(data)), data);
-    if let Ok(verdict) = serde_json::from_slice::<Verdict>(data) {
+    if let Ok(verdict) = serde_json::from_slice::<UnpackVerdict>(data) {
         let text = serde_json::to_vec(&verdict);
         assert_eq!(text.and_then(|text| serde_json::from_slice(&text)).ok(), Some(verdict));
     }
     // What a hostile name becomes in words.
     let path = shown(data);
-    let refused = Verdict::from(Err(UnpackError::Tar { source: TarError::Truncated { path } }));
-    let again = serde_json::to_vec(&refused).and_then(|text| serde_json::from_slice::<Verdict>(&text));
+    let refused = UnpackVerdict::from(Err(UnpackError::Tar { source: TarError::Truncated { path } }));
+    let again = serde_json::to_vec(&refused).and_then(|text| serde_json::from_slice::<UnpackVerdict>(&text));
     assert_eq!(again.ok(), Some(refused));
 }
 
 /// Entries up to the first error, and that error's words.
-fn listed(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<Entry>, Option<String>) {
+fn list_entries(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<Entry>, Option<String>) {
     let (mut tar, mut entries) = (Tarball::new(from), Vec::new());
     loop {
         // Each has a header of its own.
@@ -153,7 +155,7 @@ fn listed(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<Entry>, Opt
         entries.push(entry);
         let mut read = 0;
         while read < wanted {
-            match tar.read_data(|chunk| Ok::<_, TarballEnd>(chunk.len().min(clamped(wanted - read)))) {
+            match tar.read_data(|chunk| Ok::<_, TarballEnd>(chunk.len().min(clamp_size(wanted - read)))) {
                 Ok(Ok(0)) => assert_eq!(read, wanted, "an end before the end"),
                 Ok(Ok(count)) => read += count as u64,
                 Ok(Err(TarballEnd)) => return (entries, None),
@@ -167,7 +169,7 @@ fn listed(from: impl io::BufRead, length: usize, lazy: bool) -> (Vec<Entry>, Opt
 #[derive(Debug)]
 struct TarballEnd;
 
-fn clamped(size: u64) -> usize {
+fn clamp_size(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
@@ -196,7 +198,7 @@ fn fits(entry: &Entry, length: usize) {
         }
         Ok(Action::Node { path, node }) => {
             own(&path, false);
-            assert_ne!(node, Node::Char(0, 0), "overlayfs would take it for a whiteout");
+            assert_ne!(node, PlannedNode::Char(0, 0), "overlayfs would take it for a whiteout");
         }
     }
 }
@@ -217,7 +219,7 @@ fn inside(path: &[u8], may_be_root: bool) {
 
 /// The archive with good checksums: by chance there would never be one. Follows the reader's rule of
 /// which entries have data.
-fn repaired(archive: &[u8]) -> Vec<u8> {
+fn repair_checksums(archive: &[u8]) -> Vec<u8> {
     let mut archive = archive.to_vec();
     let mut at = 0_usize;
     while let Some(block) = archive.get_mut(at..at.saturating_add(BLOCK)) {
@@ -243,7 +245,7 @@ fn repaired(archive: &[u8]) -> Vec<u8> {
                 | EntryType::GNULongLink
         );
         let size = header.entry_size().unwrap_or(0);
-        let blocks = clamped(size).checked_next_multiple_of(BLOCK).filter(|_| has_data).unwrap_or(0);
+        let blocks = clamp_size(size).checked_next_multiple_of(BLOCK).filter(|_| has_data).unwrap_or(0);
         at = at.saturating_add(blocks);
     }
     archive
@@ -279,12 +281,12 @@ impl Write for Bounded {
     }
 }
 
-fn inflated(packing: Packing, from: impl Read) -> Result<Vec<u8>, io::ErrorKind> {
+fn inflate_to_vec(packing: Packing, from: impl Read) -> Result<Vec<u8>, io::ErrorKind> {
     let mut to = Bounded::default();
     inflate_all(packing, from, &mut to).map(|()| to.0).map_err(|error| error.kind())
 }
 
-fn packed(packing: Packing, bytes: &[u8]) -> Option<Vec<u8>> {
+fn pack(packing: Packing, bytes: &[u8]) -> Option<Vec<u8>> {
     match packing {
         Packing::Plain => Some(bytes.to_vec()),
         Packing::Gzip => {

@@ -44,7 +44,7 @@ impl Packing {
 
     /// The packing of a [`Packing::name`].
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Plain, Self::Gzip, Self::Zstd].into_iter().find(|packing| packing.name() == name)
     }
 }
@@ -63,13 +63,13 @@ pub fn inflate(packing: Packing, mut input: impl Read, mut output: impl Write) -
             let input = BufReader::with_capacity(BUFFER, input);
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
             decoder.window_log_max(MAX_WINDOW_LOG)?;
-            copy(decoder, &mut output).map_err(named)
+            copy(decoder, &mut output).map_err(map_window_error)
         }
     }
 }
 
 /// libzstd's error by its kind: the crate passes on the text alone.
-fn named(error: io::Error) -> io::Error {
+fn map_window_error(error: io::Error) -> io::Error {
     let is_window = || error.to_string() == zstd::zstd_safe::get_error_name(WINDOW_TOO_LARGE);
     if error.kind() == io::ErrorKind::Other && is_window() {
         return io::Error::new(io::ErrorKind::Unsupported, error);
@@ -93,7 +93,7 @@ fn copy(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn inflated(packing: Packing, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    fn inflate_to_vec(packing: Packing, bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         inflate(packing, bytes, &mut out).map(|()| out)
     }
@@ -106,15 +106,15 @@ mod tests {
             encoder.finish().unwrap()
         };
         let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 3).unwrap();
-        assert_eq!(inflated(Packing::Plain, b"ab").unwrap(), b"ab");
-        assert_eq!(inflated(Packing::Gzip, &[zip(b"a"), zip(b"b")].concat()).unwrap(), b"ab");
-        assert_eq!(inflated(Packing::Zstd, &[zstd(b"a"), zstd(b"b")].concat()).unwrap(), b"ab");
+        assert_eq!(inflate_to_vec(Packing::Plain, b"ab").unwrap(), b"ab");
+        assert_eq!(inflate_to_vec(Packing::Gzip, &[zip(b"a"), zip(b"b")].concat()).unwrap(), b"ab");
+        assert_eq!(inflate_to_vec(Packing::Zstd, &[zstd(b"a"), zstd(b"b")].concat()).unwrap(), b"ab");
         for packing in [Packing::Gzip, Packing::Zstd] {
             let bytes = if packing == Packing::Gzip { zip(&[7; 9999]) } else { zstd(&[7; 9999]) };
-            let cut = inflated(packing, &bytes[..bytes.len() - 1]).unwrap_err();
+            let cut = inflate_to_vec(packing, &bytes[..bytes.len() - 1]).unwrap_err();
             assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof, "{cut}");
-            assert!(inflated(packing, b"no such thing").is_err());
-            assert_eq!(Packing::named(packing.name()), Some(packing));
+            assert!(inflate_to_vec(packing, b"no such thing").is_err());
+            assert_eq!(Packing::from_name(packing.name()), Some(packing));
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn a_zstd_frame_may_not_ask_for_all_memory() {
         // Magic, a frame header without content size, a window of 2^40 bytes: RFC 8878 section 3.1.1.
         let frame =
-            |window| inflated(Packing::Zstd, &[0x28, 0xb5, 0x2f, 0xfd, 0x00, window, 0x01, 0x00, 0x00]);
+            |window| inflate_to_vec(Packing::Zstd, &[0x28, 0xb5, 0x2f, 0xfd, 0x00, window, 0x01, 0x00, 0x00]);
         assert_eq!(frame(0xf0).unwrap_err().kind(), io::ErrorKind::Unsupported);
         // 8 and 32 MiB, which builders write; an eighth more; 128 MiB, which `zstd --long` writes.
         assert_eq!((frame(0x68).unwrap(), frame(0x78).unwrap()), (Vec::new(), Vec::new()));

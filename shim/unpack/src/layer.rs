@@ -6,7 +6,7 @@ use std::io::BufRead;
 use crate::error::{Kind, UnpackError};
 use crate::plan::{self, Action};
 use crate::report::Report;
-use crate::space::Looks;
+use crate::space::SpaceCheck;
 use crate::tarball::Tarball;
 use crate::tree::Tree;
 
@@ -33,7 +33,7 @@ pub fn unpack<R: BufRead>(
 
 fn fill<R: BufRead>(tar: &mut Tarball<R>, tree: &mut Tree, max_entries: u64) -> Result<Report, UnpackError> {
     let mut report = Report::default();
-    let mut looks = Looks::default();
+    let mut looks = SpaceCheck::default();
     while let Some(entry) = tar.next_entry().map_err(|source| UnpackError::Tar { source })? {
         report.entries += 1;
         if report.entries > max_entries {

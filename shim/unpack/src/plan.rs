@@ -31,13 +31,13 @@ pub(super) enum Action {
     },
     Node {
         path: Vec<u8>,
-        node: Node,
+        node: PlannedNode,
     },
 }
 
 /// A special file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum PlannedNode {
     Fifo,
     Char(u32, u32),
     Block(u32, u32),
@@ -83,9 +83,9 @@ pub(super) fn plan(entry: &Entry) -> Result<Action, UnpackError> {
             Action::Hardlink { path, target }
         }
         Kind::Char(0, 0) => return Err(UnpackError::WhiteoutDevice { path: shown(&entry.path) }),
-        Kind::Char(major, minor) => Action::Node { path, node: Node::Char(*major, *minor) },
-        Kind::Block(major, minor) => Action::Node { path, node: Node::Block(*major, *minor) },
-        Kind::Fifo => Action::Node { path, node: Node::Fifo },
+        Kind::Char(major, minor) => Action::Node { path, node: PlannedNode::Char(*major, *minor) },
+        Kind::Block(major, minor) => Action::Node { path, node: PlannedNode::Block(*major, *minor) },
+        Kind::Fifo => Action::Node { path, node: PlannedNode::Fifo },
     })
 }
 

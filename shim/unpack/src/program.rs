@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::confine::{self, ConfineError};
 use crate::inflate::{Packing, inflate};
 use crate::layer::unpack;
-use crate::report::Verdict;
+use crate::report::UnpackVerdict;
 use crate::tarball::Tarball;
 use crate::tree::Tree;
 
@@ -107,7 +107,7 @@ impl Command {
             |text: &OsString| text.to_str().and_then(|text| text.parse().ok()).ok_or(ProgramError::Usage);
         match args.as_slice() {
             [mode, packing, seconds] if mode == "inflate" => {
-                let packing = packing.to_str().and_then(Packing::named).ok_or(ProgramError::Usage)?;
+                let packing = packing.to_str().and_then(Packing::from_name).ok_or(ProgramError::Usage)?;
                 Ok(Self::Inflate { packing, seconds: number(seconds)? })
             }
             [mode, folder, entries, bytes, seconds] if mode == "unpack" => Ok(Self::Unpack {
@@ -160,13 +160,13 @@ impl Command {
 }
 
 /// All of an archive, and what stands behind its end: the runtime hashes what is taken.
-fn archive(source: impl BufRead, root: &Path, entries: u64) -> Result<Verdict, ProgramError> {
+fn archive(source: impl BufRead, root: &Path, entries: u64) -> Result<UnpackVerdict, ProgramError> {
     let mut tar = Tarball::new(source);
     let verdict = Tree::open(root).and_then(|tree| unpack(&mut tar, tree, entries));
     if verdict.is_ok() {
         io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(ProgramError::Pipe)?;
     }
-    Ok(Verdict::from(verdict))
+    Ok(UnpackVerdict::from(verdict))
 }
 
 /// Confines this process for good, then does the command.

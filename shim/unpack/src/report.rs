@@ -28,7 +28,7 @@ pub struct Report {
 /// Why a layer was not unpacked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct UnpackRefusal {
     /// Who is to blame.
     pub kind: Kind,
     /// The steps, outermost first.
@@ -37,23 +37,23 @@ pub struct Refusal {
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum UnpackVerdict {
     /// All is in the folder.
     Unpacked(Report),
     /// The folder is good for nothing.
-    Refused(Refusal),
+    Refused(UnpackRefusal),
 }
 
-impl From<Result<Report, UnpackError>> for Verdict {
+impl From<Result<Report, UnpackError>> for UnpackVerdict {
     fn from(result: Result<Report, UnpackError>) -> Self {
         match result {
             Ok(report) => Self::Unpacked(report),
-            Err(error) => Self::Refused(Refusal::from(&error)),
+            Err(error) => Self::Refused(UnpackRefusal::from(&error)),
         }
     }
 }
 
-impl From<&UnpackError> for Refusal {
+impl From<&UnpackError> for UnpackRefusal {
     fn from(error: &UnpackError) -> Self {
         Self { kind: error.kind(), message: chain(error) }
     }
@@ -124,9 +124,9 @@ mod tests {
         let report =
             Report { implied: vec![b"".to_vec(), b"a\xff".to_vec()], entries: 3, ..Report::default() };
         let refused = UnpackError::Climbs { path: "../x".into() };
-        for verdict in [Verdict::Unpacked(report), Verdict::from(Err(refused))] {
+        for verdict in [UnpackVerdict::Unpacked(report), UnpackVerdict::from(Err(refused))] {
             let text = serde_json::to_vec(&verdict).unwrap();
-            assert_eq!(serde_json::from_slice::<Verdict>(&text).unwrap(), verdict);
+            assert_eq!(serde_json::from_slice::<UnpackVerdict>(&text).unwrap(), verdict);
         }
     }
 }

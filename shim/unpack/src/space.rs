@@ -1,6 +1,6 @@
 //! How much of a disk unpacking leaves to the node, so that a pull stops neither its logs nor its records.
 //! Decides on numbers, and when they are to be looked at; `tree` looks in the confined process, and the
-//! runtime's `image::layer::room` behind its back.
+//! runtime's `image::layer::disk_guard` behind its back.
 
 use rustix::fs::StatVfs;
 
@@ -24,7 +24,7 @@ pub struct Space {
 
 /// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Short {
+pub enum LowSpace {
     #[error("only {free} bytes are free: unpacking and copying stop at {floor}")]
     Bytes { free: u64, floor: u64 },
     #[error(
@@ -53,34 +53,34 @@ impl Space {
 
     /// What is below its floor.
     #[must_use]
-    pub fn short(self) -> Option<Short> {
+    pub fn short(self) -> Option<LowSpace> {
         self.below(1)
     }
 
     /// What is below half its floor: whoever minds the floor has stopped before.
     #[must_use]
-    pub fn very_short(self) -> Option<Short> {
+    pub fn very_short(self) -> Option<LowSpace> {
         self.below(2)
     }
 
-    fn below(self, divisor: u64) -> Option<Short> {
+    fn below(self, divisor: u64) -> Option<LowSpace> {
         let bytes = BYTES.min(self.all_bytes / 20) / divisor;
         let inodes = INODES.min(self.all_inodes / 100) / divisor;
         if self.free_bytes < bytes {
-            return Some(Short::Bytes { free: self.free_bytes, floor: bytes });
+            return Some(LowSpace::Bytes { free: self.free_bytes, floor: bytes });
         }
-        (self.free_inodes < inodes).then_some(Short::Inodes { free: self.free_inodes, floor: inodes })
+        (self.free_inodes < inodes).then_some(LowSpace::Inodes { free: self.free_inodes, floor: inodes })
     }
 }
 
 /// When to look next.
 #[derive(Debug, Default)]
-pub struct Looks {
+pub struct SpaceCheck {
     entries: u64,
     bytes: u64,
 }
 
-impl Looks {
+impl SpaceCheck {
     /// Whether it is time, after so many entries and bytes since the last call.
     pub fn is_due(&mut self, entries: u64, bytes: u64) -> bool {
         self.entries += entries;
@@ -106,12 +106,12 @@ mod tests {
         let floor = 128 << 20;
         assert_eq!(Space { free_bytes: floor, ..LARGE }.short(), None);
         let below = Space { free_bytes: floor - 1, ..LARGE };
-        assert_eq!(below.short(), Some(Short::Bytes { free: floor - 1, floor }));
+        assert_eq!(below.short(), Some(LowSpace::Bytes { free: floor - 1, floor }));
         assert_eq!(below.very_short(), None, "the runtime's is half of it");
         assert!(Space { free_bytes: floor / 2 - 1, ..LARGE }.very_short().is_some());
         let small = Space { all_bytes: 2000, ..LARGE };
         assert_eq!(Space { free_bytes: 100, ..small }.short(), None);
-        assert_eq!(Space { free_bytes: 99, ..small }.short(), Some(Short::Bytes { free: 99, floor: 100 }));
+        assert_eq!(Space { free_bytes: 99, ..small }.short(), Some(LowSpace::Bytes { free: 99, floor: 100 }));
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(Space { free_inodes: 10_000, ..LARGE }.short(), None);
         assert_eq!(
             Space { free_inodes: 9_999, ..LARGE }.short(),
-            Some(Short::Inodes { free: 9_999, floor: 10_000 })
+            Some(LowSpace::Inodes { free: 9_999, floor: 10_000 })
         );
         let few = Space { all_inodes: 2048, ..LARGE };
         assert_eq!(Space { free_inodes: 20, ..few }.short(), None);
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn many_small_files_are_looked_at_as_often_as_a_few_large_ones() {
-        let mut looks = Looks::default();
+        let mut looks = SpaceCheck::default();
         assert_eq!((1..=600).filter(|_| looks.is_due(1, 0)).collect::<Vec<_>>(), [256, 512]);
-        let mut looks = Looks::default();
+        let mut looks = SpaceCheck::default();
         let mib = 1 << 20;
         assert_eq!((1..=9).filter(|_| looks.is_due(0, mib)).collect::<Vec<_>>(), [4, 8]);
     }

@@ -254,8 +254,8 @@ impl<R: BufRead> Tarball<R> {
             return Err(unsupported("a sparse file", "pack the layer without sparse files"));
         }
         let kind = fields::kind(header, &path, own.link.as_deref()).map_err(|wrong| match wrong {
-            fields::Wrong::Number(detail) => bad(detail),
-            fields::Wrong::Type => {
+            fields::FieldError::Number(detail) => bad(detail),
+            fields::FieldError::Type => {
                 unsupported("an entry of unknown type", "pack the layer with GNU tar or Go")
             }
         })?;

@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::UnpackError;
-use crate::plan::{Node, join, split};
+use crate::plan::{PlannedNode, join, split};
 use crate::space::Space;
 use crate::tarball::{Meta, shown};
 
@@ -56,7 +56,7 @@ pub struct Tree {
 }
 
 /// A regular file being written.
-pub(super) struct Writing {
+pub(super) struct FileWriter {
     file: File,
     path: Vec<u8>,
     owner: (u32, u32),
@@ -65,9 +65,9 @@ pub(super) struct Writing {
 }
 
 /// An open directory and its canonical path.
-type Place = (Rc<OwnedFd>, Vec<u8>);
+type ParentEntry = (Rc<OwnedFd>, Vec<u8>);
 /// The open parent, the canonical path, and the name in the parent.
-type Spot<'p> = (Rc<OwnedFd>, Vec<u8>, &'p [u8]);
+type ResolvedEntry<'p> = (Rc<OwnedFd>, Vec<u8>, &'p [u8]);
 /// Within the layer, of directories.
 pub type Paths = Vec<Vec<u8>>;
 /// Names and values.
@@ -114,14 +114,14 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn file(&mut self, path: &[u8], mode: u32) -> Result<Writing, UnpackError> {
+    pub(super) fn file(&mut self, path: &[u8], mode: u32) -> Result<FileWriter, UnpackError> {
         let (parent, canonical, name) = self.place(path)?;
         // Set-id bits come after the owner, who takes them away.
         let has_mode = self.exact && mode & !PERMISSIONS == 0;
         let mode = if has_mode { Mode::from_raw_mode(mode) } else { Mode::RUSR | Mode::WUSR };
         let open = || rustix::fs::openat(&*parent, os(name), NEW_FILE, mode);
         let fd = self.replacing(&parent, &canonical, name, open).map_err(io("create", path))?;
-        Ok(Writing { file: File::from(fd), path: path.to_vec(), owner: self.owner, has_mode })
+        Ok(FileWriter { file: File::from(fd), path: path.to_vec(), owner: self.owner, has_mode })
     }
 
     pub(super) fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), UnpackError> {
@@ -131,12 +131,12 @@ impl Tree {
         self.own_by_name(&parent, name, path, meta)
     }
 
-    pub(super) fn node(&mut self, path: &[u8], node: Node, meta: &Meta) -> Result<(), UnpackError> {
+    pub(super) fn node(&mut self, path: &[u8], node: PlannedNode, meta: &Meta) -> Result<(), UnpackError> {
         let (parent, canonical, name) = self.place(path)?;
         let (kind, device) = match node {
-            Node::Fifo => (FileType::Fifo, 0),
-            Node::Char(major, minor) => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
-            Node::Block(major, minor) => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+            PlannedNode::Fifo => (FileType::Fifo, 0),
+            PlannedNode::Char(major, minor) => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
+            PlannedNode::Block(major, minor) => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
         };
         let make = || rustix::fs::mknodat(&*parent, os(name), kind, Mode::RUSR | Mode::WUSR, device);
         self.replacing(&parent, &canonical, name, make).map_err(io("mknod", path))?;
@@ -219,14 +219,14 @@ impl Tree {
     }
 
     /// The open parent of `path`, the canonical path, and the name in the parent.
-    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Spot<'p>, UnpackError> {
+    fn place<'p>(&mut self, path: &'p [u8]) -> Result<ResolvedEntry<'p>, UnpackError> {
         let (directory, name) = split(path);
         let (fd, canonical) = self.parent(directory, path)?;
         Ok((fd, join(&canonical, name), name))
     }
 
     /// Opens a directory, making what is missing; `path` is for errors.
-    fn parent(&mut self, directory: &[u8], path: &[u8]) -> Result<Place, UnpackError> {
+    fn parent(&mut self, directory: &[u8], path: &[u8]) -> Result<ParentEntry, UnpackError> {
         if let Some((named, fd, canonical)) = &self.last
             && named == directory
         {
@@ -241,8 +241,8 @@ impl Tree {
         Ok(place)
     }
 
-    fn make_parents(&mut self, directory: &[u8], path: &[u8]) -> Result<Place, UnpackError> {
-        let mut place: Place = (Rc::clone(&self.root), Vec::new());
+    fn make_parents(&mut self, directory: &[u8], path: &[u8]) -> Result<ParentEntry, UnpackError> {
+        let mut place: ParentEntry = (Rc::clone(&self.root), Vec::new());
         for name in directory.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             let canonical = join(&place.1, name);
             let refuse = |found| UnpackError::Parent { path: shown(path), parent: shown(&canonical), found };
@@ -272,7 +272,7 @@ impl Tree {
 
     /// Opens an existing directory, symbolic links followed as if the layer were `/`. By hand: the
     /// kernel would open it as well, but not say where it was led.
-    fn walk(&self, directory: &[u8]) -> Result<Place, Errno> {
+    fn walk(&self, directory: &[u8]) -> Result<ParentEntry, Errno> {
         let parts = |path: &[u8]| path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect::<Vec<_>>();
         let mut ahead: VecDeque<Vec<u8>> = parts(directory).into();
         let mut at: Vec<u8> = Vec::new();
@@ -383,13 +383,13 @@ impl Tree {
     }
 }
 
-impl Writing {
+impl FileWriter {
     pub(super) fn write(&mut self, chunk: &[u8]) -> Result<usize, UnpackError> {
-        self.file.write_all(chunk).map_err(|source| self.failed(source))?;
+        self.file.write_all(chunk).map_err(|source| self.file_error(source))?;
         Ok(chunk.len())
     }
 
-    fn failed(&self, source: io::Error) -> UnpackError {
+    fn file_error(&self, source: io::Error) -> UnpackError {
         match source.kind() {
             io::ErrorKind::FileTooLarge => UnpackError::Large { path: shown(&self.path) },
             _ => UnpackError::Io { operation: "write", path: shown(&self.path), source: Arc::new(source) },

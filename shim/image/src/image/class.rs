@@ -55,7 +55,7 @@ fn registry(error: &RegistryError) -> Class {
         | RegistryError::Large { .. }
         | RegistryError::Url { .. } => Class::Invalid,
         RegistryError::Digest { .. } | RegistryError::Size { .. } => Class::Corrupt,
-        RegistryError::Client { .. } | RegistryError::Shelf { .. } => Class::Io,
+        RegistryError::Client { .. } | RegistryError::Spool { .. } => Class::Io,
     }
 }
 
@@ -92,7 +92,7 @@ fn layer(error: &LayerError) -> Class {
         | LayerError::Inflate { .. } => Class::Corrupt,
         LayerError::Bomb { .. } | LayerError::Implied { .. } | LayerError::Window => Class::Invalid,
         LayerError::Unpack { source } => unpack(source.kind),
-        LayerError::Doomed { source, .. } => layer(source),
+        LayerError::Aborted { source, .. } => layer(source),
         LayerError::GivenUp => Class::Unavailable,
         LayerError::Archive { .. }
         | LayerError::Ingest { .. }

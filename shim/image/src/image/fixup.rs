@@ -16,7 +16,7 @@ use gantry_unpack::{Meta, Tree, UnpackError, own_xattrs, shown};
 
 /// What stands at a path of one layer's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum PathState {
     Absent,
     /// A whiteout, a file, a link: it hides what lower layers have there.
     Blocked,
@@ -27,7 +27,7 @@ pub(crate) enum Seen {
 }
 
 /// One layer of the chain, as the plan sees it.
-pub(crate) struct Below<'a> {
+pub(crate) struct ChainLayer<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) implied: BTreeSet<Vec<u8>>,
 }
@@ -40,13 +40,13 @@ const INVENTED: u32 = 0o755;
 /// # Errors
 /// Those of `look`.
 pub(crate) fn plan<E>(
-    layers: &[Below<'_>],
-    mut look: impl FnMut(usize, &[u8]) -> Result<Seen, E>,
+    layers: &[ChainLayer<'_>],
+    mut look: impl FnMut(usize, &[u8]) -> Result<PathState, E>,
 ) -> Result<BTreeMap<Vec<u8>, Meta>, E> {
     let candidates: BTreeSet<&Vec<u8>> = layers.iter().flat_map(|layer| &layer.implied).collect();
     let mut fixes = BTreeMap::new();
     for path in candidates {
-        let Some((meta, true)) = effective(layers, path, &mut look)? else { continue };
+        let Some((meta, true)) = effective_meta(layers, path, &mut look)? else { continue };
         let invented = (meta.mode, meta.uid, meta.gid) == (INVENTED, 0, 0) && meta.xattrs.is_empty();
         if !invented {
             fixes.insert(path.clone(), meta);
@@ -57,7 +57,7 @@ pub(crate) fn plan<E>(
         fixes.keys().flat_map(|path| prefixes(path).map(<[u8]>::to_vec)).collect();
     for parent in parents {
         if !fixes.contains_key(&parent)
-            && let Some((meta, _)) = effective(layers, &parent, &mut look)?
+            && let Some((meta, _)) = effective_meta(layers, &parent, &mut look)?
         {
             fixes.insert(parent, meta);
         }
@@ -67,19 +67,19 @@ pub(crate) fn plan<E>(
 
 /// The metadata that a unpack onto the real parent would have shown, and whether it comes from
 /// below an invented directory. None: the merged tree has no such directory.
-fn effective<E>(
-    layers: &[Below<'_>],
+fn effective_meta<E>(
+    layers: &[ChainLayer<'_>],
     path: &[u8],
-    look: &mut impl FnMut(usize, &[u8]) -> Result<Seen, E>,
+    look: &mut impl FnMut(usize, &[u8]) -> Result<PathState, E>,
 ) -> Result<Option<(Meta, bool)>, E> {
     let mut invented: Option<Meta> = None;
     for (index, layer) in layers.iter().enumerate() {
         let mut last = false;
         for prefix in prefixes(path).chain([path]) {
             match look(index, prefix)? {
-                Seen::Absent => break,
-                Seen::Blocked => return Ok(invented.map(|meta| (meta, false))),
-                Seen::Directory { meta, opaque } => {
+                PathState::Absent => break,
+                PathState::Blocked => return Ok(invented.map(|meta| (meta, false))),
+                PathState::Directory { meta, opaque } => {
                     last |= opaque;
                     if prefix == path {
                         if !layer.implied.contains(path) {
@@ -108,20 +108,20 @@ fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 ///
 /// # Errors
 /// [`UnpackError::Io`].
-pub(crate) fn look(layers: &[Below<'_>], index: usize, path: &[u8]) -> Result<Seen, UnpackError> {
+pub(crate) fn look(layers: &[ChainLayer<'_>], index: usize, path: &[u8]) -> Result<PathState, UnpackError> {
     let fail = |operation, errno: Errno| UnpackError::Io {
         operation,
         path: shown(path),
         source: Arc::new(errno.into()),
     };
-    let Some(layer) = layers.get(index) else { return Ok(Seen::Absent) };
+    let Some(layer) = layers.get(index) else { return Ok(PathState::Absent) };
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(layer.folder, directory, Mode::empty())
         .map_err(|errno| fail("open the layer of", errno))?;
     let Some(fd) = open(&root, path).map_err(|errno| fail("open", errno))? else {
-        return match named(&root, path).map_err(|errno| fail("stat", errno))? {
-            Some(_) => Ok(Seen::Blocked),
-            None => Ok(Seen::Absent),
+        return match existing_type(&root, path).map_err(|errno| fail("stat", errno))? {
+            Some(_) => Ok(PathState::Blocked),
+            None => Ok(PathState::Absent),
         };
     };
     let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", errno))?;
@@ -134,7 +134,7 @@ pub(crate) fn look(layers: &[Below<'_>], index: usize, path: &[u8]) -> Result<Se
         mtime: (stat.st_mtime, nanos),
         xattrs,
     };
-    Ok(Seen::Directory { meta, opaque })
+    Ok(PathState::Directory { meta, opaque })
 }
 
 /// None when there is no directory; no symbolic link is followed.
@@ -152,7 +152,7 @@ fn open(root: &OwnedFd, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
 
 /// The type of what stands there, if anything does. The plan has seen to it that parents are
 /// directories.
-fn named(root: &OwnedFd, path: &[u8]) -> Result<Option<FileType>, Errno> {
+fn existing_type(root: &OwnedFd, path: &[u8]) -> Result<Option<FileType>, Errno> {
     match rustix::fs::statat(root, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
@@ -176,24 +176,24 @@ pub(crate) fn build(fixes: &BTreeMap<Vec<u8>, Meta>, into: &Path) -> Result<(), 
 mod tests {
     use super::*;
 
-    fn directory(mode: u32) -> Seen {
-        Seen::Directory { meta: Meta { mode, ..Meta::default() }, opaque: false }
+    fn directory(mode: u32) -> PathState {
+        PathState::Directory { meta: Meta { mode, ..Meta::default() }, opaque: false }
     }
 
     /// What a layer implies, and what it has.
-    type Layer<'a> = (&'a [&'a str], Vec<(&'a str, Seen)>);
+    type Layer<'a> = (&'a [&'a str], Vec<(&'a str, PathState)>);
 
     fn check(layers: &[Layer<'_>], want: &[(&str, u32)]) {
-        let below: Vec<Below<'_>> = layers
+        let below: Vec<ChainLayer<'_>> = layers
             .iter()
-            .map(|(implied, _)| Below {
+            .map(|(implied, _)| ChainLayer {
                 folder: Path::new("/"),
                 implied: implied.iter().map(|path| path.as_bytes().to_vec()).collect(),
             })
             .collect();
         let look = |index: usize, path: &[u8]| {
             let found = layers[index].1.iter().find(|(own, _)| own.as_bytes() == path);
-            Ok::<_, ()>(found.map_or(Seen::Absent, |(_, seen)| seen.clone()))
+            Ok::<_, ()>(found.map_or(PathState::Absent, |(_, seen)| seen.clone()))
         };
         let fixes = plan(&below, look).unwrap();
         let got: Vec<(String, u32)> =
@@ -227,7 +227,7 @@ mod tests {
         let top = vec![("", directory(0o755)), ("a", directory(0o755)), ("a/b", directory(0o755))];
         let base = vec![("", directory(0o755)), ("a", directory(0o700)), ("a/b", directory(0o711))];
         let implied: &[&str] = &["", "a", "a/b"];
-        let cover = |at: &'static str, seen: Seen| {
+        let cover = |at: &'static str, seen: PathState| {
             let parent = ("a", directory(0o755));
             let mut middle = vec![("", directory(0o755)), (at, seen)];
             if at != "a" {
@@ -235,11 +235,11 @@ mod tests {
             }
             (&["", "a"][..], middle)
         };
-        let opaque = Seen::Directory { meta: Meta { mode: 0o755, ..Meta::default() }, opaque: true };
-        for middle in [cover("a", Seen::Blocked), cover("a", opaque.clone())] {
+        let opaque = PathState::Directory { meta: Meta { mode: 0o755, ..Meta::default() }, opaque: true };
+        for middle in [cover("a", PathState::Blocked), cover("a", opaque.clone())] {
             check(&[(implied, top.clone()), middle, (&[""], base.clone())], &[]);
         }
-        let middle = cover("a/b", Seen::Blocked);
+        let middle = cover("a/b", PathState::Blocked);
         check(&[(implied, top.clone()), middle, (&[""], base.clone())], &[("", 0o755), ("a", 0o700)]);
         check(&[(implied, top), (&[""], base)], &[("", 0o755), ("a", 0o700), ("a/b", 0o711)]);
     }

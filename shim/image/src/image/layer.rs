@@ -4,8 +4,8 @@
 //! digests are the runtime's own work. Never talks HTTP, parses nothing of a layer itself, and never
 //! decides where a layer goes. Called by `pull`.
 
+mod disk_guard;
 mod flow;
-mod room;
 mod worker;
 
 use std::fs::File;
@@ -24,9 +24,9 @@ use super::manifest::LayerBlob;
 use super::progress::Layer;
 use super::registry::{Download, RegistryError};
 use super::store::StoreError;
-use flow::{FedEnd, Flow, Tapped};
-use gantry_unpack::{Kind, Refusal, Report, UnpackError, Verdict, mark_opaque};
-pub(crate) use worker::Means;
+use flow::{FeedEnd, Flow, TapResult};
+use gantry_unpack::{Kind, Report, UnpackError, UnpackRefusal, UnpackVerdict, mark_opaque};
+pub(crate) use worker::UnpackOptions;
 pub use worker::Unpacker;
 
 /// Chunks on their way between network and thread, hyper's of 8 KiB to 400 KiB, and the bytes in them.
@@ -81,7 +81,7 @@ pub enum LayerError {
     #[error("unpack")]
     Unpack {
         #[source]
-        source: Refusal,
+        source: UnpackRefusal,
     },
     /// Directories that no entry describes are remembered: they must not be too many.
     #[error(
@@ -127,7 +127,7 @@ pub enum LayerError {
     /// Nobody could unpack what had come, and so the rest was not asked for: whether the bytes were those that were
     /// promised is not known.
     #[error("stopped after {found} of {wanted} bytes")]
-    Doomed {
+    Aborted {
         wanted: u64,
         found: u64,
         #[source]
@@ -146,7 +146,7 @@ impl LayerError {
     pub(crate) fn is_transfer(&self) -> bool {
         match self {
             Self::Download { .. } | Self::Size { .. } | Self::Digest { .. } => true,
-            Self::Doomed { source, .. } => matches!(
+            Self::Aborted { source, .. } => matches!(
                 **source,
                 Self::Inflate { .. } | Self::Unpack { .. } | Self::Bomb { .. } | Self::Killed { .. }
             ),
@@ -157,16 +157,16 @@ impl LayerError {
 
 /// What the thread hears from the download.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    /// With its room in the ring.
-    Chunk(Bytes, OwnedSemaphorePermit),
+pub(crate) enum Chunk {
+    /// With its permit for the buffer.
+    Bytes(Bytes, OwnedSemaphorePermit),
     /// The answer is complete. A sender dropped without this has failed or was cancelled.
     End,
 }
 
 /// What must come out.
 #[derive(Debug, Clone)]
-pub(crate) struct Promise {
+pub(crate) struct ExpectedLayer {
     pub(crate) layer: LayerBlob,
     pub(crate) diff_id: Digest,
 }
@@ -179,7 +179,7 @@ pub(crate) struct Unpacked {
 }
 
 /// The pipe between download and thread.
-pub(crate) fn pipe() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
+pub(crate) fn pipe() -> (mpsc::Sender<Chunk>, mpsc::Receiver<Chunk>) {
     mpsc::channel(CHUNKS)
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn pipe() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
 pub(crate) async fn feed(
     mut download: Download,
     wanted: u64,
-    pieces: mpsc::Sender<Piece>,
+    chunks: mpsc::Sender<Chunk>,
     progress: &Layer,
 ) -> Result<bool, RegistryError> {
     let (ring, mut found) = (Arc::new(Semaphore::new(RING)), 0);
@@ -198,23 +198,23 @@ pub(crate) async fn feed(
         let next = tokio::select! {
             next = download.chunk(|| ring.available_permits() == RING) => next?,
             // Either of them is dropped only when this returns.
-            () = pieces.closed() => return Ok(false),
+            () = chunks.closed() => return Ok(false),
         };
         let Some(chunk) = next else { break };
         found += chunk.len() as u64;
         if found > wanted {
             return Err(RegistryError::Size { url: download.url().to_owned(), wanted, found });
         }
-        progress.downloaded(found);
-        let room = u32::try_from(chunk.len().min(RING)).unwrap_or(u32::MAX);
-        // Never closed. A thread that has hung up has given all room back.
-        let Ok(room) = enough(&ring, room).await else { return Ok(false) };
-        if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
+        progress.set_downloaded(found);
+        let needed = u32::try_from(chunk.len().min(RING)).unwrap_or(u32::MAX);
+        // Never closed. A thread that has hung up has given all permits back.
+        let Ok(permit) = acquire_buffer_space(&ring, needed).await else { return Ok(false) };
+        if chunks.send(Chunk::Bytes(chunk, permit)).await.is_err() {
             return Ok(false);
         }
     }
-    progress.unpacking();
-    Ok(pieces.send(Piece::End).await.is_ok())
+    progress.set_unpacking();
+    Ok(chunks.send(Chunk::End).await.is_ok())
 }
 
 /// As [`feed`], from a part of a file.
@@ -225,7 +225,7 @@ pub(crate) async fn feed_file(
     file: &Arc<File>,
     from: u64,
     size: u64,
-    pieces: mpsc::Sender<Piece>,
+    chunks: mpsc::Sender<Chunk>,
 ) -> io::Result<bool> {
     let (ring, end) = (Arc::new(Semaphore::new(RING)), from.saturating_add(size));
     let mut at = from;
@@ -238,67 +238,71 @@ pub(crate) async fn feed_file(
         });
         let chunk = read.await.map_err(io::Error::other)??;
         at += count as u64;
-        let room = u32::try_from(count).unwrap_or(u32::MAX);
-        // Never closed. A thread that has hung up has given all room back.
-        let Ok(room) = enough(&ring, room).await else { return Ok(false) };
-        if pieces.send(Piece::Chunk(chunk, room)).await.is_err() {
+        let needed = u32::try_from(count).unwrap_or(u32::MAX);
+        // Never closed. A thread that has hung up has given all permits back.
+        let Ok(permit) = acquire_buffer_space(&ring, needed).await else { return Ok(false) };
+        if chunks.send(Chunk::Bytes(chunk, permit)).await.is_err() {
             return Ok(false);
         }
     }
-    Ok(pieces.send(Piece::End).await.is_ok())
+    Ok(chunks.send(Chunk::End).await.is_ok())
 }
 
-/// Room for a chunk. Once there is none it waits until half of all is free: the thread on the other side has work
-/// until then, and each would wake the other for every chunk.
-async fn enough(ring: &Arc<Semaphore>, room: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-    if ring.available_permits() < room as usize {
+/// Buffer space for a chunk. Once there is none it waits until half of all is free: the thread on the other side has
+/// work until then, and each would wake the other for every chunk.
+async fn acquire_buffer_space(
+    ring: &Arc<Semaphore>,
+    needed: u32,
+) -> Result<OwnedSemaphorePermit, AcquireError> {
+    if ring.available_permits() < needed as usize {
         drop(ring.acquire_many(HALF).await?);
     }
-    Arc::clone(ring).acquire_many_owned(room).await
+    Arc::clone(ring).acquire_many_owned(needed).await
 }
 
-/// Unpacks what comes through `pieces` into a new folder in `parent` and verifies all of it. Blocks.
+/// Unpacks what comes through `chunks` into a new folder in `parent` and verifies all of it. Blocks.
 ///
 /// # Errors
 /// [`LayerError`]; the folder is gone then.
 pub(crate) fn receive(
-    pieces: mpsc::Receiver<Piece>,
-    promise: &Promise,
+    chunks: mpsc::Receiver<Chunk>,
+    expected: &ExpectedLayer,
     parent: &Path,
-    means: &Means,
+    options: &UnpackOptions,
 ) -> Result<Unpacked, LayerError> {
     let ingest = Ingest::new(parent).map_err(|source| LayerError::Ingest { source })?;
-    let limit = MAX_BASE.saturating_add(promise.layer.blob.size.saturating_mul(MAX_RATIO));
-    let flow = flow::run(pieces, &promise.layer, ingest.path(), limit, means)?;
-    let report = judge(flow, promise, limit, parent)?;
+    let limit = MAX_BASE.saturating_add(expected.layer.blob.size.saturating_mul(MAX_RATIO));
+    let flow = flow::run(chunks, &expected.layer, ingest.path(), limit, options)?;
+    let report = judge(flow, expected, limit, parent)?;
     mark_opaque(ingest.path(), &report.opaque).map_err(|source| LayerError::Opaque { source })?;
     Ok(Unpacked { ingest, report })
 }
 
 /// Wrong bytes break inflater and archive long before their digest is known: of several failures the
 /// one that explains the others counts.
-fn judge(flow: Flow, promise: &Promise, limit: u64, parent: &Path) -> Result<Report, LayerError> {
-    let Flow { fed, inflated, tapped, verdict } = flow;
-    if fed.end == FedEnd::GivenUp {
+fn judge(flow: Flow, expected: &ExpectedLayer, limit: u64, parent: &Path) -> Result<Report, LayerError> {
+    let Flow { feed_result: fed, inflate_result: inflated, tap_result: tapped, verdict } = flow;
+    if fed.end == FeedEnd::GivenUp {
         return Err(LayerError::GivenUp);
     }
     match &verdict {
-        Ok(Verdict::Refused(source)) if source.kind == Kind::Full => {
+        Ok(UnpackVerdict::Refused(source)) if source.kind == Kind::Full => {
             return Err(LayerError::Full { folder: parent.to_owned(), detail: source.message.clone() });
         }
-        Ok(Verdict::Refused(source)) if source.kind == Kind::Node => {
+        Ok(UnpackVerdict::Refused(source)) if source.kind == Kind::Node => {
             return Err(LayerError::Unpack { source: source.clone() });
         }
         _ => {}
     }
-    if fed.end == FedEnd::DiskFull {
+    if fed.end == FeedEnd::DiskFull {
         // The unpacker ended for want of room, and could not even say so.
         return Err(verdict.err().unwrap_or(LayerError::GivenUp));
     }
-    let (wanted, size) = (promise.layer.blob.digest, promise.layer.blob.size);
-    if fed.end == FedEnd::Doomed {
-        let source = unpacked(inflated, tapped, verdict, limit).err().unwrap_or(LayerError::GivenUp).into();
-        return Err(LayerError::Doomed { wanted: size, found: fed.count, source });
+    let (wanted, size) = (expected.layer.blob.digest, expected.layer.blob.size);
+    if fed.end == FeedEnd::Aborted {
+        let source =
+            combine_results(inflated, tapped, verdict, limit).err().unwrap_or(LayerError::GivenUp).into();
+        return Err(LayerError::Aborted { wanted: size, found: fed.count, source });
     }
     if fed.count != size {
         return Err(LayerError::Size { wanted: size, found: fed.count });
@@ -306,28 +310,28 @@ fn judge(flow: Flow, promise: &Promise, limit: u64, parent: &Path) -> Result<Rep
     if fed.digest != wanted {
         return Err(LayerError::Digest { wanted, found: fed.digest });
     }
-    let (found, report) = unpacked(inflated, tapped, verdict, limit)?;
+    let (found, report) = combine_results(inflated, tapped, verdict, limit)?;
     match found {
-        found if found == promise.diff_id => Ok(report),
-        found => Err(LayerError::DiffId { wanted: promise.diff_id, found }),
+        found if found == expected.diff_id => Ok(report),
+        found => Err(LayerError::DiffId { wanted: expected.diff_id, found }),
     }
 }
 
 /// What the processes say: the archive's digest, and what was unpacked.
-fn unpacked(
+fn combine_results(
     inflated: Result<(), LayerError>,
-    tapped: Result<Tapped, LayerError>,
-    verdict: Result<Verdict, LayerError>,
+    tapped: Result<TapResult, LayerError>,
+    verdict: Result<UnpackVerdict, LayerError>,
     limit: u64,
 ) -> Result<(Digest, Report), LayerError> {
-    let Tapped { digest, bomb } = tapped?;
+    let TapResult { digest, bomb } = tapped?;
     if bomb {
         return Err(LayerError::Bomb { limit });
     }
     // One that had nobody to write to any more knows nothing of its own.
     match (inflated, verdict?) {
         (Err(error), _) => Err(error),
-        (Ok(()), Verdict::Refused(source)) => Err(LayerError::Unpack { source }),
-        (Ok(()), Verdict::Unpacked(report)) => Ok((digest, report)),
+        (Ok(()), UnpackVerdict::Refused(source)) => Err(LayerError::Unpack { source }),
+        (Ok(()), UnpackVerdict::Unpacked(report)) => Ok((digest, report)),
     }
 }

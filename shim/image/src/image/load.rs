@@ -16,19 +16,19 @@ use tokio::task::spawn_blocking;
 
 use super::digest::{Digest, DigestError};
 use super::hold::{Hold, Lease};
-use super::layer::{self, LayerError, Promise};
+use super::layer::{self, ExpectedLayer, LayerError};
 use super::manifest::ManifestError;
 use super::pull;
 use super::reference::ReferenceError;
 use super::store::record::ImageRecord;
 use super::{Error, Image, Inner};
-use contents::Found;
+use contents::ArchivedImage;
 use gantry_base::timeline::Recorder;
 use gantry_unpack::TarError;
 use spool::Spool;
 pub use spool::Upload;
 
-/// Layers of one image that are at work or wait for a desk.
+/// Layers of one image that are at work or wait for a slot.
 const AT_ONCE: usize = 16;
 
 /// Why an archive can't be loaded.
@@ -161,12 +161,12 @@ pub struct Naming {
 pub(super) async fn load(
     inner: &Arc<Inner>,
     naming: Naming,
-    pieces: mpsc::Receiver<Upload>,
+    chunks: mpsc::Receiver<Upload>,
 ) -> Result<Vec<Arc<Image>>, Error> {
     let folder = inner.store.ingest_dir().to_owned();
     let platform = inner.platform.clone();
     let task = spawn_blocking(move || {
-        let spool = Spool::receive(pieces, &folder)?;
+        let spool = Spool::receive(chunks, &folder)?;
         let found = contents::read(&spool, &naming, &platform)?;
         Ok((Arc::new(spool), found))
     });
@@ -179,24 +179,25 @@ pub(super) async fn load(
     Ok(images)
 }
 
-async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: Found) -> Result<Arc<Image>, Error> {
+async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: ArchivedImage) -> Result<Arc<Image>, Error> {
     let name = found.names.first().map(ToString::to_string).unwrap_or_default();
     let id = found.id.digest.to_string();
     let size = found.layers.iter().fold(found.id.size, |sum, layer| sum.saturating_add(layer.blob.size));
-    let Found { names, named, manifest, manifest_digest, config, layers, diff_ids, places, .. } = found;
+    let ArchivedImage { names, named, manifest, manifest_digest, config, layers, diff_ids, places, .. } =
+        found;
     let names = names
         .iter()
         .map(|name| name.tag_name().unwrap_or_else(|| format!("{}@{named}", name.repository())))
         .collect();
     let manifest_digest = manifest_digest.to_string();
-    let (record, lease) = match pull::known(inner, &id) {
+    let (record, lease) = match pull::find_known_image(inner, &id) {
         Some((known, lease)) => (ImageRecord { manifest_digest, manifest, size, ..known }, lease),
         None => {
-            let promises = pull::promises(&layers, &diff_ids);
+            let expected_layers = pull::expected_layers(&layers, &diff_ids);
             let diff_ids = diff_ids.iter().map(ToString::to_string).collect();
             let record = ImageRecord { manifest_digest, manifest, config, diff_ids, size, fixup: None };
             let lease = Lease::new(Hold::new(Arc::clone(inner), record.diff_ids.clone()));
-            if let Err(error) = bring(inner, spool, &name, promises, &places).await {
+            if let Err(error) = fetch_layer(inner, spool, &name, expected_layers, &places).await {
                 lease.end().await;
                 return Err(error);
             }
@@ -207,50 +208,55 @@ async fn image(inner: &Arc<Inner>, spool: &Arc<Spool>, found: Found) -> Result<A
 }
 
 /// Unpacks the layers that are not here.
-async fn bring(
+async fn fetch_layer(
     inner: &Arc<Inner>,
     spool: &Arc<Spool>,
     name: &str,
-    promises: Vec<Promise>,
+    expected_layers: Vec<ExpectedLayer>,
     places: &[u64],
 ) -> Result<(), Error> {
-    let keys: Vec<String> = promises.iter().map(|promise| promise.diff_id.to_string()).collect();
+    let keys: Vec<String> = expected_layers.iter().map(|expected| expected.diff_id.to_string()).collect();
     let mut seen = HashSet::new();
-    let wanted: Vec<(Promise, u64)> = promises
+    let wanted: Vec<(ExpectedLayer, u64)> = expected_layers
         .into_iter()
         .zip(places.iter().copied())
-        .filter(|(promise, _)| seen.insert(promise.diff_id))
+        .filter(|(expected, _)| seen.insert(expected.diff_id))
         .collect();
-    let (team, keys) = (&inner.desks.team(), &keys);
+    let (quota, keys) = (&inner.unpack_slots.pull_quota(), &keys);
     stream::iter(wanted)
-        .map(|(promise, at)| async move {
-            let _desk = team.desk(promise.layer.blob.size).await;
-            let digest = promise.layer.blob.digest;
-            unpack(inner, spool, promise, at).await.map_err(|source| Error::Unpack {
+        .map(|(expected, at)| async move {
+            let _slot = quota.acquire(expected.layer.blob.size).await;
+            let digest = expected.layer.blob.digest;
+            unpack(inner, spool, expected, at).await.map_err(|source| Error::Unpack {
                 image: name.to_owned(),
                 digest,
                 source: source.into(),
             })?;
-            pull::bear(inner, name, keys)
+            pull::check_implied_weight(inner, name, keys)
         })
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
 }
 
-async fn unpack(inner: &Arc<Inner>, spool: &Arc<Spool>, promise: Promise, at: u64) -> Result<(), LayerError> {
-    let key = promise.diff_id.to_string();
+async fn unpack(
+    inner: &Arc<Inner>,
+    spool: &Arc<Spool>,
+    expected: ExpectedLayer,
+    at: u64,
+) -> Result<(), LayerError> {
+    let key = expected.diff_id.to_string();
     if inner.store.layer(&key).is_some() {
         return Ok(());
     }
-    let (send, pieces) = layer::pipe();
-    let size = promise.layer.blob.size;
+    let (send, chunks) = layer::pipe();
+    let size = expected.layer.blob.size;
     // The thread's own: whoever wanted the layer may be gone when it is done.
     let hold = Hold::new(Arc::clone(inner), vec![key]);
     let owned = Arc::clone(inner);
     let thread = spawn_blocking(move || {
         let _hold = hold;
-        pull::keep(&owned, &promise, pieces, &Recorder::default())
+        pull::unpack_and_store(&owned, &expected, chunks, &Recorder::default())
     });
     let fed = layer::feed_file(spool.file(), at, size, send).await;
     let kept = thread.await.map_err(|_| LayerError::Thread)?;

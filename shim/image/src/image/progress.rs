@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use super::Images;
 use super::digest::Digest;
-use super::layer::Promise;
+use super::layer::ExpectedLayer;
 use super::reference::Reference;
 use gantry_base::timeline::unix_nanos;
 
 /// All pulls and layers under way.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct PullBoard {
     pulls: Mutex<HashMap<String, Weak<Pull>>>,
     /// By diff id: pulls that wait for one layer see the same numbers.
     layers: Mutex<HashMap<Digest, Weak<Layer>>>,
@@ -39,7 +39,7 @@ pub(super) struct Layer {
     downloaded: AtomicU64,
     stage: AtomicU8,
     /// The registry that the flight asks which others join.
-    from: Mutex<String>,
+    registry: Mutex<String>,
 }
 
 /// ```text
@@ -78,7 +78,7 @@ pub struct LayerProgress {
     pub stage: &'static str,
 }
 
-impl Board {
+impl PullBoard {
     pub(super) fn pull(&self, image: &str) -> Arc<Pull> {
         let pull = Arc::new(Pull {
             image: image.to_owned(),
@@ -92,61 +92,61 @@ impl Board {
         pull
     }
 
-    pub(super) fn layer(&self, promise: &Promise) -> Arc<Layer> {
+    pub(super) fn layer(&self, expected: &ExpectedLayer) -> Arc<Layer> {
         let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(layer) = layers.get(&promise.diff_id).and_then(Weak::upgrade) {
+        if let Some(layer) = layers.get(&expected.diff_id).and_then(Weak::upgrade) {
             return layer;
         }
         layers.retain(|_, layer| layer.strong_count() > 0);
-        let blob = &promise.layer.blob;
+        let blob = &expected.layer.blob;
         let layer = Arc::new(Layer {
             digest: blob.digest,
             total: blob.size,
             downloaded: AtomicU64::new(0),
             stage: AtomicU8::new(0),
-            from: Mutex::default(),
+            registry: Mutex::default(),
         });
-        layers.insert(promise.diff_id, Arc::downgrade(&layer));
+        layers.insert(expected.diff_id, Arc::downgrade(&layer));
         layer
     }
 }
 
 impl Pull {
-    pub(super) fn layers(&self, layers: Vec<Arc<Layer>>) {
+    pub(super) fn set_layers(&self, layers: Vec<Arc<Layer>>) {
         // One pull resolves once.
         let _ = self.layers.set(layers);
         self.stage.store(1, Ordering::Relaxed);
     }
 
-    pub(super) fn committing(&self) {
+    pub(super) fn set_committing(&self) {
         self.stage.store(2, Ordering::Relaxed);
     }
 }
 
 impl Layer {
     /// A download begins, maybe anew after another pull's failure.
-    pub(super) fn begin(&self) {
+    pub(super) fn restart(&self) {
         self.downloaded.store(0, Ordering::Relaxed);
         self.stage.store(1, Ordering::Relaxed);
     }
 
     /// Of two flights the one that has come farther is shown.
-    pub(super) fn downloaded(&self, bytes: u64) {
+    pub(super) fn set_downloaded(&self, bytes: u64) {
         self.downloaded.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// A flight begins, which others may join.
-    pub(super) fn belong(&self, domain: &str) {
-        domain.clone_into(&mut self.from.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(super) fn set_registry(&self, domain: &str) {
+        domain.clone_into(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Which registry that flight asks.
-    pub(super) fn from(&self) -> String {
-        self.from.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn registry(&self) -> String {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Bytes so far.
-    pub(super) fn come(&self) -> u64 {
+    pub(super) fn downloaded_bytes(&self) -> u64 {
         self.downloaded.load(Ordering::Relaxed)
     }
 
@@ -155,16 +155,16 @@ impl Layer {
         self.stage.load(Ordering::Relaxed) > 1
     }
 
-    pub(super) fn unpacking(&self) {
+    pub(super) fn set_unpacking(&self) {
         self.stage.store(2, Ordering::Relaxed);
     }
 
-    pub(super) fn done(&self) {
+    pub(super) fn set_done(&self) {
         self.stage.store(3, Ordering::Relaxed);
     }
 
     /// It was here before this pull, or another one brought it.
-    pub(super) fn present(&self) {
+    pub(super) fn set_present(&self) {
         // One that this pull's flight has brought stays "done".
         let _ = self.stage.compare_exchange(0, 4, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ impl Layer {
         LayerProgress {
             digest: self.digest.to_string(),
             total: self.total,
-            downloaded: self.come(),
+            downloaded: self.downloaded_bytes(),
             stage: word(&STAGES, &self.stage),
         }
     }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::auth::Auth;
 use super::digest::Digest;
 use super::hold::{Hold, Lease};
-use super::layer::{LayerError, Promise};
+use super::layer::{ExpectedLayer, LayerError};
 use super::manifest::{self, Blob, Document, LayerBlob, ManifestError, Platform};
 use super::reference::Reference;
 use super::registry::{RegistryError, Repository};
 use super::store::record::ImageRecord;
 use super::{Error, Image, Inner, Optimisation};
 use gantry_base::timeline::{Recorder, Span};
-pub(super) use layers::{bear, keep};
+pub(super) use layers::{check_implied_weight, unpack_and_store};
 
 const MAX_CONFIG: usize = 8 << 20;
 /// An index may name an index; a chain of them is a trick.
@@ -28,7 +28,7 @@ pub(super) type PullResult = (Result<Arc<Image>, Error>, Recorder);
 pub(super) type LayerResult = Result<Arc<Vec<Span>>, LayerError>;
 
 /// The image's documents, digests verified.
-struct Resolved {
+struct ResolvedImage {
     /// Of the document that the name pointed at: an index's, or the manifest's.
     named: Digest,
     manifest_digest: Digest,
@@ -60,15 +60,18 @@ pub(super) async fn pull(
         resolve(&repository, &reference, &inner.platform).await?
     };
     let id = resolved.config.digest.to_string();
-    let (record, lease) = match known(&inner, &id) {
-        Some((known, lease)) => (resolved.again(known), lease),
+    let (record, lease) = match find_known_image(&inner, &id) {
+        Some((known, lease)) => (resolved.with_manifest(known), lease),
         None => {
             let (config, diff_ids) = config(&inner, &repository, &name, &resolved, &spans).await?;
-            let promises = promises(&resolved.layers, &diff_ids);
-            progress.layers(promises.iter().map(|promise| inner.under_way.layer(promise)).collect());
-            let record = resolved.record(config, &promises);
+            let expected_layers = expected_layers(&resolved.layers, &diff_ids);
+            progress
+                .set_layers(expected_layers.iter().map(|expected| inner.under_way.layer(expected)).collect());
+            let record = resolved.record(config, &expected_layers);
             let lease = Lease::new(Hold::new(Arc::clone(&inner), record.diff_ids.clone()));
-            if let Err(error) = layers::bring(&inner, &repository, &name, promises, &spans).await {
+            if let Err(error) =
+                layers::fetch_layers(&inner, &repository, &name, expected_layers, &spans).await
+            {
                 lease.end().await;
                 return Err(error);
             }
@@ -76,7 +79,7 @@ pub(super) async fn pull(
         }
     };
     let _stage = spans.stage("commit");
-    progress.committing();
+    progress.set_committing();
     let named = resolved.named;
     let mut names = vec![format!("{}@{named}", reference.repository())];
     names.extend(reference.tag_name());
@@ -99,7 +102,7 @@ pub(super) async fn finish(
         // From here on nobody can cancel: the layers become the image's before they are let go.
         let hold = lease.into_hold();
         let image = commit::commit(&inner, &id, record, names);
-        let image = image.and_then(|image| usable(&inner).map(|()| image));
+        let image = image.and_then(|image| flush_if_durable(&inner).map(|()| image));
         inner.wake();
         drop(hold);
         image
@@ -111,7 +114,7 @@ pub(super) async fn finish(
 }
 
 /// A committed image is usable at once; durable before that only where it is asked for. Blocks.
-fn usable(inner: &Inner) -> Result<(), Error> {
+fn flush_if_durable(inner: &Inner) -> Result<(), Error> {
     if inner.switches.has(Optimisation::SyncBehind) {
         return Ok(());
     }
@@ -120,31 +123,31 @@ fn usable(inner: &Inner) -> Result<(), Error> {
 
 /// An image that is here already, and the hold on its layers. Looked for again once they are held: it
 /// may have been removed in between.
-pub(super) fn known(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
+pub(super) fn find_known_image(inner: &Arc<Inner>, id: &str) -> Option<(ImageRecord, Lease)> {
     let record = inner.store.image_record(id)?;
     let lease = Lease::new(Hold::new(Arc::clone(inner), record.keys().cloned().collect()));
     inner.store.image_record(id).is_some().then(|| (ImageRecord::clone(&record), lease))
 }
 
-pub(super) fn promises(blobs: &[LayerBlob], diff_ids: &[Digest]) -> Vec<Promise> {
+pub(super) fn expected_layers(blobs: &[LayerBlob], diff_ids: &[Digest]) -> Vec<ExpectedLayer> {
     let pairs = blobs.iter().zip(diff_ids);
-    pairs.map(|(layer, diff_id)| Promise { layer: layer.clone(), diff_id: *diff_id }).collect()
+    pairs.map(|(layer, diff_id)| ExpectedLayer { layer: layer.clone(), diff_id: *diff_id }).collect()
 }
 
-impl Resolved {
-    fn record(&self, config: String, promises: &[Promise]) -> ImageRecord {
+impl ResolvedImage {
+    fn record(&self, config: String, expected_layers: &[ExpectedLayer]) -> ImageRecord {
         ImageRecord {
             manifest_digest: self.manifest_digest.to_string(),
             manifest: self.manifest.clone(),
             config,
-            diff_ids: promises.iter().map(|promise| promise.diff_id.to_string()).collect(),
+            diff_ids: expected_layers.iter().map(|expected| expected.diff_id.to_string()).collect(),
             size: self.size(),
             fixup: None,
         }
     }
 
     /// A known image by what may be another manifest of it.
-    fn again(&self, known: ImageRecord) -> ImageRecord {
+    fn with_manifest(&self, known: ImageRecord) -> ImageRecord {
         let (manifest_digest, manifest) = (self.manifest_digest.to_string(), self.manifest.clone());
         ImageRecord { manifest_digest, manifest, size: self.size(), ..known }
     }
@@ -160,7 +163,7 @@ async fn config(
     inner: &Inner,
     repository: &Repository,
     name: &str,
-    resolved: &Resolved,
+    resolved: &ResolvedImage,
     spans: &Recorder,
 ) -> Result<(String, Vec<Digest>), Error> {
     let _stage = spans.stage("config");
@@ -182,7 +185,7 @@ async fn resolve(
     repository: &Repository,
     reference: &Reference,
     platform: &Platform,
-) -> Result<Resolved, Error> {
+) -> Result<ResolvedImage, Error> {
     let name = reference.to_string();
     let mut wanted = reference.digest();
     let mut address = match (wanted, reference.tag()) {
@@ -204,7 +207,13 @@ async fn resolve(
             }
             Document::Image { config, layers } => {
                 let manifest = String::from_utf8_lossy(&fetched.bytes).into_owned();
-                return Ok(Resolved { named, manifest_digest: fetched.digest, manifest, config, layers });
+                return Ok(ResolvedImage {
+                    named,
+                    manifest_digest: fetched.digest,
+                    manifest,
+                    config,
+                    layers,
+                });
             }
         }
     }

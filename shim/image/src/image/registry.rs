@@ -6,14 +6,14 @@ mod docker_config;
 mod download;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod host_cache;
 mod hosts;
 mod http_client;
-mod known;
-mod lanes;
 pub mod login;
-mod patience;
-mod pieces;
-mod shelf;
+mod range_limit;
+mod range_spool;
+mod ranges;
+mod retry_policy;
 mod token;
 
 use std::io;
@@ -32,13 +32,13 @@ use super::manifest::{Blob, DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFES
 use super::reference::Reference;
 pub use docker_config::DockerConfigError;
 pub(crate) use download::Download;
-use download::{Span, is_span};
+use download::{ByteSpan, is_requested_range};
 pub use hosts::HostsError;
 use hosts::{Host, Tls};
-pub(crate) use http_client::{Http, Patience};
+pub(crate) use http_client::{Http, TransferLimits};
 use http_client::{is_loopback, shown};
-use patience::{Since, patiently};
-pub(crate) use shelf::Shelf;
+pub(crate) use range_spool::RangeSpool;
+use retry_policy::{TransferState, retry};
 use token::Authorization;
 
 /// A manifest may not be larger; distribution's own limit.
@@ -71,9 +71,9 @@ pub enum RegistryError {
     /// Another part than was asked for, from a place that gave the right ones before.
     #[error("{url}: the answer is another part of the blob than was asked for")]
     Range { url: String },
-    /// What comes in pieces waits for its turn on the disk of the images, which has no room for it, or fails.
+    /// What comes in ranges waits for its turn on the disk of the images, which has no room for it, or fails.
     #[error("keeping pieces of a layer in {}", folder.display())]
-    Shelf {
+    Spool {
         folder: PathBuf,
         #[source]
         source: Arc<io::Error>,
@@ -201,7 +201,7 @@ struct Endpoint {
 
 /// A manifest's bytes, digest known.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedManifest {
     pub(crate) bytes: Bytes,
     pub(crate) digest: Digest,
     pub(crate) content_type: String,
@@ -259,12 +259,16 @@ impl Repository {
         &self,
         name: &str,
         wanted: Option<Digest>,
-    ) -> Result<Fetched, RegistryError> {
-        patiently(Since::Nothing, || self.manifest_once(name, wanted)).await
+    ) -> Result<FetchedManifest, RegistryError> {
+        retry(TransferState::NotStarted, || self.manifest_once(name, wanted)).await
     }
 
-    async fn manifest_once(&self, name: &str, wanted: Option<Digest>) -> Result<Fetched, RegistryError> {
-        let mut failed = Failed::default();
+    async fn manifest_once(
+        &self,
+        name: &str,
+        wanted: Option<Digest>,
+    ) -> Result<FetchedManifest, RegistryError> {
+        let mut failed = FailedHosts::default();
         // What a digest means is no matter of trust.
         let may = |host: &Host| if wanted.is_some() { host.pull } else { host.pull && host.resolve };
         for endpoint in self.endpoints.iter().filter(|endpoint| may(&endpoint.host)) {
@@ -281,11 +285,11 @@ impl Repository {
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
     pub(crate) async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
-        patiently(Since::Nothing, || self.small_blob_once(blob, limit)).await
+        retry(TransferState::NotStarted, || self.small_blob_once(blob, limit)).await
     }
 
     async fn small_blob_once(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
-        let mut failed = Failed::default();
+        let mut failed = FailedHosts::default();
         for endpoint in self.endpoints.iter().filter(|endpoint| endpoint.host.pull) {
             match endpoint.small_blob(blob, limit).await {
                 Ok(bytes) => return Ok(bytes),
@@ -301,11 +305,11 @@ impl Repository {
     /// # Errors
     /// [`RegistryError`] of the last place that was asked.
     pub(crate) async fn blob(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
-        patiently(Since::Nothing, || self.blob_once(blob, place)).await
+        retry(TransferState::NotStarted, || self.blob_once(blob, place)).await
     }
 
     async fn blob_once(&self, blob: &Blob, place: usize) -> Result<(Download, usize), RegistryError> {
-        let mut failed = Failed::default();
+        let mut failed = FailedHosts::default();
         for (index, endpoint) in self.endpoints.iter().enumerate().skip(place) {
             if !endpoint.host.pull {
                 continue;
@@ -326,12 +330,12 @@ impl Repository {
 
 /// What went wrong so far, place by place.
 #[derive(Default)]
-struct Failed {
+struct FailedHosts {
     before: Vec<String>,
     last: Option<RegistryError>,
 }
 
-impl Failed {
+impl FailedHosts {
     fn push(&mut self, error: RegistryError) {
         if let Some(before) = self.last.replace(error) {
             self.before.push(gantry_base::error::chain(&before));
@@ -348,7 +352,7 @@ impl Failed {
 }
 
 impl Endpoint {
-    async fn manifest(&self, name: &str, wanted: Option<Digest>) -> Result<Fetched, RegistryError> {
+    async fn manifest(&self, name: &str, wanted: Option<Digest>) -> Result<FetchedManifest, RegistryError> {
         let url = self.url("manifests", name)?;
         let accept = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST, "*/*;q=0.1"].join(", ");
         let response = self.get(url.clone(), Some(&accept), None).await?;
@@ -366,7 +370,7 @@ impl Endpoint {
                 return Err(RegistryError::Digest { url: shown(&url), wanted, found });
             }
         }
-        Ok(Fetched { bytes, digest: found, content_type })
+        Ok(FetchedManifest { bytes, digest: found, content_type })
     }
 
     async fn small_blob(&self, blob: &Blob, limit: usize) -> Result<Bytes, RegistryError> {
@@ -406,10 +410,10 @@ impl Endpoint {
 
     /// Opens a part of a blob, at `address` where it led to before; None when the answer is another one than was
     /// asked for.
-    async fn span(
+    async fn open_range(
         &self,
         blob: &Blob,
-        span: Span,
+        span: ByteSpan,
         address: Option<Url>,
     ) -> Result<Option<Response>, RegistryError> {
         let url = match address {
@@ -417,7 +421,7 @@ impl Endpoint {
             None => self.url("blobs", &blob.digest.to_string())?,
         };
         let response = self.get(url, None, Some(span)).await?;
-        Ok(is_span(&response, span, blob.size).then_some(response))
+        Ok(is_requested_range(&response, span, blob.size).then_some(response))
     }
 
     fn url(&self, kind: &str, name: &str) -> Result<Url, RegistryError> {
@@ -444,7 +448,7 @@ impl Endpoint {
         &self,
         start: Url,
         accept: Option<&str>,
-        span: Option<Span>,
+        span: Option<ByteSpan>,
     ) -> Result<Response, RegistryError> {
         let (mut url, mut challenged) = (start.clone(), false);
         let mut hops = 0;
@@ -454,7 +458,7 @@ impl Endpoint {
             if let Some(accept) = accept.and_then(|text| HeaderValue::from_str(text).ok()) {
                 headers.insert(ACCEPT, accept);
             }
-            if let Some(Span { from, to }) = span {
+            if let Some(ByteSpan { from, to }) = span {
                 let text = format!("bytes={from}-{}", to.saturating_sub(1));
                 headers.extend(HeaderValue::from_str(&text).ok().map(|value| (RANGE, value)));
             }
@@ -472,7 +476,7 @@ impl Endpoint {
                 challenged = true;
                 let texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
                 if let Some(challenge) = auth::challenge(texts.filter_map(|text| text.to_str().ok()))
-                    && self.answer(&url, &challenge, shown_before).await?
+                    && self.answer_challenge(&url, &challenge, shown_before).await?
                 {
                     continue;
                 }
@@ -554,7 +558,7 @@ mod tests {
         std::fs::write(own.join("hosts.toml"), "skip_verify = true\nca = \"ca.pem\"\n").unwrap();
         std::fs::write(own.join("ca.pem"), "an authority").unwrap();
         let sources = Sources { hosts_dir: Some(folder.path().to_owned()), docker_config: None };
-        let http = Arc::new(Http::new(Patience::default(), None));
+        let http = Arc::new(Http::new(TransferLimits::default(), None));
         let reference = Reference::parse("r.example:5000/a:t").unwrap();
         let repository = Repository::new(&http, &sources, &reference, None).unwrap();
         let tls = |url: &str| repository.endpoints[0].tls(&Url::parse(url).unwrap());

@@ -132,7 +132,7 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct State {
     layers: HashMap<String, Arc<LayerRecord>>,
-    images: HashMap<String, Held>,
+    images: HashMap<String, StoredImage>,
     /// `repository:tag` and `repository@digest` → image id.
     names: BTreeMap<String, String>,
     /// Layer → how many pulls under way and containers need it; never zero.
@@ -142,7 +142,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Held {
+struct StoredImage {
     record: Arc<ImageRecord>,
     shown: Arc<Image>,
 }
@@ -230,7 +230,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk's; `Record` too.
-    pub(crate) fn implied(&self, key: &str) -> Result<Vec<String>, StoreError> {
+    pub(crate) fn implied_directories(&self, key: &str) -> Result<Vec<String>, StoreError> {
         // A change leaves the journal once it is on disk, never before.
         if let Some(record) = self.journal().layer(key) {
             return Ok(record.implied.clone());
@@ -243,7 +243,7 @@ impl Store {
     ///
     /// # Errors
     /// As `flush`.
-    pub(crate) fn relieve(&self) -> Result<(), StoreError> {
+    pub(crate) fn flush_if_heavy(&self) -> Result<(), StoreError> {
         // Not in one expression: `flush` takes the journal itself.
         let is_heavy = self.journal().weight() > MOST_PENDING;
         if is_heavy { self.flush() } else { Ok(()) }
@@ -332,11 +332,11 @@ impl Store {
                 state.note(change.clone());
                 gone.push(change);
             }
-            let unneeded = state.take_unneeded().into_iter();
+            let unneeded = state.collect_unneeded().into_iter();
             gone.extend(unneeded.map(|(key, _)| Change::DropLayer { key }));
             gone
         });
-        for folder in self.write(State::take_doubtful) {
+        for folder in self.write(State::collect_doubtful) {
             self.journal().forget_doubtful(&folder)?;
         }
         if gone.is_empty() {
@@ -434,8 +434,8 @@ impl State {
             }
             Change::Image { id, record, names } => {
                 self.names.extend(names.into_iter().map(|name| (name, id.clone())));
-                let shown = Arc::new(Image::unnamed(id.clone()));
-                self.images.insert(id, Held { record: Arc::new(record), shown });
+                let shown = Arc::new(Image::with_id(id.clone()));
+                self.images.insert(id, StoredImage { record: Arc::new(record), shown });
             }
             Change::Name { name, id } => drop(self.names.insert(name, id)),
             Change::DropLayer { key } => drop(self.layers.remove(&key)),

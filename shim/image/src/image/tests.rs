@@ -8,9 +8,9 @@ mod leftovers;
 mod load;
 mod mirrors;
 mod network;
-mod pieces;
 mod prepull;
 mod pulls;
+mod ranges;
 mod removal;
 pub(crate) mod server;
 
@@ -20,18 +20,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::registry::Patience;
+use super::registry::TransferLimits;
 use super::{Class, Config, Error, Image, Images, Reference, Switches, Unpacker, open_store};
 use gantry_base::timeline::Recorder;
-use server::{Answer, Registry, Request};
+use server::{Registry, Request, TestAnswer};
 
 /// A node's folders and its images, without the sync thread unless a test starts it.
-struct Node {
+struct TestNode {
     folder: tempfile::TempDir,
     images: Images,
 }
 
-impl Node {
+impl TestNode {
     fn new() -> Self {
         require_root();
         let folder = tempfile::tempdir().unwrap();
@@ -39,13 +39,13 @@ impl Node {
         Self { folder, images }
     }
 
-    /// To which every network is slow, so that large layers come in pieces.
+    /// To which every network is slow, so that large layers come in ranges.
     fn slow() -> Self {
         require_root();
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let store = open_store(&config, &HashMap::new()).unwrap();
-        let patience = Patience { slow: f64::INFINITY, ..Patience::default() };
+        let patience = TransferLimits { slow: f64::INFINITY, ..TransferLimits::default() };
         let images = Images::with(&config, store, patience, None, HashMap::new());
         Self { folder, images }
     }
@@ -69,10 +69,11 @@ impl Node {
     }
 
     /// Polls until no pull is under way and all that one leaves is these many layer folders.
-    async fn settled(&self, layers: usize) {
+    async fn wait_settled(&self, layers: usize) {
         let what = format!("{layers} layer folders and nothing else");
         let store = &self.images.inner.store;
-        until(&what, || store.held() == 0 && self.layer_folders() == layers && self.ingest() == 0).await;
+        until(&what, || store.held_layers() == 0 && self.layer_folders() == layers && self.ingest() == 0)
+            .await;
     }
 
     fn layer_folders(&self) -> usize {
@@ -92,8 +93,11 @@ fn config(folder: &Path) -> Config {
 }
 
 fn open(folder: &Path) -> Images {
-    let patience =
-        Patience { connect: Duration::from_secs(20), stall: Duration::from_secs(20), ..Patience::default() };
+    let patience = TransferLimits {
+        connect: Duration::from_secs(20),
+        stall: Duration::from_secs(20),
+        ..TransferLimits::default()
+    };
     let config = config(folder);
     let store = open_store(&config, &HashMap::new()).unwrap();
     Images::with(&config, store, patience, None, HashMap::new())

@@ -29,7 +29,7 @@ impl Images {
     /// What all layers take on disk, as far as they have been counted.
     pub fn usage(&self) -> Usage {
         let mut all = Usage::default();
-        for known in self.to_measure().iter().filter_map(|layer| layer.figure.known()) {
+        for known in self.to_measure().iter().filter_map(|layer| layer.figure.last_count()) {
             all += known.usage;
         }
         all

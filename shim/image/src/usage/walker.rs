@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gantry_base::failpoint;
 
-use super::{Counted, Usage, of_folder};
+use super::{FolderCount, Usage, of_folder};
 use gantry_base::mutex::lock;
 use gantry_base::timeline::unix_nanos;
 
@@ -32,13 +32,13 @@ pub struct Figure(Mutex<State>);
 /// ```
 #[derive(Debug, Default)]
 struct State {
-    known: Option<Known>,
+    last_count: Option<LastCount>,
     waiting: bool,
 }
 
 /// A figure.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct LastCount {
     pub usage: Usage,
     /// Unix nanoseconds of the count's end.
     pub unix: i64,
@@ -48,7 +48,7 @@ pub struct Known {
     last: bool,
 }
 
-impl Known {
+impl LastCount {
     /// By its end, or a count that takes longer than a figure lives is due before it is done; and for as
     /// long as it took, or a large folder has the thread for itself.
     fn is_fresh(&self, now: Instant) -> bool {
@@ -58,19 +58,21 @@ impl Known {
 
 impl Figure {
     /// The last count's; None before the first one.
-    pub fn known(&self) -> Option<Known> {
-        lock(&self.0).known
+    pub fn last_count(&self) -> Option<LastCount> {
+        lock(&self.0).last_count
     }
 
     /// Makes it wait for a count if one is due.
-    fn ask(&self, last: bool) -> Ask {
+    fn ask(&self, last: bool) -> CountRequest {
         let mut state = lock(&self.0);
-        match (state.waiting, state.known) {
-            (true, _) => Ask::Waits,
-            (false, Some(known)) if known.last || (!last && known.is_fresh(Instant::now())) => Ask::Fresh,
+        match (state.waiting, state.last_count) {
+            (true, _) => CountRequest::Waits,
+            (false, Some(known)) if known.last || (!last && known.is_fresh(Instant::now())) => {
+                CountRequest::Fresh
+            }
             (false, _) => {
                 state.waiting = true;
-                Ask::Queue
+                CountRequest::Queue
             }
         }
     }
@@ -81,20 +83,20 @@ impl Figure {
 
     /// Of a folder that is too large to be counted to its end the larger figure stands: nobody is to hide
     /// what he wrote behind many small files.
-    fn note(&self, counted: Counted, took: Duration, last: bool) {
+    fn record(&self, counted: FolderCount, took: Duration, last: bool) {
         let mut state = lock(&self.0);
-        let before = state.known.filter(|_| !counted.whole).map(|known| known.usage).unwrap_or_default();
+        let before = state.last_count.filter(|_| !counted.whole).map(|known| known.usage).unwrap_or_default();
         let usage = Usage {
             bytes: counted.usage.bytes.max(before.bytes),
             inodes: counted.usage.inodes.max(before.inodes),
         };
-        state.known = Some(Known { usage, unix: unix_nanos(), ended: Instant::now(), took, last });
+        state.last_count = Some(LastCount { usage, unix: unix_nanos(), ended: Instant::now(), took, last });
     }
 }
 
 /// What a question came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
+enum CountRequest {
     Fresh,
     /// For somebody else's question already.
     Waits,
@@ -113,9 +115,9 @@ pub struct Job {
 
 /// Told after each count; the thread says it without the lock of any figure.
 #[derive(Debug, Default)]
-struct Done {
+struct CountSignal {
     lock: Mutex<()>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 /// The way to the thread, which ends with it.
@@ -123,7 +125,7 @@ struct Done {
 pub struct Walker {
     /// Bounded by the figures: each is in it once at most.
     jobs: mpsc::Sender<Job>,
-    done: Arc<Done>,
+    done: Arc<CountSignal>,
 }
 
 impl Walker {
@@ -135,21 +137,21 @@ impl Walker {
         Self::counting(of_folder)
     }
 
-    fn counting(count: impl Fn(&Path) -> io::Result<Counted> + Send + 'static) -> io::Result<Self> {
+    fn counting(count: impl Fn(&Path) -> io::Result<FolderCount> + Send + 'static) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
-        let done = Arc::new(Done::default());
+        let done = Arc::new(CountSignal::default());
         let tell = Arc::clone(&done);
         thread::Builder::new().name("walker".to_owned()).spawn(move || {
             for job in queue {
                 failpoint!("task.walker");
                 let began = Instant::now();
                 match count(&job.folder) {
-                    Ok(counted) => job.figure.note(counted, began.elapsed(), job.last),
+                    Ok(counted) => job.figure.record(counted, began.elapsed(), job.last),
                     Err(error) => tracing::warn!(folder = %job.folder.display(), "measure it: {error}"),
                 }
                 lock(&job.figure.0).waiting = false;
                 drop(lock(&tell.lock));
-                tell.told.notify_all();
+                tell.changed.notify_all();
             }
         })?;
         Ok(Self { jobs, done })
@@ -161,11 +163,11 @@ impl Walker {
         let mut waiting = Vec::new();
         for job in jobs {
             let (asked, figure) = (job.figure.ask(job.last), Arc::clone(&job.figure));
-            if asked == Ask::Queue && self.jobs.send(job).is_err() {
+            if asked == CountRequest::Queue && self.jobs.send(job).is_err() {
                 // The thread has died of a panic; its figures stay as they are.
                 return tracing::error!("nobody measures folders any more");
             }
-            if asked != Ask::Fresh {
+            if asked != CountRequest::Fresh {
                 waiting.push(figure);
             }
         }
@@ -176,7 +178,7 @@ impl Walker {
             if waiting.is_empty() || left.is_zero() {
                 return;
             }
-            let told = self.done.told.wait_timeout(guard, left);
+            let told = self.done.changed.wait_timeout(guard, left);
             guard = told.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
     }
@@ -194,8 +196,8 @@ mod tests {
         Job { folder: folder.to_owned(), figure: Arc::clone(figure), last }
     }
 
-    fn whole(inodes: u64) -> Counted {
-        Counted { usage: Usage { bytes: 0, inodes }, whole: true }
+    fn whole(inodes: u64) -> FolderCount {
+        FolderCount { usage: Usage { bytes: 0, inodes }, whole: true }
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
         let (walker, figure) = (Walker::start().unwrap(), Arc::default());
         let inodes = |last| {
             walker.ask([job(folder.path(), &figure, last)], LONG);
-            figure.known().unwrap().usage.inodes
+            figure.last_count().unwrap().usage.inodes
         };
         assert_eq!(inodes(false), 1);
         std::fs::write(folder.path().join("one"), "").unwrap();
@@ -227,18 +229,18 @@ mod tests {
         let figure = Arc::default();
         for _ in 0..3 {
             walker.ask([job(Path::new("/large"), &figure, false)], Duration::from_millis(1));
-            assert!(figure.known().is_none());
+            assert!(figure.last_count().is_none());
         }
         release.send(7).unwrap();
         walker.ask([job(Path::new("/large"), &figure, false)], LONG);
-        assert_eq!(figure.known().unwrap().usage.inodes, 7);
+        assert_eq!(figure.last_count().unwrap().usage.inodes, 7);
         assert_eq!(counts.load(Ordering::SeqCst), 1);
     }
 
     #[test]
     fn a_figures_age_counts_from_the_end_of_its_walk_and_is_no_less_than_that_took() {
         let ended = Instant::now();
-        let known = |took| Known {
+        let known = |took| LastCount {
             usage: Usage::default(),
             unix: 0,
             ended,
@@ -254,8 +256,8 @@ mod tests {
     fn a_count_that_was_cut_short_never_shrinks_a_figure() {
         let figure = Figure::default();
         let note = |bytes, inodes, whole| {
-            figure.note(Counted { usage: Usage { bytes, inodes }, whole }, Duration::ZERO, false);
-            figure.known().unwrap().usage
+            figure.record(FolderCount { usage: Usage { bytes, inodes }, whole }, Duration::ZERO, false);
+            figure.last_count().unwrap().usage
         };
         note(100, 10, true);
         assert_eq!(note(50, 20, false), Usage { bytes: 100, inodes: 20 });
@@ -274,6 +276,6 @@ mod tests {
         walker.ask([job(Path::new("/x"), &figure, false)], LONG);
         good.store(0, Ordering::SeqCst);
         walker.ask([job(Path::new("/x"), &figure, true)], LONG);
-        assert_eq!(figure.known().unwrap().usage.inodes, 1);
+        assert_eq!(figure.last_count().unwrap().usage.inodes, 1);
     }
 }

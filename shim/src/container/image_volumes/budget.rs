@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::Stat;
 
 use gantry_image::usage::{self, Usage};
-use gantry_unpack::{Looks, Space};
+use gantry_unpack::{Space, SpaceCheck};
 
 /// What is copied without a look at how large the image is.
 const FREE: Usage = Usage { bytes: 64 << 20, inodes: 4096 };
@@ -31,12 +31,12 @@ pub(super) struct Budget<'a> {
     copied: Usage,
     most: Usage,
     is_measured: bool,
-    looks: Looks,
+    looks: SpaceCheck,
 }
 
 impl<'a> Budget<'a> {
     pub(super) fn new(layers_dir: &'a Path, layers: &'a [String]) -> Self {
-        let (copied, looks) = (Usage::default(), Looks::default());
+        let (copied, looks) = (Usage::default(), SpaceCheck::default());
         Self { layers_dir, layers, copied, most: FREE, is_measured: false, looks }
     }
 

@@ -2,17 +2,22 @@
 //! reports. Owns them as code; `cargo xtask fuzz --seeds` puts them into files.
 
 use gantry_shim_testing::archive::{Archive, gzip};
-use gantry_shim_testing::corpus::{prefixed, write_seeds};
+use gantry_shim_testing::corpus::{with_prefix, write_seeds};
 
-use crate::{Report, UnpackError, Verdict};
+use crate::{Report, UnpackError, UnpackVerdict};
 
 type Seeds = Vec<Vec<u8>>;
 
 #[test]
 fn seeds_are_written_where_they_are_asked_for() {
-    let archives: Seeds = archives().iter().map(|archive| prefixed(0, &archive.tar())).collect();
+    let archives: Seeds = archives().iter().map(|archive| with_prefix(0, &archive.tar())).collect();
     let unpack = archives.clone();
-    write_seeds(&[("layer", archives), ("unpack", unpack), ("inflate", packed()), ("messages", messages())]);
+    write_seeds(&[
+        ("layer", archives),
+        ("unpack", unpack),
+        ("inflate", packed_seeds()),
+        ("messages", messages()),
+    ]);
 }
 
 /// Every kind of entry, and the tricks of `unpack/tests.rs`.
@@ -61,21 +66,21 @@ fn archives() -> Vec<Archive> {
     ]
 }
 
-fn packed() -> Seeds {
+fn packed_seeds() -> Seeds {
     let text = b"one text, one text, one text";
     let two = [gzip(text), gzip(b"second member")].concat();
     let frame = zstd::encode_all(&text[..], 1).unwrap();
     vec![
-        prefixed(0, text),
-        prefixed(1, &gzip(text)),
-        prefixed(1, &two),
-        prefixed(2, &frame),
-        prefixed(2, &[frame.clone(), frame].concat()),
-        prefixed(4, text),
-        prefixed(5, text),
-        prefixed(6, text),
-        prefixed(5 | 16 << 3, &[0; 3000]),
-        prefixed(6 | 16 << 3, &[0; 3000]),
+        with_prefix(0, text),
+        with_prefix(1, &gzip(text)),
+        with_prefix(1, &two),
+        with_prefix(2, &frame),
+        with_prefix(2, &[frame.clone(), frame].concat()),
+        with_prefix(4, text),
+        with_prefix(5, text),
+        with_prefix(6, text),
+        with_prefix(5 | 16 << 3, &[0; 3000]),
+        with_prefix(6 | 16 << 3, &[0; 3000]),
     ]
 }
 
@@ -89,8 +94,8 @@ fn messages() -> Seeds {
     };
     let refused = UnpackError::Climbs { path: "../x".into() };
     vec![
-        serde_json::to_vec(&Verdict::from(Ok(report))).unwrap(),
-        serde_json::to_vec(&Verdict::from(Err(refused))).unwrap(),
+        serde_json::to_vec(&UnpackVerdict::from(Ok(report))).unwrap(),
+        serde_json::to_vec(&UnpackVerdict::from(Err(refused))).unwrap(),
         b"%41%zz%".to_vec(),
     ]
 }

@@ -84,7 +84,7 @@ fn theirs(packed: &[u8]) -> (Verdict, Vec<u8>) {
 
 /// Everybody's verdict and bytes.
 #[track_caller]
-fn agreed(packed: &[u8]) -> (Verdict, Vec<u8>) {
+fn assert_agreement(packed: &[u8]) -> (Verdict, Vec<u8>) {
     let (verdict, bytes) = theirs(packed);
     let all = usize::MAX;
     let ways: [(Fast, usize, usize); 5] =
@@ -112,14 +112,14 @@ fn agreed(packed: &[u8]) -> (Verdict, Vec<u8>) {
 
 #[track_caller]
 fn whole(packed: &[u8]) -> Vec<u8> {
-    let (verdict, bytes) = agreed(packed);
+    let (verdict, bytes) = assert_agreement(packed);
     assert_eq!(verdict, Verdict::Whole);
     bytes
 }
 
 #[track_caller]
 fn fault(packed: &[u8]) -> Verdict {
-    agreed(packed).0
+    assert_agreement(packed).0
 }
 
 /// A header that says nothing.
@@ -132,7 +132,7 @@ fn member(blocks: &[u8], plain: &[u8]) -> Vec<u8> {
     [&HEADER[..], blocks, &sums].concat()
 }
 
-fn packed(plain: &[u8], level: u32) -> Vec<u8> {
+fn pack(plain: &[u8], level: u32) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
     encoder.write_all(plain).unwrap();
     encoder.finish().unwrap()

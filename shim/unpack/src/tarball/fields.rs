@@ -17,7 +17,7 @@ const MAJOR: Range<usize> = 329..337;
 const MINOR: Range<usize> = 337..345;
 
 /// What is wrong with an entry's type.
-pub(super) enum Wrong {
+pub(super) enum FieldError {
     Number(&'static str),
     Type,
 }
@@ -27,7 +27,7 @@ pub(super) fn size(header: &Header) -> Option<u64> {
     number(header, SIZE, header.entry_size())
 }
 
-pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<Kind, Wrong> {
+pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<Kind, FieldError> {
     let link = || match link {
         Some(link) => link.to_vec(),
         None => header.link_name_bytes().map(|link| link.into_owned()).unwrap_or_default(),
@@ -36,7 +36,7 @@ pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<
         let part = |range, value: io::Result<Option<u32>>| {
             number(header, range, value.map(|value| u64::from(value.unwrap_or(0))))
                 .and_then(|value| u32::try_from(value).ok())
-                .ok_or(Wrong::Number("device number is no number"))
+                .ok_or(FieldError::Number("device number is no number"))
         };
         Ok((part(MAJOR, header.device_major())?, part(MINOR, header.device_minor())?))
     };
@@ -50,7 +50,7 @@ pub(super) fn kind(header: &Header, path: &[u8], link: Option<&[u8]>) -> Result<
         EntryType::Char => device().map(|(major, minor)| Kind::Char(major, minor))?,
         EntryType::Block => device().map(|(major, minor)| Kind::Block(major, minor))?,
         EntryType::Fifo => Kind::Fifo,
-        _ => return Err(Wrong::Type),
+        _ => return Err(FieldError::Type),
     })
 }
 

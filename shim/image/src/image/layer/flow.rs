@@ -2,7 +2,7 @@
 //! sides of the inflater. Owns the two loops that move them; judges nothing. Called by `layer`.
 //!
 //! ```text
-//!   pieces ─► feed: sha256 ─► [inflate] ─► tap: tee(2), sha256 ─► [unpack] ─► verdict
+//!   chunks ─► feed: sha256 ─► [inflate] ─► tap: tee(2), sha256 ─► [unpack] ─► verdict
 //! ```
 
 use std::fs::File;
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
 use tokio::sync::mpsc;
 
-use super::room::{Room, Waiter, worker};
-use super::worker::{End, Means, Worker};
-use super::{LayerError, MAX_ENTRIES, Piece};
+use super::disk_guard::{DiskGuard, PipeWaiter, worker};
+use super::worker::{ProcessEnd, UnpackOptions, Worker};
+use super::{Chunk, LayerError, MAX_ENTRIES};
 use crate::image::digest::{Digest, Hasher};
 use crate::image::manifest::LayerBlob;
 use gantry_sys::task::Batches;
-use gantry_unpack::{Command, Packing, Verdict};
+use gantry_unpack::{Command, Packing, UnpackVerdict};
 
 /// Stays in a core's own cache between the copy and the hash, and is little for each of sixteen layers.
 const CHUNK: usize = 256 << 10;
@@ -37,23 +37,23 @@ const WORTH: u64 = 1 << 20;
 
 /// What came of it.
 pub(super) struct Flow {
-    pub(super) fed: Fed,
+    pub(super) feed_result: FeedResult,
     /// What the inflater has to say for itself; nothing when there was none, or when it was stopped.
-    pub(super) inflated: Result<(), LayerError>,
-    pub(super) tapped: Result<Tapped, LayerError>,
-    pub(super) verdict: Result<Verdict, LayerError>,
+    pub(super) inflate_result: Result<(), LayerError>,
+    pub(super) tap_result: Result<TapResult, LayerError>,
+    pub(super) verdict: Result<UnpackVerdict, LayerError>,
 }
 
 /// The compressed side.
-pub(super) struct Fed {
+pub(super) struct FeedResult {
     pub(super) count: u64,
     pub(super) digest: Digest,
-    pub(super) end: FedEnd,
+    pub(super) end: FeedEnd,
 }
 
 /// Why there was no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FedEnd {
+pub(super) enum FeedEnd {
     /// The download said that it was complete.
     Whole,
     /// The download failed or was cancelled.
@@ -61,11 +61,11 @@ pub(super) enum FedEnd {
     /// The disk is full: what else comes is of no use.
     DiskFull,
     /// The processes have ended, and much was still to come.
-    Doomed,
+    Aborted,
 }
 
 /// The inflated side.
-pub(super) struct Tapped {
+pub(super) struct TapResult {
     pub(super) digest: Digest,
     pub(super) bomb: bool,
 }
@@ -75,52 +75,57 @@ pub(super) struct Tapped {
 /// # Errors
 /// When the processes can't be started.
 pub(super) fn run(
-    mut pieces: mpsc::Receiver<Piece>,
+    mut chunks: mpsc::Receiver<Chunk>,
     layer: &LayerBlob,
     folder: &Path,
     limit: u64,
-    means: &Means,
+    options: &UnpackOptions,
 ) -> Result<Flow, LayerError> {
     // The processes and the thread between them have it from here, and need no leave for it.
-    let _batches = means.batches.then(Batches::begin);
+    let _batches = options.batches.then(Batches::begin);
     let (packing, size) = (layer.packing, layer.blob.size);
-    let room = Room::new(folder)?;
+    let guard = DiskGuard::new(folder)?;
     let seconds = LEAST_SECONDS + limit / SLOWEST;
     let command = Command::Unpack { folder: folder.to_owned(), entries: MAX_ENTRIES, bytes: limit, seconds };
-    let mut unpack = Worker::start(means, &command)?;
+    let mut unpack = Worker::start(options, &command)?;
     let archive = unpack.input.take();
     if packing == Packing::Plain {
-        let fed = feed(&mut pieces, size, archive, &mut room.waiter());
-        let tapped = Ok(Tapped { digest: fed.digest, bomb: fed.count > limit });
-        let verdict = verdict(&mut unpack, &room, fed.end != FedEnd::GivenUp);
-        return Ok(Flow { fed, inflated: Ok(()), tapped, verdict });
+        let fed = feed(&mut chunks, size, archive, &mut guard.waiter());
+        let tapped = Ok(TapResult { digest: fed.digest, bomb: fed.count > limit });
+        let verdict = verdict(&mut unpack, &guard, fed.end != FeedEnd::GivenUp);
+        return Ok(Flow { feed_result: fed, inflate_result: Ok(()), tap_result: tapped, verdict });
     }
-    let mut inflate = Worker::start(means, &Command::Inflate { packing, seconds })?;
+    let mut inflate = Worker::start(options, &Command::Inflate { packing, seconds })?;
     let (bytes, inflated) = (inflate.input.take(), inflate.output.take());
     let (fed, tapped) = thread::scope(|scope| {
-        let tap = scope.spawn(|| tap(inflated, archive, limit, &mut room.waiter()));
-        let fed = feed(&mut pieces, size, bytes, &mut room.waiter());
-        if fed.end == FedEnd::GivenUp {
+        let tap = scope.spawn(|| tap(inflated, archive, limit, &mut guard.waiter()));
+        let fed = feed(&mut chunks, size, bytes, &mut guard.waiter());
+        if fed.end == FeedEnd::GivenUp {
             // Nobody wants it any more, and neither may wait for what does not come.
             inflate.kill();
             unpack.kill();
         }
         (fed, tap.join().unwrap_or(Err(LayerError::Thread)))
     });
-    let stopped = fed.end == FedEnd::GivenUp || !matches!(&tapped, Ok(tapped) if !tapped.bomb);
-    let verdict = verdict(&mut unpack, &room, !stopped);
-    let unheard = matches!(verdict, Ok(Verdict::Refused(_)) | Err(_));
-    let inflated = if stopped { Ok(()) } else { inflated_well(&mut inflate, packing, unheard) };
-    Ok(Flow { fed, inflated, tapped, verdict })
+    let stopped = fed.end == FeedEnd::GivenUp || !matches!(&tapped, Ok(tapped) if !tapped.bomb);
+    let verdict = verdict(&mut unpack, &guard, !stopped);
+    let unheard = matches!(verdict, Ok(UnpackVerdict::Refused(_)) | Err(_));
+    let inflated = if stopped { Ok(()) } else { check_inflater(&mut inflate, packing, unheard) };
+    Ok(Flow { feed_result: fed, inflate_result: inflated, tap_result: tapped, verdict })
 }
 
 /// Hashes what comes and passes it on for as long as somebody takes it; to the end where that is near, since only all
 /// of it tells whether the bytes were those that were promised.
-fn feed(pieces: &mut mpsc::Receiver<Piece>, size: u64, mut to: Option<File>, waiter: &mut Waiter<'_>) -> Fed {
-    let (mut hasher, mut count, mut end) = (Hasher::new(), 0, FedEnd::GivenUp);
-    while let Some(piece) = pieces.blocking_recv() {
-        let Piece::Chunk(chunk, _room) = piece else {
-            end = FedEnd::Whole;
+fn feed(
+    chunks: &mut mpsc::Receiver<Chunk>,
+    size: u64,
+    mut to: Option<File>,
+    waiter: &mut PipeWaiter<'_>,
+) -> FeedResult {
+    let (mut hasher, mut count, mut end) = (Hasher::new(), 0, FeedEnd::GivenUp);
+    while let Some(next) = chunks.blocking_recv() {
+        let Chunk::Bytes(chunk, _permit) = next else {
+            end = FeedEnd::Whole;
             break;
         };
         hasher.update(&chunk);
@@ -131,19 +136,19 @@ fn feed(pieces: &mut mpsc::Receiver<Piece>, size: u64, mut to: Option<File>, wai
             // Its reader has ended, or takes nothing: the other side knows why.
             to = None;
             if waiter.is_full() {
-                end = FedEnd::DiskFull;
+                end = FeedEnd::DiskFull;
                 break;
             }
         }
         if to.is_none() && size.saturating_sub(count) > WORTH {
-            end = FedEnd::Doomed;
+            end = FeedEnd::Aborted;
             break;
         }
     }
-    Fed { count, digest: hasher.finish(), end }
+    FeedResult { count, digest: hasher.finish(), end }
 }
 
-fn write(file: &mut File, mut bytes: &[u8], waiter: &mut Waiter<'_>) -> Result<(), LayerError> {
+fn write(file: &mut File, mut bytes: &[u8], waiter: &mut PipeWaiter<'_>) -> Result<(), LayerError> {
     while !bytes.is_empty() {
         match file.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
@@ -165,11 +170,11 @@ fn tap(
     from: Option<File>,
     to: Option<File>,
     limit: u64,
-    waiter: &mut Waiter<'_>,
-) -> Result<Tapped, LayerError> {
+    waiter: &mut PipeWaiter<'_>,
+) -> Result<TapResult, LayerError> {
     let mut hasher = Hasher::new();
     let (Some(mut from), Some(to)) = (from, to) else {
-        return Ok(Tapped { digest: hasher.finish(), bomb: false });
+        return Ok(TapResult { digest: hasher.finish(), bomb: false });
     };
     let mut buffer = vec![0; CHUNK];
     let mut left = limit;
@@ -192,22 +197,22 @@ fn tap(
             .map_err(|source| LayerError::Worker { operation: "read from", source: Arc::new(source) })?;
         hasher.update(chunk);
         let Some(rest) = left.checked_sub(count as u64) else {
-            return Ok(Tapped { digest: hasher.finish(), bomb: true });
+            return Ok(TapResult { digest: hasher.finish(), bomb: true });
         };
         left = rest;
     }
-    Ok(Tapped { digest: hasher.finish(), bomb: false })
+    Ok(TapResult { digest: hasher.finish(), bomb: false })
 }
 
 /// The unpacker's last word. `patient`: it has had all that there is.
-fn verdict(unpack: &mut Worker, room: &Room, patient: bool) -> Result<Verdict, LayerError> {
+fn verdict(unpack: &mut Worker, guard: &DiskGuard, patient: bool) -> Result<UnpackVerdict, LayerError> {
     let killed = |detail: String| LayerError::Killed { which: "unpacker", detail };
     if !patient {
         unpack.kill();
     }
     let mut text = Vec::new();
     if let Some(mut output) = unpack.output.take() {
-        let mut waiter = room.waiter();
+        let mut waiter = guard.waiter();
         let mut buffer = vec![0; 64 << 10];
         loop {
             waiter.wait(&output, PollFlags::IN)?;
@@ -227,21 +232,21 @@ fn verdict(unpack: &mut Worker, room: &Room, patient: bool) -> Result<Verdict, L
     }
     let end = unpack.end()?;
     match serde_json::from_slice(&text) {
-        Ok(verdict) if end == End::Done => Ok(verdict),
+        Ok(verdict) if end == ProcessEnd::Done => Ok(verdict),
         _ => Err(killed(end.detail())),
     }
 }
 
 /// `unheard`: the unpacker stopped listening, and the inflater may only have noticed that.
-fn inflated_well(inflate: &mut Worker, packing: Packing, unheard: bool) -> Result<(), LayerError> {
+fn check_inflater(inflate: &mut Worker, packing: Packing, unheard: bool) -> Result<(), LayerError> {
     match inflate.end()? {
-        End::Done => Ok(()),
-        End::Code(74) if unheard => Ok(()),
-        End::Code(code @ (2 | 3)) => {
+        ProcessEnd::Done => Ok(()),
+        ProcessEnd::Code(74) if unheard => Ok(()),
+        ProcessEnd::Code(code @ (2 | 3)) => {
             let detail = gantry_unpack::ProgramError::of_exit_code(code).unwrap_or_default();
             Err(LayerError::Inflate { packing: packing.name(), detail })
         }
-        End::Code(4) => Err(LayerError::Window),
+        ProcessEnd::Code(4) => Err(LayerError::Window),
         end => Err(LayerError::Killed { which: "inflater", detail: end.detail() }),
     }
 }
@@ -261,11 +266,11 @@ mod tests {
     #[test]
     fn one_that_has_nothing_to_pass_on_sleeps() {
         let folder = tempfile::tempdir().unwrap();
-        let room = Room::new(folder.path()).unwrap();
+        let guard = DiskGuard::new(folder.path()).unwrap();
         let (from, mut inflater) =
             rustix::pipe::pipe().map(|(from, to)| (File::from(from), File::from(to))).unwrap();
         let (mut unpacker, to) = pipe();
-        let mut waiter = room.waiter();
+        let mut waiter = guard.waiter();
         thread::scope(|scope| {
             let waiter = &mut waiter;
             let tapping = scope.spawn(move || tap(Some(from), Some(to), 100, waiter));
@@ -280,7 +285,7 @@ mod tests {
             let tapped = tapping.join().unwrap().unwrap();
             assert_eq!((tapped.digest, tapped.bomb), (Digest::of(b"abcabcabc"), false));
         });
-        // Twice for each piece and once for the end. A loop that does not sleep comes to thousands.
+        // Twice for each chunk and once for the end. A loop that does not sleep comes to thousands.
         assert!(waiter.waits() <= 12, "{}", waiter.waits());
     }
 
@@ -304,11 +309,11 @@ mod tests {
         let blob = crate::image::manifest::Blob { digest: Digest::of(b""), size: 0 };
         let layer = LayerBlob { blob, packing: Packing::Gzip };
         for (without, wanted) in [(vec![], BATCH), (vec![Optimisation::Batches], USUAL)] {
-            let (send, pieces) = mpsc::channel(1);
-            send.blocking_send(Piece::End).unwrap();
+            let (send, chunks) = mpsc::channel(1);
+            send.blocking_send(Chunk::End).unwrap();
             let unpacker = super::super::Unpacker::Program(program.clone());
-            let means = Means::new(unpacker, &Switches::without(without));
-            run(pieces, &layer, folder.path(), 1, &means).unwrap();
+            let options = UnpackOptions::new(unpacker, &Switches::without(without));
+            run(chunks, &layer, folder.path(), 1, &options).unwrap();
             for name in ["inflate", "unpack"] {
                 let found = std::fs::read_to_string(folder.path().join(name)).unwrap();
                 assert_eq!(found.trim(), wanted, "{name}");
@@ -320,13 +325,13 @@ mod tests {
     #[test]
     fn one_that_has_nobody_to_pass_it_on_to_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let room = Room::new(folder.path()).unwrap();
+        let guard = DiskGuard::new(folder.path()).unwrap();
         let (from, _inflater) =
             rustix::pipe::pipe().map(|(from, to)| (File::from(from), File::from(to))).unwrap();
         let (unpacker, to) = pipe();
         thread::scope(|scope| {
-            let room = &room;
-            let tapping = scope.spawn(move || tap(Some(from), Some(to), 100, &mut room.waiter()));
+            let guard = &guard;
+            let tapping = scope.spawn(move || tap(Some(from), Some(to), 100, &mut guard.waiter()));
             thread::sleep(std::time::Duration::from_millis(50));
             drop(unpacker);
             assert!(!tapping.join().unwrap().unwrap().bomb);

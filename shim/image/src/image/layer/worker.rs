@@ -14,7 +14,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags};
 
 use super::LayerError;
-use super::room::worker;
+use super::disk_guard::worker;
 use crate::image::switches::{Optimisation, Switches};
 use gantry_unpack::{Command, ProgramError};
 
@@ -33,15 +33,15 @@ pub enum Unpacker {
     Thread,
 }
 
-/// What the work is done with.
+/// How layers are unpacked.
 #[derive(Debug)]
-pub(crate) struct Means {
+pub(crate) struct UnpackOptions {
     unpacker: Unpacker,
     large_pipes: bool,
     pub(super) batches: bool,
 }
 
-impl Means {
+impl UnpackOptions {
     pub(crate) fn new(unpacker: Unpacker, switches: &Switches) -> Self {
         Self {
             unpacker,
@@ -53,14 +53,14 @@ impl Means {
 
 /// A process at work.
 pub(super) struct Worker {
-    process: Process,
+    process: WorkerProcess,
     /// What it reads; writing never blocks. Dropped: the end.
     pub(super) input: Option<File>,
     /// What it writes.
     pub(super) output: Option<File>,
 }
 
-enum Process {
+enum WorkerProcess {
     Child(Child),
     #[cfg(test)]
     Thread(Option<std::thread::JoinHandle<Result<(), ProgramError>>>),
@@ -68,7 +68,7 @@ enum Process {
 
 /// How it ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ProcessEnd {
     Done,
     Code(i32),
     Signal(i32),
@@ -79,12 +79,12 @@ impl Worker {
     ///
     /// # Errors
     /// [`LayerError::Worker`].
-    pub(super) fn start(means: &Means, command: &Command) -> Result<Self, LayerError> {
-        let (theirs_in, input) = pipe(means.large_pipes)?;
-        let (output, theirs_out) = pipe(means.large_pipes)?;
+    pub(super) fn start(options: &UnpackOptions, command: &Command) -> Result<Self, LayerError> {
+        let (theirs_in, input) = pipe(options.large_pipes)?;
+        let (output, theirs_out) = pipe(options.large_pipes)?;
         let flags = rustix::fs::fcntl_getfl(&input).map_err(worker("prepare pipes for"))?;
         rustix::fs::fcntl_setfl(&input, flags | OFlags::NONBLOCK).map_err(worker("prepare pipes for"))?;
-        let process = match &means.unpacker {
+        let process = match &options.unpacker {
             Unpacker::Program(path) => {
                 let mut program = std::process::Command::new(path);
                 program.arg0("gantry-unpack").args(command.args()).env_clear().current_dir("/");
@@ -92,10 +92,10 @@ impl Worker {
                 let child = program
                     .spawn()
                     .map_err(|source| LayerError::Worker { operation: "start", source: Arc::new(source) })?;
-                Process::Child(child)
+                WorkerProcess::Child(child)
             }
             #[cfg(test)]
-            Unpacker::Thread => Process::Thread(Some(std::thread::spawn({
+            Unpacker::Thread => WorkerProcess::Thread(Some(std::thread::spawn({
                 let args = command.args();
                 move || {
                     let command = Command::parse(args.into_iter())?;
@@ -114,9 +114,9 @@ impl Worker {
     pub(super) fn kill(&mut self) {
         match &mut self.process {
             // Fails only when it has ended.
-            Process::Child(child) => drop(child.kill()),
+            WorkerProcess::Child(child) => drop(child.kill()),
             #[cfg(test)]
-            Process::Thread(_) => {}
+            WorkerProcess::Thread(_) => {}
         }
     }
 
@@ -124,14 +124,14 @@ impl Worker {
     ///
     /// # Errors
     /// [`LayerError::Worker`].
-    pub(super) fn end(&mut self) -> Result<End, LayerError> {
+    pub(super) fn end(&mut self) -> Result<ProcessEnd, LayerError> {
         self.end_within(PATIENCE)
     }
 
-    fn end_within(&mut self, patience: Timespec) -> Result<End, LayerError> {
+    fn end_within(&mut self, patience: Timespec) -> Result<ProcessEnd, LayerError> {
         self.input = None;
         match &mut self.process {
-            Process::Child(child) => {
+            WorkerProcess::Child(child) => {
                 let process = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty());
                 let process = process.map_err(worker("wait for"))?;
                 let ended = rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
@@ -144,16 +144,16 @@ impl Worker {
                     source: Arc::new(source),
                 })?;
                 Ok(match (status.code(), status.signal()) {
-                    (Some(0), _) => End::Done,
-                    (Some(code), _) => End::Code(code),
-                    (None, signal) => End::Signal(signal.unwrap_or_default()),
+                    (Some(0), _) => ProcessEnd::Done,
+                    (Some(code), _) => ProcessEnd::Code(code),
+                    (None, signal) => ProcessEnd::Signal(signal.unwrap_or_default()),
                 })
             }
             #[cfg(test)]
-            Process::Thread(thread) => match thread.take().map(std::thread::JoinHandle::join) {
-                Some(Ok(Err(error))) => Ok(End::Code(error.exit_code().into())),
-                Some(Err(_)) => Ok(End::Signal(libc::SIGABRT)),
-                Some(Ok(Ok(()))) | None => Ok(End::Done),
+            WorkerProcess::Thread(thread) => match thread.take().map(std::thread::JoinHandle::join) {
+                Some(Ok(Err(error))) => Ok(ProcessEnd::Code(error.exit_code().into())),
+                Some(Err(_)) => Ok(ProcessEnd::Signal(libc::SIGABRT)),
+                Some(Ok(Ok(()))) | None => Ok(ProcessEnd::Done),
             },
         }
     }
@@ -163,18 +163,18 @@ impl Drop for Worker {
     fn drop(&mut self) {
         (self.input, self.output) = (None, None);
         match &mut self.process {
-            Process::Child(child) => {
+            WorkerProcess::Child(child) => {
                 // Both fail only when it has ended and been waited for.
                 let _ = child.kill();
                 let _ = child.wait();
             }
             #[cfg(test)]
-            Process::Thread(_) => {}
+            WorkerProcess::Thread(_) => {}
         }
     }
 }
 
-impl End {
+impl ProcessEnd {
     /// For the error, when it should have ended otherwise.
     pub(super) fn detail(&self) -> String {
         match self {
@@ -216,10 +216,10 @@ mod tests {
         let path = folder.path().join("stays");
         std::fs::write(&path, "#!/bin/sh\necho all\nexec >&- sleep 600\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let means = Means::new(Unpacker::Program(path), &Switches::default());
+        let options = UnpackOptions::new(Unpacker::Program(path), &Switches::default());
         let command = Command::Inflate { packing: Packing::Gzip, seconds: 1 };
         let mut worker = loop {
-            match Worker::start(&means, &command) {
+            match Worker::start(&options, &command) {
                 // A child of another test has the file open for writing for a moment, as its copy of ours.
                 Err(LayerError::Worker { source, .. })
                     if source.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
@@ -230,6 +230,6 @@ mod tests {
         worker.output.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said, "all\n");
         let end = worker.end_within(Timespec { tv_sec: 0, tv_nsec: 1_000_000 }).unwrap();
-        assert_eq!(end, End::Signal(libc::SIGKILL));
+        assert_eq!(end, ProcessEnd::Signal(libc::SIGKILL));
     }
 }

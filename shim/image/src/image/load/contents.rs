@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::spool::{Spool, Stored};
+use super::spool::{Spool, SpooledFile};
 use super::{ArchiveError, Naming};
 use crate::image::digest::Digest;
 use crate::image::manifest::{
@@ -32,7 +32,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// An image of the archive, its documents checked.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ArchivedImage {
     /// At least one.
     pub(super) names: Vec<Reference>,
     /// What the archive's index points at: an index's digest, or the manifest's.
@@ -49,7 +49,7 @@ pub(super) struct Found {
 }
 
 #[derive(Deserialize)]
-struct Layout {
+struct IndexDocument {
     manifests: Vec<Descriptor>,
 }
 
@@ -66,21 +66,21 @@ struct Descriptor {
 /// An entry of docker's manifest.json.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct DockerSaveEntry {
     config: String,
     repo_tags: Option<Vec<String>>,
     layers: Vec<String>,
 }
 
 /// [`Naming`], parsed.
-struct Names {
+struct ParsedNaming {
     name: Option<Reference>,
     repository: Option<String>,
     /// Something was called by `name`.
     used: Cell<bool>,
 }
 
-impl Names {
+impl ParsedNaming {
     fn parse(naming: &Naming) -> Result<Self, ArchiveError> {
         let given = |text: &str| (!text.is_empty()).then(|| reference(text)).transpose();
         Ok(Self {
@@ -103,7 +103,7 @@ impl Names {
     }
 
     /// A name that was given in vain is refused.
-    fn finish(&self, found: &[Found]) -> Result<(), ArchiveError> {
+    fn finish(&self, found: &[ArchivedImage]) -> Result<(), ArchiveError> {
         match &self.name {
             Some(name) if !self.used.get() && !found.is_empty() => {
                 let own = found.iter().flat_map(|image| &image.names).map(ToString::to_string);
@@ -119,13 +119,17 @@ impl Names {
 ///
 /// # Errors
 /// [`ArchiveError`].
-pub(super) fn read(spool: &Spool, naming: &Naming, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
-    let names = Names::parse(naming)?;
+pub(super) fn read(
+    spool: &Spool,
+    naming: &Naming,
+    platform: &Platform,
+) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    let names = ParsedNaming::parse(naming)?;
     // Docker writes both since version 25: the layout says more, and containerd believes it, too.
     let found = if spool.find("index.json").is_some() {
         layout(spool, &names, platform)?
     } else if spool.find("manifest.json").is_some() {
-        saved(spool, &names, platform)?
+        read_docker_save(spool, &names, platform)?
     } else {
         return Err(ArchiveError::Unknown);
     };
@@ -139,12 +143,16 @@ pub(super) fn read(spool: &Spool, naming: &Naming, platform: &Platform) -> Resul
     if found.is_empty() { Err(ArchiveError::Empty) } else { Ok(found) }
 }
 
-fn layout(spool: &Spool, names: &Names, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
-    let layout: Layout = json(spool, "index.json", MAX_MANIFEST)?.0;
+fn layout(
+    spool: &Spool,
+    names: &ParsedNaming,
+    platform: &Platform,
+) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    let layout: IndexDocument = json(spool, "index.json", MAX_MANIFEST)?.0;
     if layout.manifests.len() > MOST_IMAGES {
         return Err(ArchiveError::Images { limit: MOST_IMAGES });
     }
-    let mut images: Vec<Found> = Vec::new();
+    let mut images: Vec<ArchivedImage> = Vec::new();
     let mut foreign = None;
     for descriptor in &layout.manifests {
         if descriptor.platform.as_ref().is_some_and(|own| !platform.fits(own)) {
@@ -157,7 +165,7 @@ fn layout(spool: &Spool, names: &Names, platform: &Platform) -> Result<Vec<Found
             Ok(found) => match images.iter_mut().find(|known| known.manifest_digest == found.manifest_digest)
             {
                 Some(known) => known.names.push(own),
-                None => images.push(Found { names: vec![own], ..found }),
+                None => images.push(ArchivedImage { names: vec![own], ..found }),
             },
             // An archive of several platforms may hold others beside ours.
             Err(ArchiveError::Manifest { source }) if is_foreign(&source) => {
@@ -176,7 +184,7 @@ fn is_foreign(error: &ManifestError) -> bool {
     matches!(error, ManifestError::Foreign { .. } | ManifestError::Platform { .. })
 }
 
-fn name_of(descriptor: &Descriptor, digest: Digest, names: &Names) -> Result<Reference, ArchiveError> {
+fn name_of(descriptor: &Descriptor, digest: Digest, names: &ParsedNaming) -> Result<Reference, ArchiveError> {
     let annotation = |key| descriptor.annotations.as_ref().and_then(|all| all.get(key));
     if let Some(full) = annotation(FULL_NAME) {
         return reference(full);
@@ -188,7 +196,12 @@ fn name_of(descriptor: &Descriptor, digest: Digest, names: &Names) -> Result<Ref
 }
 
 /// Follows indexes down to the manifest for this machine, and reads it with its config.
-fn image(spool: &Spool, named: Digest, media: &str, platform: &Platform) -> Result<Found, ArchiveError> {
+fn image(
+    spool: &Spool,
+    named: Digest,
+    media: &str,
+    platform: &Platform,
+) -> Result<ArchivedImage, ArchiveError> {
     let (mut digest, mut media) = (named, media.to_owned());
     for _ in 0..MAX_DEPTH {
         let bytes = blob(spool, digest, MAX_MANIFEST)?;
@@ -197,12 +210,12 @@ fn image(spool: &Spool, named: Digest, media: &str, platform: &Platform) -> Resu
             Document::Image { config, layers } => {
                 let places = layers
                     .iter()
-                    .map(|layer| Ok(stored(spool, &path_of(layer.blob.digest), layer.blob.digest)?.at))
+                    .map(|layer| Ok(verified_file(spool, &path_of(layer.blob.digest), layer.blob.digest)?.at))
                     .collect::<Result<_, ArchiveError>>()?;
                 let text = blob(spool, config.digest, MAX_CONFIG)?;
                 let (_, diff_ids) =
                     manifest::config(&text, config.digest, layers.len(), platform).map_err(invalid)?;
-                return Ok(Found {
+                return Ok(ArchivedImage {
                     names: Vec::new(),
                     named,
                     manifest: String::from_utf8_lossy(&bytes).into_owned(),
@@ -219,21 +232,25 @@ fn image(spool: &Spool, named: Digest, media: &str, platform: &Platform) -> Resu
     Err(ArchiveError::Nested { digest: named, limit: MAX_DEPTH })
 }
 
-fn saved(spool: &Spool, names: &Names, platform: &Platform) -> Result<Vec<Found>, ArchiveError> {
-    let entries: Vec<Saved> = json(spool, "manifest.json", MAX_MANIFEST)?.0;
+fn read_docker_save(
+    spool: &Spool,
+    names: &ParsedNaming,
+    platform: &Platform,
+) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    let entries: Vec<DockerSaveEntry> = json(spool, "manifest.json", MAX_MANIFEST)?.0;
     if entries.len() > MOST_IMAGES {
         return Err(ArchiveError::Images { limit: MOST_IMAGES });
     }
-    entries.iter().map(|entry| saved_image(spool, entry, names, platform)).collect()
+    entries.iter().map(|entry| read_docker_save_image(spool, entry, names, platform)).collect()
 }
 
 /// The archive has no manifest: one of docker's kind is made, as containerd does.
-fn saved_image(
+fn read_docker_save_image(
     spool: &Spool,
-    entry: &Saved,
-    names: &Names,
+    entry: &DockerSaveEntry,
+    names: &ParsedNaming,
     platform: &Platform,
-) -> Result<Found, ArchiveError> {
+) -> Result<ArchivedImage, ArchiveError> {
     let (text, digest) = spool.document(&entry.config, MAX_CONFIG)?;
     let id = Blob { digest, size: text.len() as u64 };
     if entry.layers.len() > MOST_LAYERS {
@@ -254,7 +271,7 @@ fn saved_image(
     if own.is_empty() {
         own.push(names.of(manifest_digest, None, digest)?);
     }
-    Ok(Found {
+    Ok(ArchivedImage {
         names: own,
         named: manifest_digest,
         manifest_digest,
@@ -283,7 +300,7 @@ fn docker_manifest(config: &Blob, layers: &[LayerBlob]) -> String {
 }
 
 /// By the first bytes: docker's archive does not say.
-fn packing(spool: &Spool, stored: Stored) -> Result<Packing, ArchiveError> {
+fn packing(spool: &Spool, stored: SpooledFile) -> Result<Packing, ArchiveError> {
     let mut magic = [0; 4];
     if stored.size < magic.len() as u64 {
         return Ok(Packing::Plain);
@@ -301,7 +318,7 @@ fn path_of(digest: Digest) -> String {
 }
 
 /// Where a file stands whose bytes are what they are said to be.
-fn stored(spool: &Spool, path: &str, wanted: Digest) -> Result<Stored, ArchiveError> {
+fn verified_file(spool: &Spool, path: &str, wanted: Digest) -> Result<SpooledFile, ArchiveError> {
     let stored = spool.find(path).ok_or_else(|| ArchiveError::Missing { path: path.to_owned() })?;
     match stored.digest {
         found if found == wanted => Ok(stored),
@@ -311,7 +328,7 @@ fn stored(spool: &Spool, path: &str, wanted: Digest) -> Result<Stored, ArchiveEr
 
 fn blob(spool: &Spool, digest: Digest, limit: u64) -> Result<Vec<u8>, ArchiveError> {
     let path = path_of(digest);
-    stored(spool, &path, digest)?;
+    verified_file(spool, &path, digest)?;
     spool.document(&path, limit).map(|(bytes, _)| bytes)
 }
 

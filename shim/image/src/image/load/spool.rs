@@ -37,15 +37,15 @@ pub enum Upload {
 
 /// A file of the archive: its bytes are `size` from `at` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct SpooledFile {
     pub(super) at: u64,
     pub(super) size: u64,
     pub(super) digest: Digest,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Slot {
-    File(Stored),
+enum ArchiveEntry {
+    File(SpooledFile),
     /// The name that it stands for.
     Link(String),
 }
@@ -54,7 +54,7 @@ enum Slot {
 #[derive(Debug)]
 pub(super) struct Spool {
     file: Arc<File>,
-    slots: HashMap<String, Slot>,
+    slots: HashMap<String, ArchiveEntry>,
 }
 
 impl Spool {
@@ -62,7 +62,7 @@ impl Spool {
     ///
     /// # Errors
     /// [`ArchiveError`]: the client gave up, the bytes are no archive, the disk is full.
-    pub(super) fn receive(pieces: mpsc::Receiver<Upload>, folder: &Path) -> Result<Self, ArchiveError> {
+    pub(super) fn receive(chunks: mpsc::Receiver<Upload>, folder: &Path) -> Result<Self, ArchiveError> {
         let wrap = |errno: rustix::io::Errno| ArchiveError::Io {
             folder: folder.to_owned(),
             source: Arc::new(errno.into()),
@@ -70,8 +70,8 @@ impl Spool {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file: File = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).map_err(wrap)?.into();
         let file = Arc::new(file);
-        let arriving = Arriving {
-            pieces,
+        let arriving = UploadReader {
+            chunks,
             file: Arc::clone(&file),
             chunk: Bytes::new(),
             written: 0,
@@ -85,14 +85,14 @@ impl Spool {
                 EntryKind::File => {
                     let at = tarball.offset();
                     let digest = hash(&mut tarball).map_err(|error| ArchiveError::of_tar(error, folder))?;
-                    Some(Slot::File(Stored { at, size: entry.size, digest }))
+                    Some(ArchiveEntry::File(SpooledFile { at, size: entry.size, digest }))
                 }
-                EntryKind::Symlink(target) => beside(&entry.path, &target).map(Slot::Link),
-                EntryKind::Hardlink(target) => name(&target).map(Slot::Link),
+                EntryKind::Symlink(target) => link_target(&entry.path, &target).map(ArchiveEntry::Link),
+                EntryKind::Hardlink(target) => name(&target).map(ArchiveEntry::Link),
                 _ => None,
             };
             if let Some((name, slot)) = name(&entry.path).zip(slot) {
-                note(&mut slots, name, slot)?;
+                insert_name(&mut slots, name, slot)?;
             }
         }
         // What stands behind the end mark is padding, and the client wants to be rid of it.
@@ -102,12 +102,12 @@ impl Spool {
     }
 
     /// The file of this name, through links.
-    pub(super) fn find(&self, name: &str) -> Option<Stored> {
+    pub(super) fn find(&self, name: &str) -> Option<SpooledFile> {
         let mut name = self::name(name.as_bytes())?;
         for _ in 0..MOST_LINKS {
             match self.slots.get(&name)? {
-                Slot::File(stored) => return Some(*stored),
-                Slot::Link(target) => name.clone_from(target),
+                ArchiveEntry::File(stored) => return Some(*stored),
+                ArchiveEntry::Link(target) => name.clone_from(target),
             }
         }
         None
@@ -142,12 +142,16 @@ impl Spool {
 }
 
 /// Adds a name; one that means two things would mean one to us and another to other tools.
-fn note(slots: &mut HashMap<String, Slot>, name: String, slot: Slot) -> Result<(), ArchiveError> {
+fn insert_name(
+    slots: &mut HashMap<String, ArchiveEntry>,
+    name: String,
+    slot: ArchiveEntry,
+) -> Result<(), ArchiveError> {
     if slots.len() >= MOST_FILES {
         return Err(ArchiveError::Many { limit: MOST_FILES });
     }
-    let same = |there: &Slot| match (there, &slot) {
-        (Slot::File(there), Slot::File(new)) => there.digest == new.digest,
+    let same = |there: &ArchiveEntry| match (there, &slot) {
+        (ArchiveEntry::File(there), ArchiveEntry::File(new)) => there.digest == new.digest,
         (there, new) => there == new,
     };
     match slots.get(&name) {
@@ -165,7 +169,7 @@ fn name(path: &[u8]) -> Option<String> {
 }
 
 /// What a link at `path` points at.
-fn beside(path: &[u8], target: &[u8]) -> Option<String> {
+fn link_target(path: &[u8], target: &[u8]) -> Option<String> {
     let path = name(path)?;
     let mut folders: Vec<&str> = path.split('/').collect();
     folders.pop();
@@ -199,8 +203,8 @@ fn hash<R: BufRead>(tarball: &mut Tarball<R>) -> Result<Digest, TarError> {
 }
 
 /// The stream as it comes, written to the file before anybody reads it.
-struct Arriving {
-    pieces: mpsc::Receiver<Upload>,
+struct UploadReader {
+    chunks: mpsc::Receiver<Upload>,
     file: Arc<File>,
     chunk: Bytes,
     written: u64,
@@ -209,7 +213,7 @@ struct Arriving {
     ended: bool,
 }
 
-impl Arriving {
+impl UploadReader {
     fn keep(&mut self) -> io::Result<()> {
         self.file.write_all_at(&self.chunk, self.written)?;
         self.written += self.chunk.len() as u64;
@@ -226,30 +230,30 @@ impl Arriving {
     fn drain(&mut self) -> io::Result<()> {
         self.chunk.clear();
         while !self.ended {
-            match self.pieces.blocking_recv() {
+            match self.chunks.blocking_recv() {
                 Some(Upload::Chunk(_)) => {}
                 Some(Upload::End) => self.ended = true,
-                None => return Err(given_up()),
+                None => return Err(upload_aborted()),
             }
         }
         Ok(())
     }
 }
 
-fn given_up() -> io::Error {
+fn upload_aborted() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the client gave up")
 }
 
-impl BufRead for Arriving {
+impl BufRead for UploadReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.chunk.is_empty() && !self.ended {
-            match self.pieces.blocking_recv() {
+            match self.chunks.blocking_recv() {
                 Some(Upload::Chunk(chunk)) => {
                     self.chunk = chunk;
                     self.keep()?;
                 }
                 Some(Upload::End) => self.ended = true,
-                None => return Err(given_up()),
+                None => return Err(upload_aborted()),
             }
         }
         Ok(&self.chunk)
@@ -260,7 +264,7 @@ impl BufRead for Arriving {
     }
 }
 
-impl Read for Arriving {
+impl Read for UploadReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let from = self.fill_buf()?;
         let count = from.len().min(buffer.len());
@@ -278,7 +282,7 @@ mod tests {
     /// In chunks of seven bytes, so that every boundary is met.
     fn receive(tar: &[u8], end: bool) -> Result<Spool, ArchiveError> {
         let folder = tempfile::tempdir().unwrap();
-        let (send, pieces) = mpsc::channel(4);
+        let (send, chunks) = mpsc::channel(4);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for chunk in tar.chunks(7) {
@@ -290,7 +294,7 @@ mod tests {
                     let _ = send.blocking_send(Upload::End);
                 }
             });
-            Spool::receive(pieces, folder.path())
+            Spool::receive(chunks, folder.path())
         })
     }
 

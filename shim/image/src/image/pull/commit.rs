@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gantry_base::failpoint;
 
 use crate::image::digest::Digest;
-use crate::image::fixup::{self, Below, Seen};
+use crate::image::fixup::{self, ChainLayer, PathState};
 use crate::image::hold::Hold;
 use crate::image::ingest::{Ingest, IngestError};
 use crate::image::layer::LayerError;
@@ -39,7 +39,7 @@ pub(super) fn commit(
         record.fixup = made.as_ref().map(|(key, _)| key.clone());
     }
     failpoint!("pull.layers");
-    let image = inner.store.add_image(id, record, names).map_err(unstored);
+    let image = inner.store.add_image(id, record, names).map_err(store_error);
     drop(made);
     image
 }
@@ -50,16 +50,17 @@ fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(S
     let records: HashMap<&str, Arc<LayerRecord>> =
         diff_ids.iter().filter_map(|key| Some((key.as_str(), store.layer(key)?))).collect();
     let layers = chain(diff_ids, |key| records.get(key).map(Arc::as_ref))
-        .map_err(|layer| unstored(StoreError::Incomplete { id: id.to_owned(), layer }))?;
+        .map_err(|layer| store_error(StoreError::Incomplete { id: id.to_owned(), layer }))?;
     let folders: Vec<PathBuf> =
         layers.iter().map(|(_, layer)| store.layers_dir().join(&layer.folder)).collect();
     let mut below = Vec::new();
     for ((key, _), folder) in layers.iter().zip(&folders) {
-        let implied = store.implied(key).map_err(unstored)?.iter().map(|path| unescape(path)).collect();
-        below.push(Below { folder, implied });
+        let implied =
+            store.implied_directories(key).map_err(store_error)?.iter().map(|path| unescape(path)).collect();
+        below.push(ChainLayer { folder, implied });
     }
     let fail = |source| Error::Fixup { id: id.to_owned(), source };
-    let fixes = fixup::plan(&below, looking(&below, MOST_LOOKS)).map_err(fail)?;
+    let fixes = fixup::plan(&below, plan_fix_up(&below, MOST_LOOKS)).map_err(fail)?;
     if fixes.is_empty() {
         return Ok(None);
     }
@@ -68,17 +69,20 @@ fn fix_up(inner: &Arc<Inner>, id: &str, diff_ids: &[String]) -> Result<Option<(S
     let key = format!("fixup:{}", digest.hex());
     let hold = Hold::new(Arc::clone(inner), vec![key.clone()]);
     if store.layer(&key).is_none() {
-        let begun = store.begin();
-        let ingest = Ingest::new(store.ingest_dir()).map_err(|source| unmade(id, digest, source))?;
+        let begun = store.loss_mark();
+        let ingest = Ingest::new(store.ingest_dir()).map_err(|source| ingest_error(id, digest, source))?;
         fixup::build(&fixes, ingest.path()).map_err(fail)?;
         // Two images of one chain may come here at once: the first one's layer counts.
-        store.add_layer(&key, record(digest.short()), ingest, &begun).map_err(unstored)?;
+        store.add_layer(&key, record(digest.short()), ingest, &begun).map_err(store_error)?;
     }
     Ok(Some((key, hold)))
 }
 
 /// Looks into the layers, `most` times.
-fn looking(below: &[Below<'_>], most: u64) -> impl FnMut(usize, &[u8]) -> Result<Seen, UnpackError> {
+fn plan_fix_up(
+    below: &[ChainLayer<'_>],
+    most: u64,
+) -> impl FnMut(usize, &[u8]) -> Result<PathState, UnpackError> {
     let mut looks = 0;
     move |index, path| {
         looks += 1;
@@ -102,12 +106,12 @@ fn record(folder: String) -> LayerRecord {
     }
 }
 
-fn unmade(id: &str, digest: Digest, source: IngestError) -> Error {
+fn ingest_error(id: &str, digest: Digest, source: IngestError) -> Error {
     let source = Box::new(LayerError::Ingest { source });
     Error::Layer { reference: id.to_owned(), digest, source }
 }
 
-fn unstored(source: StoreError) -> Error {
+fn store_error(source: StoreError) -> Error {
     Error::Store { source: Box::new(source) }
 }
 
@@ -119,9 +123,9 @@ mod tests {
     fn a_plan_that_looks_for_too_long_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let implied = [b"a".to_vec(), b"b".to_vec()].into();
-        let below = [Below { folder: folder.path(), implied }];
-        assert!(fixup::plan(&below, looking(&below, 100)).is_ok());
-        let given_up = fixup::plan(&below, looking(&below, 2)).unwrap_err();
+        let below = [ChainLayer { folder: folder.path(), implied }];
+        assert!(fixup::plan(&below, plan_fix_up(&below, 100)).is_ok());
+        let given_up = fixup::plan(&below, plan_fix_up(&below, 2)).unwrap_err();
         assert!(matches!(given_up, UnpackError::Looks { limit: 2 }), "{given_up}");
     }
 }

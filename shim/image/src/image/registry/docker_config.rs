@@ -44,15 +44,15 @@ pub enum DockerConfigError {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct File {
-    auths: BTreeMap<String, Entry>,
+struct DockerConfigFile {
+    auths: BTreeMap<String, AuthEntry>,
     cred_helpers: BTreeMap<String, String>,
     creds_store: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: String,
     username: String,
     password: String,
@@ -67,7 +67,7 @@ pub(super) fn credentials(path: &Path, host: &str) -> Result<Credentials, Docker
         read => read
             .map_err(|source| DockerConfigError::Read { path: path.to_owned(), source: Arc::new(source) })?,
     };
-    let file: File = serde_json::from_slice(&text)
+    let file: DockerConfigFile = serde_json::from_slice(&text)
         .map_err(|error| DockerConfigError::Parse { path: path.to_owned(), line: error.line() })?;
     let refuse =
         |helper: &str| Err(DockerConfigError::Helper { path: path.to_owned(), helper: helper.to_owned() });

@@ -1,10 +1,10 @@
-//! A blob on its way: one answer, and pieces of what lies behind it by several connections where one is slow. Owns
-//! when a large blob is asked for in pieces, and what is asked again after a cut; counts and hashes nothing. Called by
+//! A blob on its way: one answer, and ranges of what lies behind it by several connections where one is slow. Owns
+//! when a large blob is asked for in ranges, and what is asked again after a cut; counts and hashes nothing. Called by
 //! `registry`.
 //!
 //! ```text
-//! one answer ──slow, and large──▶ one answer up to where the pieces begin ──▶ pieces
-//!   ▲ │  └──cut, or short──▶ the rest of it                                    │  └──cut──▶ the rest of the piece
+//! one answer ──slow, and large──▶ one answer up to where the ranges begin ──▶ ranges
+//!   ▲ │  └──cut, or short──▶ the rest of it                                    │  └──cut──▶ the rest of the range
 //!   │ ▼                          └──not to be had──▶ the error                 │
 //!   │ end         one answer with the rest of all ◀──refused, or given up──────┘
 //!   └────refused──┘
@@ -19,47 +19,47 @@ use http::header::CONTENT_RANGE;
 use reqwest::{Response, Url};
 use tokio::time::Instant;
 
-use super::http_client::{Pace, Patience};
-use super::known::{Fact, Origin};
-use super::patience::{Since, patiently};
-use super::pieces::{PIECE, Pieces};
+use super::host_cache::{Origin, RangeSupport};
+use super::http_client::{ThroughputGuard, TransferLimits};
+use super::ranges::{RANGE_BYTES, RangeDownload};
+use super::retry_policy::{TransferState, retry};
 use super::{Endpoint, RegistryError, same_origin};
 use crate::image::manifest::Blob;
 
 /// After each so many bytes it is seen what the download waited for.
 const LOOK: u64 = 1 << 20;
-/// Slow looks in a row after which pieces are asked for.
+/// Slow looks in a row after which ranges are asked for.
 const SLOW: u32 = 2;
 /// Cuts in a row, without so many bytes in between, after which a registry is given up.
 pub(super) const TRIES: u32 = 3;
 
 /// A blob on its way: bytes neither counted nor hashed yet.
 pub(crate) struct Download {
-    source: Arc<Source>,
-    /// None: in pieces from here on.
-    answer: Option<Answer>,
-    pieces: Option<Pieces>,
+    source: Arc<BlobSource>,
+    /// None: in ranges from here on.
+    answer: Option<OpenResponse>,
+    ranges: Option<RangeDownload>,
     /// Handed out.
     at: u64,
     /// Since the last look, by a node that had nothing else to do.
     waited: Duration,
-    /// When the next look is due; None: pieces are not to be had.
-    look: Option<u64>,
+    /// When the next look is due; None: ranges are not to be had.
+    next_look: Option<u64>,
     /// Looks in a row that found it slow.
-    slow: u32,
-    /// How far before the pieces the answer may be: what it brings while the host is asked for the first.
-    ahead: u64,
+    slow_looks: u32,
+    /// How far before the ranges the answer may be: what it brings while the host is asked for the first.
+    lead: u64,
     tries: u32,
     cut_at: u64,
 }
 
-struct Answer {
+struct OpenResponse {
     response: Response,
-    pace: Pace,
+    throughput: ThroughputGuard,
 }
 
 /// Where a blob comes from.
-pub(super) struct Source {
+pub(super) struct BlobSource {
     endpoint: Arc<Endpoint>,
     blob: Blob,
     url: String,
@@ -72,7 +72,7 @@ pub(super) struct Source {
 
 /// What one part of a blob is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct ByteSpan {
     pub(super) from: u64,
     /// Behind the last byte.
     pub(super) to: u64,
@@ -81,25 +81,25 @@ pub(super) struct Span {
 impl Download {
     pub(super) fn new(endpoint: Arc<Endpoint>, blob: Blob, url: String, response: Response) -> Self {
         let origin = Origin::of(response.url());
-        let in_pieces = endpoint.http.shelf().is_some();
-        let fact = endpoint.http.known().of(&origin).filter(|_| in_pieces);
-        let source = Source { endpoint, blob, url, origin, address: Mutex::default() };
+        let in_ranges = endpoint.http.spool().is_some();
+        let support = endpoint.http.host_cache().get(&origin).filter(|_| in_ranges);
+        let source = BlobSource { endpoint, blob, url, origin, address: Mutex::default() };
         source.note_address(&response);
         let source = Arc::new(source);
         let mut own = Self {
             answer: Some(source.answer(response)),
             source,
-            pieces: None,
+            ranges: None,
             at: 0,
             waited: Duration::ZERO,
-            look: (in_pieces && fact != Some(Fact::Whole)).then_some(LOOK),
-            slow: 0,
-            ahead: PIECE,
+            next_look: (in_ranges && support != Some(RangeSupport::WholeBlob)).then_some(LOOK),
+            slow_looks: 0,
+            lead: RANGE_BYTES,
             tries: 0,
             cut_at: 0,
         };
-        if fact == Some(Fact::Pieces) {
-            own.begin_pieces(true);
+        if support == Some(RangeSupport::Ranges) {
+            own.start_ranges(true);
         }
         own
     }
@@ -116,18 +116,18 @@ impl Download {
     /// `Stalled`, `Slow`, `Lost`, `Size`, what the host says.
     pub(crate) async fn chunk(&mut self, hungry: impl Fn() -> bool) -> Result<Option<Bytes>, RegistryError> {
         loop {
-            self.turn();
-            let next = match (&mut self.answer, &mut self.pieces) {
-                (Some(Answer { response, pace }), _) => {
+            self.switch_source();
+            let next = match (&mut self.answer, &mut self.ranges) {
+                (Some(OpenResponse { response, throughput }), _) => {
                     let began = Instant::now();
-                    let next = pace.chunk(response, self.source.url()).await;
+                    let next = throughput.chunk(response, self.source.url()).await;
                     // Asked when they are there: whoever takes them may have come to its end meanwhile.
                     if hungry() {
                         self.waited += began.elapsed();
                     }
                     next
                 }
-                (None, Some(pieces)) => pieces.chunk().await,
+                (None, Some(ranges)) => ranges.chunk().await,
                 (None, None) => Ok(None),
             };
             let error = match next {
@@ -140,82 +140,82 @@ impl Download {
                     false => continue,
                 },
                 // Where no length is announced, a connection that is lost looks like the end.
-                Ok(None) => self.source.short(self.source.size(), self.at),
+                Ok(None) => self.source.size_error(self.source.size(), self.at),
                 Err(error) => error,
             };
             match self.answer {
                 Some(_) => self.resume(error).await?,
-                None => self.give_up_pieces(error).await?,
+                None => self.fall_back_to_whole(error).await?,
             }
         }
     }
 
-    /// What is to be had by the answer: all, or what lies before the pieces.
+    /// What is to be had by the answer: all, or what lies before the ranges.
     fn end(&self) -> u64 {
-        match &self.pieces {
-            Some(pieces) if self.answer.is_some() && matches!(pieces.answer(), Some(Ok(()))) => {
-                pieces.start()
+        match &self.ranges {
+            Some(ranges) if self.answer.is_some() && matches!(ranges.answer(), Some(Ok(()))) => {
+                ranges.start()
             }
             _ => self.source.size(),
         }
     }
 
-    /// From the answer to the pieces, or back, or not yet.
-    fn turn(&mut self) {
+    /// From the answer to the ranges, or back, or not yet.
+    fn switch_source(&mut self) {
         if self.answer.is_none() {
             return;
         }
-        let Some(pieces) = &mut self.pieces else {
-            self.consider();
+        let Some(ranges) = &mut self.ranges else {
+            self.consider_ranges();
             return;
         };
-        match pieces.answer() {
-            Some(Ok(())) if self.at >= pieces.start() => {
-                pieces.skip_to(self.at);
+        match ranges.answer() {
+            Some(Ok(())) if self.at >= ranges.start() => {
+                ranges.skip_to(self.at);
                 self.answer = None;
             }
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::info!(url = self.source.url(), "no pieces: {}", gantry_base::error::chain(error));
-                (self.pieces, self.look) = (None, None);
+                tracing::info!(url = self.source.url(), "no ranges: {}", gantry_base::error::chain(error));
+                (self.ranges, self.next_look) = (None, None);
             }
             // Farther away than the answer is slow. Whatever it sends would come a second time.
-            None if self.at >= pieces.start() + PIECE => {
-                self.pieces = None;
-                self.ahead *= 4;
+            None if self.at >= ranges.start() + RANGE_BYTES => {
+                self.ranges = None;
+                self.lead *= 4;
             }
             None => {}
         }
     }
 
-    /// Begins pieces if one connection is slow, the node waits for it and the host may serve them.
-    fn consider(&mut self) {
-        let Some(look) = self.look.filter(|look| self.at >= *look) else { return };
+    /// Begins ranges if one connection is slow, the node waits for it and the host may serve them.
+    fn consider_ranges(&mut self) {
+        let Some(look) = self.next_look.filter(|look| self.at >= *look) else { return };
         let (bytes, waited) = (LOOK + self.at - look, std::mem::take(&mut self.waited));
-        self.look = Some(self.at + LOOK);
+        self.next_look = Some(self.at + LOOK);
         // A connection begins slowly, and so does a node with many of them.
         if look == LOOK {
             return;
         }
         // Where the disk is slower than the network there is nothing to wait for.
         let rate = bytes as f64 / waited.as_secs_f64();
-        self.slow = if rate <= self.source.patience().slow { self.slow + 1 } else { 0 };
+        self.slow_looks = if rate <= self.source.limits().slow { self.slow_looks + 1 } else { 0 };
         // On a node with much to do, the registry's beside it included, one MiB alone says little.
-        if self.slow >= SLOW {
-            self.begin_pieces(false);
+        if self.slow_looks >= SLOW {
+            self.start_ranges(false);
         }
     }
 
-    fn begin_pieces(&mut self, known: bool) {
-        let start = self.at + self.ahead;
-        if self.source.size() < start + PIECE {
+    fn start_ranges(&mut self, known: bool) {
+        let start = self.at + self.lead;
+        if self.source.size() < start + RANGE_BYTES {
             return;
         }
         let http = &self.source.endpoint.http;
-        if let Some(shelf) = http.shelf()
-            && let Some(seat) = http.lanes().seat()
+        if let Some(spool) = http.spool()
+            && let Some(quota) = http.range_limit().try_quota()
         {
-            self.pieces = Some(Pieces::begin(&self.source, seat, shelf.clone(), start, known));
+            self.ranges = Some(RangeDownload::begin(&self.source, quota, spool.clone(), start, known));
         }
     }
 
@@ -225,12 +225,12 @@ impl Download {
             self.tries = 0;
         }
         (self.tries, self.cut_at) = (self.tries + 1, self.at);
-        let rest = Span { from: self.at, to: self.end() };
+        let rest = ByteSpan { from: self.at, to: self.end() };
         if !is_cut(&error) || self.tries > TRIES || self.at == 0 || rest.from >= rest.to {
             return Err(error);
         }
         // Whoever has no ranges, or is gone, has failed by what came first.
-        let Ok(response) = self.source.rest(rest).await else { return Err(error) };
+        let Ok(response) = self.source.reopen_rest(rest).await else { return Err(error) };
         tracing::info!(url = self.source.url(), at = self.at, "a download goes on after a cut");
         self.answer = Some(self.source.answer(response));
         Ok(())
@@ -238,21 +238,21 @@ impl Download {
 
     /// Goes on by one connection: many at a time, and short questions, are just what a registry may limit that gives
     /// the whole of a blob to anybody.
-    async fn give_up_pieces(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+    async fn fall_back_to_whole(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         tracing::info!(
             url = self.source.url(),
             at = self.at,
-            "no more pieces: {}",
+            "no more ranges: {}",
             gantry_base::error::chain(&error)
         );
-        if self.pieces.take().is_none() {
+        if self.ranges.take().is_none() {
             return Err(error);
         }
-        self.look = None;
+        self.next_look = None;
         let refused = Err(error);
-        self.source.learn(&refused);
+        self.source.record_range_support(&refused);
         // Something else than before answers where there is none: that does not get better by asking again.
-        match self.source.rest(Span { from: self.at, to: self.source.size() }).await {
+        match self.source.reopen_rest(ByteSpan { from: self.at, to: self.source.size() }).await {
             Ok(response) => self.answer = Some(self.source.answer(response)),
             Err(_) => return refused,
         }
@@ -260,7 +260,7 @@ impl Download {
     }
 }
 
-impl Source {
+impl BlobSource {
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -269,26 +269,26 @@ impl Source {
         self.blob.size
     }
 
-    pub(super) fn patience(&self) -> Patience {
-        self.endpoint.http.patience()
+    pub(super) fn limits(&self) -> TransferLimits {
+        self.endpoint.http.limits()
     }
 
     /// Opens a part of the blob.
     ///
     /// # Errors
     /// `Range` when the answer is another one than was asked for.
-    pub(super) async fn span(&self, span: Span) -> Result<Response, RegistryError> {
+    pub(super) async fn open_range(&self, span: ByteSpan) -> Result<Response, RegistryError> {
         if let Some(address) = self.address()
-            && let Ok(Some(response)) = self.endpoint.span(&self.blob, span, Some(address)).await
+            && let Ok(Some(response)) = self.endpoint.open_range(&self.blob, span, Some(address)).await
         {
             return Ok(response);
         }
         // It is the registry's to say no, or to say where else.
-        let found = self.endpoint.span(&self.blob, span, None).await?;
-        found.inspect(|response| self.note_address(response)).ok_or_else(|| self.no_range())
+        let found = self.endpoint.open_range(&self.blob, span, None).await?;
+        found.inspect(|response| self.note_address(response)).ok_or_else(|| self.range_error())
     }
 
-    fn no_range(&self) -> RegistryError {
+    fn range_error(&self) -> RegistryError {
         RegistryError::Range { url: self.url.clone() }
     }
 
@@ -302,39 +302,39 @@ impl Source {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    /// The same with patience: bytes have come from there.
-    async fn rest(&self, rest: Span) -> Result<Response, RegistryError> {
-        patiently(Since::Bytes, || self.span(rest)).await
+    /// The same with retries: bytes have come from there.
+    async fn reopen_rest(&self, rest: ByteSpan) -> Result<Response, RegistryError> {
+        retry(TransferState::Started, || self.open_range(rest)).await
     }
 
-    /// Remembers what came of a question for pieces, where that says something about the host.
-    pub(super) fn learn(&self, said: &Result<(), RegistryError>) {
-        let fact = match said {
-            Ok(()) => Fact::Pieces,
+    /// Remembers what came of a question for ranges, where that says something about the host.
+    pub(super) fn record_range_support(&self, said: &Result<(), RegistryError>) {
+        let support = match said {
+            Ok(()) => RangeSupport::Ranges,
             // The network's fault, or this node's.
             Err(
-                RegistryError::Shelf { .. }
+                RegistryError::Spool { .. }
                 | RegistryError::Connect { .. }
                 | RegistryError::Slow { .. }
                 | RegistryError::Lost { .. }
                 | RegistryError::Stalled { .. },
             ) => return,
-            Err(_) => Fact::Whole,
+            Err(_) => RangeSupport::WholeBlob,
         };
-        self.endpoint.http.known().tell(&self.origin, fact);
+        self.endpoint.http.host_cache().record(&self.origin, support);
     }
 
-    pub(super) fn short(&self, wanted: u64, found: u64) -> RegistryError {
+    pub(super) fn size_error(&self, wanted: u64, found: u64) -> RegistryError {
         RegistryError::Size { url: self.url.clone(), wanted, found }
     }
 
-    fn answer(&self, response: Response) -> Answer {
-        Answer { response, pace: Pace::new(self.patience()) }
+    fn answer(&self, response: Response) -> OpenResponse {
+        OpenResponse { response, throughput: ThroughputGuard::new(self.limits()) }
     }
 }
 
 /// Whether the answer is what was asked for: `Content-Range: bytes FROM-LAST/SIZE`.
-pub(super) fn is_span(response: &Response, span: Span, size: u64) -> bool {
+pub(super) fn is_requested_range(response: &Response, span: ByteSpan, size: u64) -> bool {
     let header = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let wanted = format!("{}-{}/", span.from, span.to.saturating_sub(1));
     let found = header.and_then(|text| text.strip_prefix("bytes ")?.trim().strip_prefix(&wanted));

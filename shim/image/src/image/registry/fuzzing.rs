@@ -7,7 +7,7 @@ use reqwest::Url;
 
 use super::{DockerConfigError, docker_config as config, hosts as toml};
 use crate::image::auth::Credentials;
-use gantry_shim_testing::place::Place;
+use gantry_shim_testing::place::ScratchFolder;
 
 const DOMAIN: &str = "reg.example:5000";
 
@@ -15,7 +15,7 @@ const DOMAIN: &str = "reg.example:5000";
 pub fn hosts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(default) = Url::parse("https://reg.example:5000/v2/") else { return };
-    let folder = Place::new("hosts");
+    let folder = ScratchFolder::new("hosts");
     let own = folder.join("reg.example_5000_");
     let written =
         fs::create_dir_all(&own).and_then(|()| fs::write(own.join("hosts.toml"), text)).and_then(|()| {
@@ -52,7 +52,7 @@ pub fn hosts(data: &[u8]) {
 
 /// Credentials of one host.
 pub(crate) fn docker_config(text: &str) {
-    let folder = Place::new("docker");
+    let folder = ScratchFolder::new("docker");
     let path = folder.join("config.json");
     let written = fs::create_dir_all(&*folder).and_then(|()| fs::write(&path, text));
     assert!(written.is_ok(), "{written:?}");

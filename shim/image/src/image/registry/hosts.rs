@@ -65,14 +65,14 @@ impl std::fmt::Debug for Tls {
 }
 
 /// A `hosts.toml` being read: what errors name, and what its relative paths start from.
-struct File<'a> {
+struct HostsFile<'a> {
     path: &'a Path,
     folder: &'a Path,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Section {
+struct HostSection {
     capabilities: Vec<String>,
     ca: Option<OneOrMany>,
     client: Option<Clients>,
@@ -126,7 +126,7 @@ pub(crate) fn of_registry(
     let Some(found) = folder.and_then(|folder| find(folder, domain)) else { return Ok(vec![own]) };
     let path = found.join("hosts.toml");
     match fs::read_to_string(&path) {
-        Ok(text) if !text.trim().is_empty() => File { path: &path, folder: &found }.parse(&text, own),
+        Ok(text) if !text.trim().is_empty() => HostsFile { path: &path, folder: &found }.parse(&text, own),
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(HostsError::Read { path, source: Arc::new(source) })
         }
@@ -141,10 +141,10 @@ fn find(folder: &Path, domain: &str) -> Option<PathBuf> {
     names.map(|name| folder.join(name)).find(|path| path.is_dir())
 }
 
-impl File<'_> {
+impl HostsFile<'_> {
     /// The mirrors in the order of the file, then the server itself.
     fn parse(&self, text: &str, own: Host) -> Result<Vec<Host>, HostsError> {
-        let parse = |error: toml::de::Error| self.unparsed(error.to_string());
+        let parse = |error: toml::de::Error| self.parse_error(error.to_string());
         let mut table: toml::Table = toml::from_str(text).map_err(parse)?;
         let server = match table.remove("server") {
             None => String::new(),
@@ -173,17 +173,18 @@ impl File<'_> {
         Ok(hosts)
     }
 
-    fn section(&self, key: &str, table: toml::Table) -> Result<Section, HostsError> {
+    fn section(&self, key: &str, table: toml::Table) -> Result<HostSection, HostsError> {
         const KNOWN: [&str; 7] =
             ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"];
         for unknown in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             // As containerd, whose next version may know it: the file is not ours alone.
             tracing::warn!(file = %self.path.display(), key, unknown, "a key that is not known here");
         }
-        Section::deserialize(table).map_err(|error| self.unparsed(format!("{key}: {}", error.message())))
+        HostSection::deserialize(table)
+            .map_err(|error| self.parse_error(format!("{key}: {}", error.message())))
     }
 
-    fn host(&self, key: &str, section: &Section, host: Host) -> Result<Host, HostsError> {
+    fn host(&self, key: &str, section: &HostSection, host: Host) -> Result<Host, HostsError> {
         let (mut resolve, mut pull) = (section.capabilities.is_empty(), section.capabilities.is_empty());
         for capability in &section.capabilities {
             match capability.to_ascii_lowercase().as_str() {
@@ -215,7 +216,7 @@ impl File<'_> {
         })
     }
 
-    fn tls(&self, key: &str, section: &Section) -> Result<Tls, HostsError> {
+    fn tls(&self, key: &str, section: &HostSection) -> Result<Tls, HostsError> {
         let authorities = section.ca.iter().flat_map(OneOrMany::all);
         let authorities = authorities.map(|file| read(&self.folder.join(file))).collect::<Result<_, _>>()?;
         let pairs: Vec<(PathBuf, Option<PathBuf>)> = match &section.client {
@@ -262,7 +263,7 @@ impl File<'_> {
         Ok(url)
     }
 
-    fn unparsed(&self, detail: String) -> HostsError {
+    fn parse_error(&self, detail: String) -> HostsError {
         HostsError::Parse { path: self.path.to_owned(), detail }
     }
 

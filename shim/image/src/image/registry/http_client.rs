@@ -14,10 +14,10 @@ use reqwest::{Certificate, Identity, Response, Url};
 use tokio::time::{Instant, timeout};
 
 use super::RegistryError;
+use super::host_cache::HostCache;
 use super::hosts::Tls;
-use super::known::Known;
-use super::lanes::Lanes;
-use super::shelf::Shelf;
+use super::range_limit::RangeLimit;
+use super::range_spool::RangeSpool;
 use crate::image::digest::clip;
 
 /// Enough of an error page to find the registry's own words.
@@ -29,9 +29,9 @@ const LEAST: u64 = 64 << 10;
 /// Kinds of connection that are kept.
 const MOST_CLIENTS: usize = 64;
 
-/// Patience with a registry.
+/// How long a registry may take, and how slow it may be.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct TransferLimits {
     pub(crate) connect: Duration,
     /// Longest time without a byte, the wait for the first one included.
     pub(crate) stall: Duration,
@@ -41,19 +41,19 @@ pub(crate) struct Patience {
     /// several.
     pub(crate) slow: f64,
     /// For so long a layer that another pull brings from another registry may come slowly.
-    pub(crate) overtake: Duration,
+    pub(crate) hedge_after: Duration,
     /// Bytes a second below which that is slow.
     pub(crate) brisk: f64,
 }
 
-impl Default for Patience {
+impl Default for TransferLimits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(15),
             stall: Duration::from_secs(30),
             window: Duration::from_secs(60),
             slow: 80e6,
-            overtake: Duration::from_secs(10),
+            hedge_after: Duration::from_secs(10),
             brisk: 1_048_576.0,
         }
     }
@@ -61,15 +61,15 @@ impl Default for Patience {
 
 /// How fast one answer comes. Only the wait for the network counts, not what the node does in between.
 #[derive(Debug)]
-pub(super) struct Pace {
-    patience: Patience,
+pub(super) struct ThroughputGuard {
+    limits: TransferLimits,
     waited: Duration,
     came: u64,
 }
 
-impl Pace {
-    pub(super) fn new(patience: Patience) -> Self {
-        Self { patience, waited: Duration::ZERO, came: 0 }
+impl ThroughputGuard {
+    pub(super) fn new(limits: TransferLimits) -> Self {
+        Self { limits, waited: Duration::ZERO, came: 0 }
     }
 
     /// The next bytes of the answer from `url`; None at its end.
@@ -82,8 +82,8 @@ impl Pace {
         url: &str,
     ) -> Result<Option<Bytes>, RegistryError> {
         let began = Instant::now();
-        let chunk = timeout(self.patience.stall, response.chunk()).await;
-        let chunk = chunk.map_err(|_| stalled(url.to_owned(), self.patience.stall))?;
+        let chunk = timeout(self.limits.stall, response.chunk()).await;
+        let chunk = chunk.map_err(|_| stalled_error(url.to_owned(), self.limits.stall))?;
         let chunk = chunk.map_err(|source| RegistryError::Lost {
             url: url.to_owned(),
             source: Arc::new(source.without_url()),
@@ -91,7 +91,7 @@ impl Pace {
         self.waited += began.elapsed();
         let Some(chunk) = chunk else { return Ok(None) };
         self.came += chunk.len() as u64;
-        if self.waited >= self.patience.window {
+        if self.waited >= self.limits.window {
             if self.came < LEAST {
                 let (bytes, seconds) = (self.came, self.waited.as_secs());
                 return Err(RegistryError::Slow { url: url.to_owned(), bytes, seconds, least: LEAST });
@@ -105,29 +105,29 @@ impl Pace {
 /// Connections shared by all pulls.
 #[derive(Debug)]
 pub(crate) struct Http {
-    patience: Patience,
-    lanes: Arc<Lanes>,
-    shelf: Option<Shelf>,
-    known: Known,
-    clients: Mutex<HashMap<Kind, reqwest::Client>>,
+    limits: TransferLimits,
+    range_limit: Arc<RangeLimit>,
+    spool: Option<RangeSpool>,
+    host_cache: HostCache,
+    clients: Mutex<HashMap<ClientKind, reqwest::Client>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Kind {
+struct ClientKind {
     /// Loopback: a proxy of the environment is not for it.
     direct: bool,
     plain: bool,
     tls: Tls,
     dial: Option<Duration>,
-    /// A connection for each request: pieces are for registries that limit each connection.
+    /// A connection for each request: ranges are for registries that limit each connection.
     apart: bool,
 }
 
-impl Kind {
-    fn builder(&self, patience: Patience) -> reqwest::Result<reqwest::ClientBuilder> {
+impl ClientKind {
+    fn builder(&self, limits: TransferLimits) -> reqwest::Result<reqwest::ClientBuilder> {
         let mut builder = reqwest::Client::builder()
             .user_agent(AGENT)
-            .connect_timeout(self.dial.unwrap_or(patience.connect))
+            .connect_timeout(self.dial.unwrap_or(limits.connect))
             // Redirects are followed by hand: each hop decides anew whether it may see credentials.
             .redirect(reqwest::redirect::Policy::none());
         if self.direct {
@@ -151,42 +151,45 @@ impl Kind {
 }
 
 impl Http {
-    /// `shelf`: for large blobs that come by several connections at a time; None: they don't.
-    pub(crate) fn new(patience: Patience, shelf: Option<Shelf>) -> Self {
-        let lanes = Arc::default();
-        Self { patience, lanes, shelf, known: Known::default(), clients: Mutex::default() }
+    /// `spool`: for large blobs that come by several connections at a time; None: they don't.
+    pub(crate) fn new(limits: TransferLimits, spool: Option<RangeSpool>) -> Self {
+        let range_limit = Arc::default();
+        Self { limits, range_limit, spool, host_cache: HostCache::default(), clients: Mutex::default() }
     }
 
-    /// For pieces of blobs, shared by all pulls.
-    pub(super) fn lanes(&self) -> &Arc<Lanes> {
-        &self.lanes
+    /// For ranges of blobs, shared by all pulls.
+    pub(super) fn range_limit(&self) -> &Arc<RangeLimit> {
+        &self.range_limit
     }
 
-    /// Where such pieces wait.
-    pub(super) fn shelf(&self) -> Option<&Shelf> {
-        self.shelf.as_ref()
+    /// Where such ranges wait.
+    pub(super) fn spool(&self) -> Option<&RangeSpool> {
+        self.spool.as_ref()
     }
 
     /// How hosts serve blobs.
-    pub(super) fn known(&self) -> &Known {
-        &self.known
+    pub(super) fn host_cache(&self) -> &HostCache {
+        &self.host_cache
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        self.patience
+    pub(crate) fn limits(&self) -> TransferLimits {
+        self.limits
     }
 
     /// As if that had been found out.
     #[cfg(test)]
-    pub(crate) fn tell_that_pieces_are_served(&self, url: &str) {
-        self.known.tell(&super::known::Origin::of(&Url::parse(url).unwrap()), super::known::Fact::Pieces);
+    pub(crate) fn record_range_support(&self, url: &str) {
+        self.host_cache.record(
+            &super::host_cache::Origin::of(&Url::parse(url).unwrap()),
+            super::host_cache::RangeSupport::Ranges,
+        );
     }
 
-    /// Whether pieces are to be had from the host of this URL, where that is known.
+    /// Whether ranges are to be had from the host of this URL, where that is known.
     #[cfg(test)]
-    pub(crate) fn serves_pieces(&self, url: &str) -> Option<bool> {
-        let fact = self.known.of(&super::known::Origin::of(&Url::parse(url).unwrap()));
-        fact.map(|fact| fact == super::known::Fact::Pieces)
+    pub(crate) fn is_range_host(&self, url: &str) -> Option<bool> {
+        let fact = self.host_cache.get(&super::host_cache::Origin::of(&Url::parse(url).unwrap()));
+        fact.map(|fact| fact == super::host_cache::RangeSupport::Ranges)
     }
 
     /// Made on first use, one for each kind of connection: connections of one may not serve another.
@@ -199,13 +202,13 @@ impl Http {
     ) -> Result<reqwest::Client, RegistryError> {
         let (direct, plain) = (is_loopback(url), url.scheme() == "http");
         let tls = if plain { Tls::default() } else { tls.clone() };
-        let kind = Kind { direct, plain, tls, dial, apart };
+        let kind = ClientKind { direct, plain, tls, dial, apart };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&kind) {
             return Ok(client.clone());
         }
         let fail = |source| RegistryError::Client { url: shown(url), source: Arc::new(source) };
-        let client = kind.builder(self.patience).and_then(reqwest::ClientBuilder::build).map_err(fail)?;
+        let client = kind.builder(self.limits).and_then(reqwest::ClientBuilder::build).map_err(fail)?;
         if clients.len() >= MOST_CLIENTS {
             // Certificates that were renewed; connections of pulls under way go on.
             clients.clear();
@@ -229,10 +232,10 @@ impl Http {
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
         }
-        let connect = dial.unwrap_or(self.patience.connect);
-        match timeout(connect + self.patience.stall, request.send()).await {
+        let connect = dial.unwrap_or(self.limits.connect);
+        match timeout(connect + self.limits.stall, request.send()).await {
             Ok(answer) => answer.map_err(|source| lost(url, source.without_url())),
-            Err(_) => Err(stalled(shown(url), self.patience.stall)),
+            Err(_) => Err(stalled_error(shown(url), self.limits.stall)),
         }
     }
 
@@ -243,9 +246,9 @@ impl Http {
         mut response: Response,
         limit: usize,
     ) -> Result<Bytes, RegistryError> {
-        let (mut body, mut pace) = (Vec::new(), Pace::new(self.patience));
+        let (mut body, mut throughput) = (Vec::new(), ThroughputGuard::new(self.limits));
         loop {
-            let Some(chunk) = pace.chunk(&mut response, url).await? else { return Ok(body.into()) };
+            let Some(chunk) = throughput.chunk(&mut response, url).await? else { return Ok(body.into()) };
             if body.len() + chunk.len() > limit {
                 return Err(RegistryError::Large { url: url.to_owned(), limit });
             }
@@ -260,7 +263,7 @@ impl Http {
         // The words of a redirect's target are not repeated: it may be a host that only this node
         // can reach.
         let page = if trusted { self.body(&url, response, MAX_ERROR_PAGE).await } else { Ok(Bytes::new()) };
-        let mut detail = page.ok().and_then(|page| spoken(&page)).unwrap_or_else(|| {
+        let mut detail = page.ok().and_then(|page| error_message(&page)).unwrap_or_else(|| {
             status.canonical_reason().map_or_else(|| "no reason given".to_owned(), str::to_lowercase)
         });
         let after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -313,12 +316,12 @@ pub(super) fn lost(url: &Url, source: reqwest::Error) -> RegistryError {
     }
 }
 
-fn stalled(url: String, stall: Duration) -> RegistryError {
+fn stalled_error(url: String, stall: Duration) -> RegistryError {
     RegistryError::Stalled { url, seconds: stall.as_secs() }
 }
 
 /// The first error of distribution's error document: `{"errors":[{"code":…,"message":…}]}`.
-fn spoken(page: &[u8]) -> Option<String> {
+fn error_message(page: &[u8]) -> Option<String> {
     let page: serde_json::Value = serde_json::from_slice(page).ok()?;
     let error = page.get("errors")?.get(0)?;
     let text = |key: &str| error.get(key).and_then(|value| value.as_str()).map(clip);
@@ -337,7 +340,7 @@ mod tests {
         let url = Url::parse("https://u:p@h/x?X-Amz-Signature=secret#f").unwrap();
         assert_eq!(shown(&url), "https://h/x");
         let page = br#"{"errors":[{"code":"NAME_UNKNOWN","message":"no such\u001b[31m thing"}]}"#;
-        assert_eq!(spoken(page).unwrap(), "NAME_UNKNOWN: no such[31m thing");
-        assert_eq!(spoken(b"<html>"), None);
+        assert_eq!(error_message(page).unwrap(), "NAME_UNKNOWN: no such[31m thing");
+        assert_eq!(error_message(b"<html>"), None);
     }
 }

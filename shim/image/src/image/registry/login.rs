@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 pub use super::docker_config::edit::{EditError, check_file, forget, remember};
 use super::docker_config::names;
-use super::patience::{Since, patiently};
+use super::retry_policy::{TransferState, retry};
 use super::token::Authorization;
-use super::{Endpoint, Http, Patience, RegistryError, default_base, hosts};
+use super::{Endpoint, Http, RegistryError, TransferLimits, default_base, hosts};
 use crate::image::auth::Auth;
 use crate::image::digest::clip;
 use crate::image::reference::Reference;
 
 /// What a registry says to credentials that it does not refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LoginVerdict {
     /// It asked for them, and they are good.
     Accepted,
     /// It answers without any, so nobody knows whether they are good.
@@ -71,7 +71,11 @@ impl FromStr for Domain {
 ///
 /// # Errors
 /// [`RegistryError::Unauthorized`] when it refuses them; the way to it otherwise.
-pub async fn check(domain: &Domain, auth: &Auth, hosts_dir: Option<&Path>) -> Result<Verdict, RegistryError> {
+pub async fn check(
+    domain: &Domain,
+    auth: &Auth,
+    hosts_dir: Option<&Path>,
+) -> Result<LoginVerdict, RegistryError> {
     let name = || domain.0.clone();
     let hosts = hosts::of_registry(hosts_dir, &domain.0, &default_base(&domain.0)?)
         .map_err(|source| RegistryError::Hosts { domain: name(), source })?;
@@ -79,7 +83,7 @@ pub async fn check(domain: &Domain, auth: &Auth, hosts_dir: Option<&Path>) -> Re
     let credentials =
         auth.credentials_for(&domain.0).map_err(|source| RegistryError::Auth { domain: name(), source })?;
     let endpoint = Endpoint {
-        http: Arc::new(Http::new(Patience::default(), None)),
+        http: Arc::new(Http::new(TransferLimits::default(), None)),
         base: host.base.clone(),
         path: String::new(),
         namespace: None,
@@ -87,17 +91,17 @@ pub async fn check(domain: &Domain, auth: &Auth, hosts_dir: Option<&Path>) -> Re
         authorization: Authorization::new(credentials),
     };
     // The root of the API, which registries answer to those alone who may pull (distribution's specification).
-    patiently(Since::Nothing, || endpoint.get(endpoint.base.clone(), None, None)).await?;
+    retry(TransferState::NotStarted, || endpoint.get(endpoint.base.clone(), None, None)).await?;
     Ok(match endpoint.authorization.header().await {
-        Some(_) => Verdict::Accepted,
-        None => Verdict::NotAsked,
+        Some(_) => LoginVerdict::Accepted,
+        None => LoginVerdict::NotAsked,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::tests::server::{Answer, Registry, Request};
+    use crate::image::tests::server::{Registry, Request, TestAnswer};
 
     fn auth(password: &str) -> Auth {
         Auth { username: "user".into(), password: password.into(), ..Auth::default() }
@@ -107,7 +111,7 @@ mod tests {
         request.headers.get("authorization").is_some_and(|own| own == value)
     }
 
-    async fn verdict(registry: &Registry, password: &str) -> Result<Verdict, RegistryError> {
+    async fn verdict(registry: &Registry, password: &str) -> Result<LoginVerdict, RegistryError> {
         check(&registry.address.to_string().parse().unwrap(), &auth(password), None).await
     }
 
@@ -133,12 +137,12 @@ mod tests {
     async fn basic_credentials_are_checked_at_the_root_of_the_api() {
         let registry = Registry::new();
         registry.script(|request| {
-            let denied = Answer::new(401)
+            let denied = TestAnswer::new(401)
                 .header("www-authenticate", "Basic realm=\"x\"")
                 .body(br#"{"errors":[{"code":"UNAUTHORIZED","message":"no"}]}"#);
-            Some(if shows(request, "Basic dXNlcjpwYXNz") { Answer::new(200) } else { denied })
+            Some(if shows(request, "Basic dXNlcjpwYXNz") { TestAnswer::new(200) } else { denied })
         });
-        assert_eq!(verdict(&registry, "pass").await.unwrap(), Verdict::Accepted);
+        assert_eq!(verdict(&registry, "pass").await.unwrap(), LoginVerdict::Accepted);
         match verdict(&registry, "wrong").await {
             Err(RegistryError::Unauthorized { status: 401, detail, .. }) => {
                 assert_eq!(detail, "UNAUTHORIZED: no");
@@ -155,13 +159,13 @@ mod tests {
         registry.script(move |request| {
             if request.path.starts_with("/token") {
                 let good = shows(request, "Basic dXNlcjpwYXNz");
-                return Some(Answer::new(if good { 200 } else { 401 }).body(br#"{"token":"t"}"#));
+                return Some(TestAnswer::new(if good { 200 } else { 401 }).body(br#"{"token":"t"}"#));
             }
             let challenge = format!(r#"Bearer realm="{realm}",service="s""#);
-            let denied = Answer::new(401).header("www-authenticate", challenge);
-            Some(if shows(request, "Bearer t") { Answer::new(200) } else { denied })
+            let denied = TestAnswer::new(401).header("www-authenticate", challenge);
+            Some(if shows(request, "Bearer t") { TestAnswer::new(200) } else { denied })
         });
-        assert_eq!(verdict(&registry, "pass").await.unwrap(), Verdict::Accepted);
+        assert_eq!(verdict(&registry, "pass").await.unwrap(), LoginVerdict::Accepted);
         assert_eq!(registry.log()[1].path, "/token?service=s");
         assert!(matches!(verdict(&registry, "wrong").await, Err(RegistryError::Unauthorized { .. })));
     }
@@ -169,8 +173,8 @@ mod tests {
     #[tokio::test]
     async fn a_registry_that_asks_nobody_has_checked_nothing() {
         let registry = Registry::new();
-        registry.script(|_| Some(Answer::new(200)));
-        assert_eq!(verdict(&registry, "pass").await.unwrap(), Verdict::NotAsked);
+        registry.script(|_| Some(TestAnswer::new(200)));
+        assert_eq!(verdict(&registry, "pass").await.unwrap(), LoginVerdict::NotAsked);
         assert!(registry.log().iter().all(|request| !request.headers.contains_key("authorization")));
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Authorization {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     token: Option<String>,
     access_token: Option<String>,
 }
@@ -40,7 +40,7 @@ impl Authorization {
 impl Endpoint {
     /// Answers a challenge met with the header `shown_before`. False: there is nothing (more) to
     /// show, and the 401 stands.
-    pub(super) async fn answer(
+    pub(super) async fn answer_challenge(
         &self,
         url: &Url,
         challenge: &Challenge,
@@ -111,7 +111,7 @@ impl Endpoint {
             return Err(self.http.refusal(&server, response, trusted).await);
         }
         let page = self.http.body(&shown(&server), response, MAX_TOKEN).await?;
-        let answer: Option<Answer> = serde_json::from_slice(&page).ok();
+        let answer: Option<TokenResponse> = serde_json::from_slice(&page).ok();
         answer
             .and_then(|answer| answer.token.or(answer.access_token))
             .filter(|token| !token.is_empty())

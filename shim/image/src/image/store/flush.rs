@@ -20,7 +20,7 @@ use gantry_base::failpoint;
 use rustix::io::Errno;
 
 use super::record::Change;
-use super::write_back::{self, Failure};
+use super::write_back::{self, WriteBackFailure};
 use super::{Store, StoreError};
 
 /// Who knows what became of what was written.
@@ -64,15 +64,15 @@ impl Store {
     /// all but the layers that waited, and the images that need them.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         let _flushing = self.flushing();
-        let Some(last) = self.journal().ask()? else { return Ok(()) };
+        let Some(last) = self.journal().begin_sync()? else { return Ok(()) };
         // Nobody waits for this but who wants it: what is removed meanwhile waits no longer afterwards.
         if let Err(errno) = self.write_back.sync() {
-            return Err(self.failed(errno));
+            return Err(self.write_back_error(errno));
         }
-        self.journal().answered()?;
+        self.journal().finish_sync()?;
         failpoint!("flush.synced");
         let _writing = self.writing();
-        let pending = self.journal().offer(last);
+        let pending = self.journal().pending_until(last);
         if pending.is_empty() {
             return Ok(());
         }
@@ -81,25 +81,25 @@ impl Store {
         self.journal().forget(last)
     }
 
-    fn failed(&self, errno: Errno) -> StoreError {
+    fn write_back_error(&self, errno: Errno) -> StoreError {
         let path = self.layers_dir.clone();
         let source = Arc::new(io::Error::from(errno));
         let answered = match write_back::judge(errno) {
-            Failure::NotDone => self.journal().answered().map(|()| 0),
-            Failure::Lost => self.doubt(&source),
+            WriteBackFailure::NotDone => self.journal().finish_sync().map(|()| 0),
+            WriteBackFailure::Lost => self.drop_doubtful(&source),
         };
         match (write_back::judge(errno), answered) {
             (_, Err(error)) => error,
-            (Failure::NotDone, Ok(_)) => StoreError::Io { operation: "syncfs", path, source },
-            (Failure::Lost, Ok(layers)) => StoreError::Lost { path, layers, source },
+            (WriteBackFailure::NotDone, Ok(_)) => StoreError::Io { operation: "syncfs", path, source },
+            (WriteBackFailure::Lost, Ok(layers)) => StoreError::Lost { path, layers, source },
         }
     }
 
     /// No layer that waits is offered any longer, nor an image that needs one; says how many layers those are.
     /// What holds one keeps its folder.
-    fn doubt(&self, error: &io::Error) -> Result<usize, StoreError> {
+    fn drop_doubtful(&self, error: &io::Error) -> Result<usize, StoreError> {
         let mut journal = self.journal();
-        let doubted = journal.doubt();
+        let doubted = journal.mark_doubtful();
         let keys: HashSet<&str> = doubted.iter().map(|(key, _)| key.as_str()).collect();
         let victims = self.read(|state| {
             write_back::victims(state.images.iter().map(|(id, held)| (id, held.record.as_ref())), &keys)
@@ -121,7 +121,7 @@ impl Store {
             state.doubtful.extend(doubted.iter().map(|(key, folder)| (folder.clone(), key.clone())));
         });
         // First of all: from here on the doubt outlives this process. Each step is worth doing without the others.
-        let mut noted = journal.answered().and(journal.forget_dropped(&dropped));
+        let mut noted = journal.finish_sync().and(journal.forget_dropped(&dropped));
         for change in dropped {
             // Of an image or a layer that the disk has from an earlier time, names above all.
             noted = noted.and(journal.write(change));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use gantry_base::failpoint;
 
 use super::StoreError;
-use super::record::{Change, LayerRecord, Pending, VERSION};
+use super::record::{Change, LayerRecord, PendingChange, VERSION};
 
 /// In the order in which they happened.
 #[derive(Debug)]
@@ -24,14 +24,14 @@ pub(super) struct Journal {
     pending: Vec<(u64, Change)>,
     /// Up to here redb may have them.
     offered: u64,
-    doubtful: Vec<Doubt>,
+    doubtful: Vec<DoubtfulLayer>,
     /// How often the disk has lost something.
     losses: u64,
 }
 
 /// A layer of which something may be lost.
 #[derive(Debug)]
-struct Doubt {
+struct DoubtfulLayer {
     number: u64,
     key: String,
     folder: String,
@@ -80,20 +80,25 @@ impl Journal {
             journal.next = number + 1;
             match (journal.read(&path)?, is_doubtful) {
                 (Some(Change::Layer { key, record }), true) => {
-                    journal.doubtful.push(Doubt { number, key, folder: record.folder, written: true });
+                    journal.doubtful.push(DoubtfulLayer {
+                        number,
+                        key,
+                        folder: record.folder,
+                        written: true,
+                    });
                 }
                 (Some(change), false) => journal.pending.push((number, change)),
                 _ => fs::remove_file(&path).map_err(io("delete", &path))?,
             }
         }
         if unanswered {
-            for (layer, folder) in journal.doubt() {
+            for (layer, folder) in journal.mark_doubtful() {
                 tracing::warn!(
                     %layer, folder,
                     "the last process ended while it asked the disk for the layer: it must be pulled again"
                 );
             }
-            journal.answered()?;
+            journal.finish_sync()?;
         }
         // The last process may have died between the disk's commit and the deletion here.
         journal.offered = journal.next - 1;
@@ -108,7 +113,7 @@ impl Journal {
     pub(super) fn write(&mut self, change: Change) -> Result<(), StoreError> {
         let path = self.path(self.next);
         let temporary = path.with_extension("new");
-        let pending = Pending { version: VERSION, boot_id: self.boot_id.clone(), change };
+        let pending = PendingChange { version: VERSION, boot_id: self.boot_id.clone(), change };
         let text = serde_json::to_vec(&pending).map_err(|source| StoreError::Record {
             path: path.clone(),
             key: self.next.to_string(),
@@ -129,7 +134,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's.
-    pub(super) fn ask(&mut self) -> Result<Option<u64>, StoreError> {
+    pub(super) fn begin_sync(&mut self) -> Result<Option<u64>, StoreError> {
         let Some((last, _)) = self.pending.last() else { return Ok(None) };
         let path = self.folder.join(ASKED);
         File::create(&path).map_err(io("create", &path))?;
@@ -140,9 +145,9 @@ impl Journal {
     ///
     /// # Errors
     /// The file system's. The next process then doubts all that waits.
-    pub(super) fn answered(&mut self) -> Result<(), StoreError> {
+    pub(super) fn finish_sync(&mut self) -> Result<(), StoreError> {
         for at in 0..self.doubtful.len() {
-            let Doubt { number, written: false, .. } = self.doubtful[at] else { continue };
+            let DoubtfulLayer { number, written: false, .. } = self.doubtful[at] else { continue };
             let (from, to) = (self.path(number), self.path(number).with_extension("doubt"));
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -156,15 +161,15 @@ impl Journal {
     }
 
     /// The disk has lost something, and may have lost it of any layer that waits: none of these waits any
-    /// longer. Returns their keys and folders. To be written down by `answered`.
-    pub(super) fn doubt(&mut self) -> Vec<(String, String)> {
+    /// longer. Returns their keys and folders. To be written down by `finish_sync`.
+    pub(super) fn mark_doubtful(&mut self) -> Vec<(String, String)> {
         self.losses += 1;
         let mut doubted = Vec::new();
         for (number, change) in std::mem::take(&mut self.pending) {
             match change {
                 Change::Layer { key, record: LayerRecord { folder, .. } } => {
                     doubted.push((key.clone(), folder.clone()));
-                    self.doubtful.push(Doubt { number, key, folder, written: false });
+                    self.doubtful.push(DoubtfulLayer { number, key, folder, written: false });
                 }
                 change => self.pending.push((number, change)),
             }
@@ -188,7 +193,7 @@ impl Journal {
     /// The file system's.
     pub(super) fn forget_doubtful(&mut self, folder: &str) -> Result<(), StoreError> {
         while let Some(at) = self.doubtful.iter().position(|doubt| doubt.folder == folder) {
-            let Doubt { number, written, .. } = self.doubtful[at];
+            let DoubtfulLayer { number, written, .. } = self.doubtful[at];
             let path = self.path(number).with_extension(if written { "doubt" } else { "json" });
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -202,7 +207,7 @@ impl Journal {
 
     /// All that still waits of what the disk has been synced with, for redb: what was dropped during the sync
     /// is not among it, and never gets there.
-    pub(super) fn offer(&mut self, last: u64) -> Vec<(u64, Change)> {
+    pub(super) fn pending_until(&mut self, last: u64) -> Vec<(u64, Change)> {
         self.offered = self.offered.max(last);
         self.pending.iter().filter(|(number, _)| *number <= last).cloned().collect()
     }
@@ -324,7 +329,7 @@ impl Journal {
         if head.version != VERSION {
             return Err(StoreError::Version { path: path.to_owned(), found: head.version, known: VERSION });
         }
-        let pending: Pending = serde_json::from_slice(&text).map_err(bad)?;
+        let pending: PendingChange = serde_json::from_slice(&text).map_err(bad)?;
         Ok(Some(pending.change))
     }
 }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// When the writing of a layer began.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct LossMark {
     losses: u64,
 }
 
@@ -43,8 +43,8 @@ impl Store {
     }
 
     /// To be called before the first byte of a layer is written.
-    pub(crate) fn begin(&self) -> Begun {
-        Begun { losses: self.journal().losses() }
+    pub(crate) fn loss_mark(&self) -> LossMark {
+        LossMark { losses: self.journal().losses() }
     }
 
     /// Makes a layer known and its folder the layer's. If another has brought it in the meantime
@@ -57,7 +57,7 @@ impl Store {
         key: &str,
         mut record: LayerRecord,
         ingest: Ingest,
-        begun: &Begun,
+        begun: &LossMark,
     ) -> Result<(), StoreError> {
         let mut journal = self.journal();
         if self.layer(key).is_some() {
@@ -75,7 +75,7 @@ impl Store {
         keep.map_err(|source| StoreError::Folder { key: key.to_owned(), source: Box::new(source) })?;
         let change = Change::Layer { key: key.to_owned(), record };
         if let Err(error) = journal.write(change.clone()) {
-            drop(self.take_out(&folder));
+            drop(self.remove_folder(&folder));
             return Err(error);
         }
         self.write(|state| state.note(change));
@@ -96,8 +96,8 @@ impl Store {
     /// out of the way already.
     pub(super) fn sweep(&self, journal: &mut Journal, released: &[String]) -> (usize, Vec<Ingest>) {
         let (dropped, doubtful) = self.write(|state| {
-            state.let_go(released);
-            (state.take_unneeded(), state.take_doubtful())
+            state.release_keys(released);
+            (state.collect_unneeded(), state.collect_doubtful())
         });
         let mut folders = Vec::new();
         for (key, record) in &dropped {
@@ -106,10 +106,10 @@ impl Store {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(layer = %key, error, "that is not noted: the next start drops it again");
             }
-            folders.extend(self.take_out(&record.folder));
+            folders.extend(self.remove_folder(&record.folder));
         }
         for folder in doubtful {
-            folders.extend(self.take_out(&folder));
+            folders.extend(self.remove_folder(&folder));
             if let Err(error) = journal.forget_doubtful(&folder) {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(
@@ -124,13 +124,13 @@ impl Store {
 
     /// How many layers are held; none are on their way in or out while it counts.
     #[cfg(test)]
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn held_layers(&self) -> usize {
         let _journal = self.journal();
         self.read(|state| state.holds.len())
     }
 
     /// A layer's folder among the temporary ones, deleted with the value.
-    fn take_out(&self, folder: &str) -> Option<Ingest> {
+    fn remove_folder(&self, folder: &str) -> Option<Ingest> {
         let taken = Ingest::take(&self.layers_dir.join(folder), &self.ingest_dir);
         let log = |error| {
             let error: &dyn std::error::Error = &error;
@@ -164,7 +164,7 @@ fn beside(patience: Duration, work: impl FnOnce() + Send + 'static) -> bool {
 }
 
 impl State {
-    fn let_go(&mut self, keys: &[String]) {
+    fn release_keys(&mut self, keys: &[String]) {
         for key in keys {
             if let Some(count) = self.holds.get_mut(key) {
                 *count -= 1;
@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Forgets the layers that no image has and no pull holds.
-    pub(super) fn take_unneeded(&mut self) -> Vec<(String, Arc<LayerRecord>)> {
+    pub(super) fn collect_unneeded(&mut self) -> Vec<(String, Arc<LayerRecord>)> {
         let records = self.images.values().map(|held| &held.record);
         let needed: HashSet<&String> = records.flat_map(|record| record.keys()).collect();
         let is_unneeded = |key: &String| !needed.contains(key) && !self.holds.contains_key(key);
@@ -185,7 +185,7 @@ impl State {
 
     /// Forgets the layers in doubt that nobody holds; their folders. One that came after it has another folder,
     /// and counts as a holder too: who of them holds which, nobody knows.
-    pub(super) fn take_doubtful(&mut self) -> Vec<String> {
+    pub(super) fn collect_doubtful(&mut self) -> Vec<String> {
         let holds = &self.holds;
         let gone = self.doubtful.extract_if(|_, key| !holds.contains_key(key));
         gone.map(|(folder, _)| folder).collect()

@@ -14,7 +14,7 @@ use super::record::ImageRecord;
 
 /// What a failed sync says of what was written before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum WriteBackFailure {
     /// Some of it may be lost, and nobody will say so again.
     Lost,
     /// Nothing: the kernel did not do the call.
@@ -24,10 +24,10 @@ pub(super) enum Failure {
 /// EIO, ENOSPC and EDQUOT are what file systems say. Block layers have more words (`blk_status_to_errno`:
 /// ENODATA, EILSEQ, ETIMEDOUT, ENOLINK and others), so whatever the kernel did not say of the call is of the
 /// disk.
-pub(super) fn judge(errno: Errno) -> Failure {
+pub(super) fn judge(errno: Errno) -> WriteBackFailure {
     match errno {
-        Errno::BADF | Errno::NOSYS | Errno::PERM | Errno::INTR => Failure::NotDone,
-        _ => Failure::Lost,
+        Errno::BADF | Errno::NOSYS | Errno::PERM | Errno::INTR => WriteBackFailure::NotDone,
+        _ => WriteBackFailure::Lost,
     }
 }
 
@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn what_a_disk_says_is_a_loss_and_what_the_call_says_is_none() {
         for errno in [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::NODATA, Errno::TIMEDOUT, Errno::ILSEQ] {
-            assert_eq!(judge(errno), Failure::Lost, "{errno}");
+            assert_eq!(judge(errno), WriteBackFailure::Lost, "{errno}");
         }
         for errno in [Errno::BADF, Errno::NOSYS, Errno::PERM, Errno::INTR] {
-            assert_eq!(judge(errno), Failure::NotDone, "{errno}");
+            assert_eq!(judge(errno), WriteBackFailure::NotDone, "{errno}");
         }
     }
 

@@ -13,8 +13,8 @@ fn journal(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-async fn pulled() -> (tempfile::TempDir, Arc<Image>) {
-    let (node, registry) = (Node::new(), Registry::new());
+async fn pull_image() -> (tempfile::TempDir, Arc<Image>) {
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     (node.folder, image)
@@ -22,7 +22,7 @@ async fn pulled() -> (tempfile::TempDir, Arc<Image>) {
 
 #[tokio::test]
 async fn a_crash_before_the_sync_loses_nothing_in_the_same_boot() {
-    let (folder, image) = pulled().await;
+    let (folder, image) = pull_image().await;
     assert_eq!(journal(folder.path()).len(), 2, "a layer and an image");
     fs::create_dir(folder.path().join("root/layers/unknown")).unwrap();
     fs::create_dir_all(folder.path().join("root/ingest/half/etc")).unwrap();
@@ -38,7 +38,7 @@ async fn a_crash_before_the_sync_loses_nothing_in_the_same_boot() {
 #[tokio::test]
 async fn a_power_cut_before_the_sync_takes_layer_and_image() {
     for lose_run in [true, false] {
-        let (folder, _) = pulled().await;
+        let (folder, _) = pull_image().await;
         for file in journal(folder.path()) {
             if lose_run {
                 fs::remove_file(file).unwrap();
@@ -61,7 +61,7 @@ async fn a_power_cut_before_the_sync_takes_layer_and_image() {
 #[tokio::test]
 async fn an_entry_that_a_power_cut_emptied_or_tore_stops_no_start() {
     for text in ["", r#"{"version":1,"boot_id":"x","cha"#] {
-        let (folder, image) = pulled().await;
+        let (folder, image) = pull_image().await;
         open_store(&config(folder.path()), &HashMap::new()).unwrap().flush().unwrap();
         let state = folder.path().join("state/images");
         fs::write(state.join("0000000000000007.json"), text).unwrap();
@@ -73,7 +73,7 @@ async fn an_entry_that_a_power_cut_emptied_or_tore_stops_no_start() {
 
 #[tokio::test]
 async fn after_the_sync_all_survives_without_run() {
-    let (folder, image) = pulled().await;
+    let (folder, image) = pull_image().await;
     let images = Images::open(&config(folder.path()), HashMap::new()).unwrap();
     let path = folder.path().to_owned();
     until("the journal is empty", || journal(&path).is_empty()).await;
@@ -85,7 +85,7 @@ async fn after_the_sync_all_survives_without_run() {
 
 /// The index is lost, or is no index: in both cases nothing of it is known.
 async fn without_an_index(spoil: impl Fn(&Path)) {
-    let (folder, image) = pulled().await;
+    let (folder, image) = pull_image().await;
     let keys = image.layer_keys().to_vec();
     drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
     let layers = folder.path().join("root/layers");
@@ -123,7 +123,7 @@ async fn a_damaged_index_is_set_aside_and_takes_no_layer_from_a_container() {
 /// redb panics on most of them, and a panic would end the runtime at every start.
 #[tokio::test]
 async fn a_damaged_page_of_the_index_stops_no_start() {
-    let (folder, _) = pulled().await;
+    let (folder, _) = pull_image().await;
     let own = config(folder.path());
     open_store(&own, &HashMap::new()).unwrap().flush().unwrap();
     let path = folder.path().join("root/images.redb");
@@ -147,7 +147,7 @@ async fn a_damaged_page_of_the_index_stops_no_start() {
 #[tokio::test]
 async fn an_older_index_takes_no_layer_from_a_container() {
     for first_is_there in [true, false] {
-        let (folder, image) = pulled().await;
+        let (folder, image) = pull_image().await;
         let keys = image.layer_keys().to_vec();
         drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
         fs::remove_dir_all(folder.path().join("state")).unwrap();
@@ -170,7 +170,7 @@ async fn an_older_index_takes_no_layer_from_a_container() {
 
 #[tokio::test]
 async fn an_image_whose_layer_is_gone_is_pulled_again() {
-    let (folder, image) = pulled().await;
+    let (folder, image) = pull_image().await;
     drop(Images::open(&config(folder.path()), HashMap::new()).unwrap());
     let layer = fs::read_dir(folder.path().join("root/layers")).unwrap().next().unwrap().unwrap().path();
     fs::remove_dir_all(layer).unwrap();
@@ -185,7 +185,7 @@ async fn an_image_whose_layer_is_gone_is_pulled_again() {
 #[tokio::test]
 async fn layers_that_no_image_has_are_dropped_at_the_start() {
     for durable in [false, true] {
-        let (folder, _) = pulled().await;
+        let (folder, _) = pull_image().await;
         if durable {
             open_store(&config(folder.path()), &HashMap::new()).unwrap().flush().unwrap();
             let database = redb::Database::open(folder.path().join("root/images.redb")).unwrap();
@@ -208,7 +208,7 @@ async fn layers_that_no_image_has_are_dropped_at_the_start() {
 
 #[tokio::test]
 async fn unknown_versions_are_refused_by_name() {
-    let (folder, _) = pulled().await;
+    let (folder, _) = pull_image().await;
     let file = journal(folder.path()).remove(0);
     let pending = fs::read_to_string(&file).unwrap();
     fs::write(&file, pending.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
@@ -230,7 +230,7 @@ async fn unknown_versions_are_refused_by_name() {
 
 #[tokio::test]
 async fn a_second_process_is_kept_out() {
-    let (folder, _) = pulled().await;
+    let (folder, _) = pull_image().await;
     let _first = open(folder.path());
     let error = open_store(&config(folder.path()), &HashMap::new()).unwrap_err();
     assert!(chain(&error).contains("opening the image database"), "{}", chain(&error));

@@ -9,19 +9,19 @@ use crate::image::digest::Digest;
 
 /// Pulls what was pushed as `a:t` and holds the failure against its class and words.
 async fn check(registry: &Registry, class: Class, words: &str) {
-    let node = Node::new();
+    let node = TestNode::new();
     let error = node.pull(&registry.name("a:t")).await.unwrap_err();
     let text = chain(&error);
     assert_eq!(error.class(), class, "{text}");
     assert!(text.contains(words), "{words:?} in {text:?}");
     assert!(text.contains("a:t"), "the image is named: {text}");
-    node.settled(0).await;
+    node.wait_settled(0).await;
     assert_eq!(node.journal(), 0, "{text}");
     assert!(node.images.list().is_empty());
 }
 
 /// Answers requests for `part` with `answer`, all others as stored.
-fn answer(registry: &Registry, part: impl Into<String>, answer: Answer) {
+fn answer(registry: &Registry, part: impl Into<String>, answer: TestAnswer) {
     let part = part.into();
     registry.script(move |request: &Request| request.path.contains(&part).then(|| answer.clone()));
 }
@@ -33,7 +33,7 @@ async fn unknown_images_are_not_found_in_the_registrys_words() {
 
 #[tokio::test]
 async fn no_registry_is_unavailable() {
-    let node = Node::new();
+    let node = TestNode::new();
     // Bound but not listening would be refused too; a freed port may be taken by another test.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = node.pull(&format!("{free}/a")).await.unwrap_err();
@@ -44,21 +44,21 @@ async fn no_registry_is_unavailable() {
 #[tokio::test]
 async fn server_trouble_is_unavailable_and_says_when_to_retry() {
     let registry = Registry::new();
-    answer(&registry, "/manifests/", Answer::new(429).header("retry-after", "170"));
+    answer(&registry, "/manifests/", TestAnswer::new(429).header("retry-after", "170"));
     check(&registry, Class::Unavailable, "(retry after 170)").await;
-    answer(&registry, "/manifests/", Answer::new(503));
+    answer(&registry, "/manifests/", TestAnswer::new(503));
     check(&registry, Class::Unavailable, "answered 503").await;
 }
 
 /// Each of them once: the tag, the config and the layer.
 #[tokio::test]
 async fn a_registry_that_has_too_much_to_do_is_asked_again() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     let seen = std::sync::Mutex::new(std::collections::HashSet::new());
     registry.script(move |request| {
         let is_new = seen.lock().unwrap().insert(request.path.clone());
-        is_new.then(|| Answer::new(429).header("retry-after", "0"))
+        is_new.then(|| TestAnswer::new(429).header("retry-after", "0"))
     });
     node.pull(&registry.name("a:t")).await.unwrap();
 }
@@ -68,14 +68,14 @@ async fn a_manifest_of_another_digest_is_corrupt() {
     let registry = Registry::new();
     let digest = Digest::of(b"other").to_string();
     let body = image_manifest(b"{}", &[]);
-    answer(&registry, "/manifests/", Answer::new(200).header("docker-content-digest", digest).body(body));
+    answer(&registry, "/manifests/", TestAnswer::new(200).header("docker-content-digest", digest).body(body));
     check(&registry, Class::Corrupt, "digest mismatch").await;
 }
 
 #[tokio::test]
 async fn a_manifest_over_four_mebibytes_is_refused() {
     let registry = Registry::new();
-    answer(&registry, "/manifests/", Answer::new(200).body(vec![b' '; (4 << 20) + 1]));
+    answer(&registry, "/manifests/", TestAnswer::new(200).body(vec![b' '; (4 << 20) + 1]));
     check(&registry, Class::Invalid, "larger than the 4194304 bytes").await;
 }
 
@@ -84,7 +84,7 @@ async fn a_config_of_another_digest_is_corrupt() {
     let registry = Registry::new();
     let layers = [Layer::gzip(&hello())];
     let (_, config) = registry.image("a", "t", &layers, "V=1");
-    answer(&registry, config.to_string(), Answer::new(200).body(image_config(&layers, "V=2")));
+    answer(&registry, config.to_string(), TestAnswer::new(200).body(image_config(&layers, "V=2")));
     check(&registry, Class::Corrupt, "digest mismatch").await;
 }
 
@@ -98,7 +98,7 @@ async fn wrong_layer_bytes_are_a_digest_mismatch_whatever_they_break() {
     for bytes in [vec![b'x'; layer.blob.len()], flipped, repacked] {
         let registry = Registry::new();
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-        answer(&registry, Digest::of(&layer.blob).to_string(), Answer::new(200).body(bytes));
+        answer(&registry, Digest::of(&layer.blob).to_string(), TestAnswer::new(200).body(bytes));
         check(&registry, Class::Corrupt, "digest mismatch").await;
     }
 }
@@ -127,7 +127,7 @@ async fn short_and_long_bodies_are_told_from_lost_connections() {
     let digest = Digest::of(&layer.blob).to_string();
     let registry = Registry::new();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-    let full = Answer::new(200).body(layer.blob.clone());
+    let full = TestAnswer::new(200).body(layer.blob.clone());
 
     answer(&registry, digest.clone(), full.clone().cut(20, None));
     check(&registry, Class::Unavailable, "connection lost").await;
@@ -135,9 +135,9 @@ async fn short_and_long_bodies_are_told_from_lost_connections() {
     answer(&registry, digest.clone(), full.clone().header("content-length", "").cut(20, None));
     check(&registry, Class::Corrupt, "size mismatch").await;
     let long = [layer.blob.as_slice(), b"more"].concat();
-    answer(&registry, digest.clone(), Answer::new(200).body(long.clone()));
+    answer(&registry, digest.clone(), TestAnswer::new(200).body(long.clone()));
     check(&registry, Class::Corrupt, "size mismatch").await;
-    let endless = Answer::new(200).body(long.clone()).header("content-length", "").cut(long.len(), None);
+    let endless = TestAnswer::new(200).body(long.clone()).header("content-length", "").cut(long.len(), None);
     answer(&registry, digest, endless);
     check(&registry, Class::Corrupt, "size mismatch").await;
 }
@@ -171,7 +171,7 @@ async fn one_bad_layer_ends_the_others() {
     answer(
         &registry,
         Digest::of(&good.blob).to_string(),
-        Answer::new(200).body(good.blob.clone()).cut(10, Some(&gate)),
+        TestAnswer::new(200).body(good.blob.clone()).cut(10, Some(&gate)),
     );
     check(&registry, Class::Corrupt, "corrupt gzip").await;
 }
@@ -188,7 +188,7 @@ async fn a_zstd_layer_that_takes_a_lot_of_memory_is_refused_and_says_what_to_do(
         let media = "application/vnd.oci.image.layer.v1.tar+zstd";
         registry.image("a", "t", &[Layer { media, blob, diff_id: Digest::of(&tar) }], "V=1");
         if fits {
-            Node::new().pull(&registry.name("a:t")).await.unwrap();
+            TestNode::new().pull(&registry.name("a:t")).await.unwrap();
         } else {
             check(&registry, Class::Invalid, "recompress the layer without --long").await;
         }
@@ -206,7 +206,7 @@ async fn a_layer_that_nobody_can_unpack_is_not_waited_for() {
         let registry = Registry::new();
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let (_open, gate) = Gate::new();
-        let held = Answer::new(200).body(layer.blob.clone()).cut(3 << 20, Some(&gate));
+        let held = TestAnswer::new(200).body(layer.blob.clone()).cut(3 << 20, Some(&gate));
         answer(&registry, Digest::of(&layer.blob).to_string(), held);
         let checked = check(&registry, class, words);
         assert!(tokio::time::timeout(Duration::from_secs(60), checked).await.is_ok());

@@ -13,7 +13,7 @@ type Pull = JoinHandle<Result<Arc<Image>, Error>>;
 /// Two images with a layer in common: `bad:t` has one more that is junk, `good:t` one more that is
 /// not. Each blob waits for its gate.
 struct Scene {
-    node: Node,
+    node: TestNode,
     gates: [std::sync::mpsc::Sender<()>; 3],
     registry: Registry,
     shared: Layer,
@@ -25,7 +25,7 @@ const OTHER: usize = 2;
 
 impl Scene {
     fn new() -> Self {
-        let (node, registry) = (Node::new(), Registry::new());
+        let (node, registry) = (TestNode::new(), Registry::new());
         let shared = Layer::gzip(&hello());
         let junk = junk("");
         let other = Layer::gzip(&Archive::new().file("other", b"x"));
@@ -33,11 +33,11 @@ impl Scene {
         registry.image("good", "t", &[shared.clone(), other.clone()], "V=2");
         let ways = [Gate::new(), Gate::new(), Gate::new()];
         let gates = ways.each_ref().map(|(open, _)| open.clone());
-        let held: Vec<(String, Answer)> = [&shared, &junk, &other]
+        let held: Vec<(String, TestAnswer)> = [&shared, &junk, &other]
             .iter()
             .zip(ways)
             .map(|(layer, (_, gate))| {
-                let answer = Answer::new(200).body(layer.blob.clone()).cut(1, Some(&gate));
+                let answer = TestAnswer::new(200).body(layer.blob.clone()).cut(1, Some(&gate));
                 (Digest::of(&layer.blob).to_string(), answer)
             })
             .collect();
@@ -61,7 +61,7 @@ impl Scene {
     }
 
     /// The shared layer is here, and nobody waits for it any longer.
-    async fn arrived(&self) {
+    async fn wait_arrived(&self) {
         let store = &self.node.images.inner.store;
         let key = self.shared.diff_id.to_string();
         until("the shared layer is here", || store.layer(&key).is_some()).await;
@@ -72,7 +72,7 @@ impl Scene {
         let image = pull.await.unwrap().unwrap();
         assert!(self.node.file(&image, 0, "other").exists());
         assert!(self.node.file(&image, 1, "etc/hello").exists());
-        self.node.settled(2).await;
+        self.node.wait_settled(2).await;
         assert_eq!(self.node.journal(), 3, "two layers, one image");
         assert_eq!(self.node.images.remove_unneeded_layers(), 0);
         assert_eq!(self.node.layer_folders(), 2);
@@ -107,13 +107,13 @@ async fn a_complete_layer_goes_with_its_bad_sibling() {
     let scene = Scene::new();
     let pull = scene.start("bad:t");
     scene.open(SHARED);
-    scene.arrived().await;
+    scene.wait_arrived().await;
     assert_eq!((scene.node.layer_folders(), scene.node.journal()), (1, 1));
     scene.open(JUNK);
     check_bad(pull).await;
     // Whoever hears of the failure finds the layer gone.
     assert_eq!((scene.node.layer_folders(), scene.node.journal()), (0, 0));
-    scene.node.settled(0).await;
+    scene.node.wait_settled(0).await;
 }
 
 #[tokio::test]
@@ -121,15 +121,15 @@ async fn so_does_one_that_is_durable_already() {
     let scene = Scene::new();
     let pull = scene.start("bad:t");
     scene.open(SHARED);
-    scene.arrived().await;
+    scene.wait_arrived().await;
     scene.node.images.inner.store.flush().unwrap();
     scene.open(JUNK);
     check_bad(pull).await;
-    scene.node.settled(0).await;
+    scene.node.wait_settled(0).await;
     assert_eq!(scene.node.journal(), 1, "the disk is to forget it");
     scene.node.images.inner.store.flush().unwrap();
     assert_eq!(scene.node.journal(), 0);
-    let Node { folder, images } = scene.node;
+    let TestNode { folder, images } = scene.node;
     drop(images);
     assert_eq!(on_disk(folder.path()), 0);
 }
@@ -159,7 +159,7 @@ async fn whoever_found_the_layer_present_keeps_it_before_its_commit() {
         let scene = Scene::new();
         let one = scene.start(first);
         scene.open(SHARED);
-        scene.arrived().await;
+        scene.wait_arrived().await;
         let two = scene.start(if first == "bad:t" { "good:t" } else { "bad:t" });
         let (bad, good) = if first == "bad:t" { (one, two) } else { (two, one) };
         // Each asks for its own layer once it holds the shared one.
@@ -183,7 +183,7 @@ async fn a_layer_of_an_image_outlives_failed_pulls() {
     let bad = scene.start("bad:t");
     scene.open(JUNK);
     check_bad(bad).await;
-    scene.node.settled(2).await;
+    scene.node.wait_settled(2).await;
     let images = scene.node.images.list();
     assert_eq!(images.len(), 1);
     assert!(images.iter().all(|image| scene.node.file(image, 1, "etc/hello").exists()));
@@ -194,10 +194,10 @@ async fn a_cancelled_pull_takes_its_complete_layers_along() {
     let scene = Scene::new();
     let pull = scene.start("good:t");
     scene.open(SHARED);
-    scene.arrived().await;
+    scene.wait_arrived().await;
     pull.abort();
     assert!(pull.await.unwrap_err().is_cancelled());
-    scene.node.settled(0).await;
+    scene.node.wait_settled(0).await;
     assert_eq!(scene.node.journal(), 0);
     let again = scene.start("good:t");
     scene.open(SHARED);
@@ -211,7 +211,7 @@ async fn a_cancelled_pull_leaves_others_what_they_need() {
     let scene = Scene::new();
     let cancelled = scene.start("bad:t");
     scene.open(SHARED);
-    scene.arrived().await;
+    scene.wait_arrived().await;
     let good = scene.start("good:t");
     until("all blobs are asked for", || scene.registry.hits("/blobs/") == 5).await;
     cancelled.abort();
@@ -223,7 +223,7 @@ async fn a_cancelled_pull_leaves_others_what_they_need() {
 /// Its thread has all it needs and does not notice: the layer is complete when nobody wants it.
 #[tokio::test]
 async fn a_layer_that_is_done_after_its_pull_was_cancelled_goes() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let large = Layer::gzip(&Archive::new().file("a", &[0; 1 << 20]).file("b", &vec![0; 32 << 20]));
     registry.image("a", "t", &[large], "V=1");
     let pull = start(&node.images, &registry.name("a:t"));
@@ -236,8 +236,8 @@ async fn a_layer_that_is_done_after_its_pull_was_cancelled_goes() {
     drop(pull.await);
     // The image, if the pull was faster than its end.
     let images = &node.images;
-    until("nobody holds a layer", || images.inner.store.held() == 0).await;
-    node.settled(images.list().len()).await;
+    until("nobody holds a layer", || images.inner.store.held_layers() == 0).await;
+    node.wait_settled(images.list().len()).await;
     assert_eq!(node.journal(), 2 * images.list().len());
 }
 
@@ -250,8 +250,8 @@ async fn a_crowd_of_good_bad_and_cancelled_pulls_leaves_whole_images_only() {
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let syncer = Syncer::start(Arc::clone(&store)).unwrap();
     let images =
-        Images::with(&config(folder.path()), store, Patience::default(), Some(syncer), HashMap::new());
-    let node = Node { folder, images };
+        Images::with(&config(folder.path()), store, TransferLimits::default(), Some(syncer), HashMap::new());
+    let node = TestNode { folder, images };
     // Implied directories over a private one: each image has a fix-up layer, too.
     let base = Layer::gzip(&Archive::new().directory("etc/", 0o700));
     let shared = Layer::gzip(&Archive::new().file("etc/hello", b"hello\n"));
@@ -280,7 +280,7 @@ async fn a_crowd_of_good_bad_and_cancelled_pulls_leaves_whole_images_only() {
             let image = pull.await.unwrap().unwrap();
             assert_eq!(node.images.layers(&image).len(), 4, "three and a fix-up layer");
         }
-        until("nobody holds a layer", || node.images.inner.store.held() == 0).await;
+        until("nobody holds a layer", || node.images.inner.store.held_layers() == 0).await;
         let mut wanted: Vec<String> =
             node.images.list().iter().flat_map(|image| node.images.layers(image)).collect();
         wanted.sort();
@@ -294,7 +294,7 @@ async fn a_crowd_of_good_bad_and_cancelled_pulls_leaves_whole_images_only() {
     }
     until("all is durable", || node.journal() == 0 && node.ingest() == 0).await;
     let (before, count) = (node.images.list(), node.layer_folders());
-    let Node { folder, images } = node;
+    let TestNode { folder, images } = node;
     drop(images);
     assert_eq!(on_disk(folder.path()), count as u64);
     assert_eq!(open(folder.path()).list(), before);

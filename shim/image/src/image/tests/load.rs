@@ -38,7 +38,7 @@ fn layout(layers: &[Layer], annotations: &Value) -> Archive {
 }
 
 /// What `docker save` wrote before version 25, a layer of it by a link.
-fn saved(layers: &[Layer; 2], tags: &Value) -> Archive {
+fn docker_save_archive(layers: &[Layer; 2], tags: &Value) -> Archive {
     let config = image_config(layers, "A=b");
     let name = format!("{}.json", Digest::of(&config).hex());
     let manifest = json!([{"Config": name, "RepoTags": tags, "Layers": ["one/layer.tar", "two/layer.tar"]}]);
@@ -51,11 +51,11 @@ fn saved(layers: &[Layer; 2], tags: &Value) -> Archive {
         .file("manifest.json", manifest.to_string().as_bytes())
 }
 
-async fn load(node: &Node, name: &str, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
+async fn load(node: &TestNode, name: &str, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
     load_as(node, Naming { name: name.to_owned(), ..Naming::default() }, tar).await
 }
 
-async fn load_as(node: &Node, naming: Naming, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
+async fn load_as(node: &TestNode, naming: Naming, tar: &[u8]) -> Result<Vec<Arc<Image>>, Error> {
     let (send, pieces) = mpsc::channel(1);
     let chunks: Vec<_> = tar.chunks(1000).map(bytes::Bytes::copy_from_slice).collect();
     let sender = tokio::spawn(async move {
@@ -71,10 +71,10 @@ async fn load_as(node: &Node, naming: Naming, tar: &[u8]) -> Result<Vec<Arc<Imag
     loaded
 }
 
-async fn refused(name: &str, archive: Archive) -> ArchiveError {
-    let node = Node::new();
+async fn load_error(name: &str, archive: Archive) -> ArchiveError {
+    let node = TestNode::new();
     let error = load(&node, name, &archive.tar()).await.unwrap_err();
-    node.settled(0).await;
+    node.wait_settled(0).await;
     match error {
         Error::Archive { source } => *source,
         other => panic!("{}", chain(&other)),
@@ -83,7 +83,7 @@ async fn refused(name: &str, archive: Archive) -> ArchiveError {
 
 #[tokio::test]
 async fn an_oci_layout_becomes_an_image_with_its_name() {
-    let (node, layers) = (Node::new(), layers());
+    let (node, layers) = (TestNode::new(), layers());
     let archive = layout(&layers, &json!({FULL_NAME: "docker.io/library/web:1"}));
     let images = load(&node, "", &archive.tar()).await.unwrap();
     let [image] = &images[..] else { panic!("{images:?}") };
@@ -94,21 +94,21 @@ async fn an_oci_layout_becomes_an_image_with_its_name() {
     assert_eq!(std::fs::read(node.file(image, 1, "etc/hello")).unwrap(), b"hello\n");
     assert_eq!(std::fs::read(node.file(image, 0, "etc/top")).unwrap(), b"x");
     assert_eq!(node.images.find("web:1").unwrap().id, image.id);
-    node.settled(2).await;
+    node.wait_settled(2).await;
 
     // Once more, under another name: nothing is unpacked, and both names stay.
     let archive = layout(&layers, &json!({"org.opencontainers.image.ref.name": "2"}));
     let images = load(&node, "docker.io/library/web", &archive.tar()).await.unwrap();
     assert_eq!(images[0].repo_tags, ["docker.io/library/web:1", "docker.io/library/web:2"]);
-    node.settled(2).await;
+    node.wait_settled(2).await;
     assert!(node.images.remove("web:1").unwrap().is_some());
-    node.settled(0).await;
+    node.wait_settled(0).await;
 }
 
 #[tokio::test]
 async fn what_docker_saves_becomes_an_image_with_its_tags() {
-    let (node, layers) = (Node::new(), layers());
-    let archive = saved(&layers, &json!(["web:1", "localhost:5000/other/web:2"]));
+    let (node, layers) = (TestNode::new(), layers());
+    let archive = docker_save_archive(&layers, &json!(["web:1", "localhost:5000/other/web:2"]));
     let images = load(&node, "", &archive.tar()).await.unwrap();
     let [image] = &images[..] else { panic!("{images:?}") };
     assert_eq!(image.id, Digest::of(&image_config(&layers, "A=b")).to_string());
@@ -116,16 +116,16 @@ async fn what_docker_saves_becomes_an_image_with_its_tags() {
     assert_eq!(std::fs::read(node.file(image, 1, "etc/hello")).unwrap(), b"hello\n");
     let blobs: usize = layers.iter().map(|layer| layer.blob.len()).sum();
     assert_eq!(image.size, (blobs + image_config(&layers, "A=b").len()) as u64);
-    node.settled(2).await;
+    node.wait_settled(2).await;
 }
 
 #[tokio::test]
 async fn an_image_without_a_name_needs_one_from_the_caller() {
     let layers = layers();
-    let unnamed = refused("", saved(&layers, &Value::Null)).await;
+    let unnamed = load_error("", docker_save_archive(&layers, &Value::Null)).await;
     assert!(matches!(unnamed, ArchiveError::Unnamed { .. }), "{unnamed}");
-    let node = Node::new();
-    let images = load(&node, "web:3", &saved(&layers, &Value::Null).tar()).await.unwrap();
+    let node = TestNode::new();
+    let images = load(&node, "web:3", &docker_save_archive(&layers, &Value::Null).tar()).await.unwrap();
     assert_eq!(images[0].repo_tags, ["docker.io/library/web:3"]);
     // Of two, one would lose it again.
     let config = image_config(&layers, "A=c");
@@ -140,24 +140,24 @@ async fn an_image_without_a_name_needs_one_from_the_caller() {
         both = both.file(name, config);
     }
     let both = both.file("manifest.json", json!(manifest).to_string().as_bytes());
-    assert!(matches!(refused("web:3", both).await, ArchiveError::Called { .. }));
-    let bad = refused("Not A Name", saved(&layers, &Value::Null)).await;
+    assert!(matches!(load_error("web:3", both).await, ArchiveError::Called { .. }));
+    let bad = load_error("Not A Name", docker_save_archive(&layers, &Value::Null)).await;
     assert!(matches!(bad, ArchiveError::Name { .. }), "{bad}");
 }
 
 #[tokio::test]
 async fn a_name_that_no_image_of_the_archive_needs_is_refused() {
     let layers = layers();
-    let named = refused("web:3", saved(&layers, &json!(["web:1"]))).await;
+    let named = load_error("web:3", docker_save_archive(&layers, &json!(["web:1"]))).await;
     let text = named.to_string();
     assert!(text.contains("docker.io/library/web:1") && text.contains("leave --name away"), "{text}");
-    let named = refused("web:3", layout(&layers, &json!({FULL_NAME: "web:1"}))).await;
+    let named = load_error("web:3", layout(&layers, &json!({FULL_NAME: "web:1"}))).await;
     assert!(matches!(named, ArchiveError::Named { .. }), "{named}");
 }
 
 #[tokio::test]
 async fn an_image_without_a_name_may_be_called_by_its_digest() {
-    let (node, layers) = (Node::new(), layers());
+    let (node, layers) = (TestNode::new(), layers());
     let naming = Naming { repository: "import".to_owned(), ..Naming::default() };
     let manifest = Digest::of(&image_manifest(&image_config(&layers, "A=b"), &layers));
     // A bare tag is none: the next archive's `latest` would take it.
@@ -166,19 +166,20 @@ async fn an_image_without_a_name_may_be_called_by_its_digest() {
         assert_eq!(images[0].repo_tags, [""; 0]);
         assert_eq!(images[0].repo_digests, [format!("docker.io/library/import@{manifest}")]);
     }
-    let images = load_as(&node, naming.clone(), &saved(&layers, &Value::Null).tar()).await.unwrap();
+    let images =
+        load_as(&node, naming.clone(), &docker_save_archive(&layers, &Value::Null).tar()).await.unwrap();
     assert!(images[0].repo_digests.iter().all(|name| name.contains("/import@sha256:")), "{images:?}");
     // One that has a name keeps it alone.
-    let named = saved(&layers, &json!(["web:1"])).tar();
+    let named = docker_save_archive(&layers, &json!(["web:1"])).tar();
     assert_eq!(load_as(&node, naming, &named).await.unwrap()[0].repo_tags, ["docker.io/library/web:1"]);
-    node.settled(2).await;
+    node.wait_settled(2).await;
 }
 
 /// What buildx writes: an index of platforms, beside each image the attestation of it. Of others' images the archive
 /// may lack the blobs (`docker save` of containerd's image store).
 #[tokio::test]
 async fn of_an_index_the_image_of_this_machine_is_taken_and_no_attestation() {
-    let (node, layers) = (Node::new(), layers());
+    let (node, layers) = (TestNode::new(), layers());
     let config = image_config(&layers, "A=b");
     let manifest = image_manifest(&config, &layers);
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
@@ -215,13 +216,13 @@ async fn of_an_index_the_image_of_this_machine_is_taken_and_no_attestation() {
         assert_eq!(image.id, Digest::of(&config).to_string());
         assert!(image.repo_tags.contains(&name.to_owned()), "{image:?}");
     }
-    node.settled(2).await;
+    node.wait_settled(2).await;
 }
 
 #[tokio::test]
 async fn a_tag_leaves_the_image_that_had_it_and_lives_as_long_as_its_image() {
-    let (node, layers) = (Node::new(), layers());
-    load(&node, "", &saved(&layers, &json!(["web:1"])).tar()).await.unwrap();
+    let (node, layers) = (TestNode::new(), layers());
+    load(&node, "", &docker_save_archive(&layers, &json!(["web:1"])).tar()).await.unwrap();
     let one = node.images.find("web:1").unwrap().id.clone();
     let tag = |wanted: &str, tag: &str| {
         let (images, wanted, tag) = (node.images.clone(), wanted.to_owned(), tag.to_owned());
@@ -235,13 +236,13 @@ async fn a_tag_leaves_the_image_that_had_it_and_lives_as_long_as_its_image() {
     assert!(node.images.find("web:3").is_none());
 
     let other = [layers[0].clone(), Layer::plain(&Archive::new().file("other", b"x"))];
-    load(&node, "", &saved(&other, &json!(["other:1"])).tar()).await.unwrap();
+    load(&node, "", &docker_save_archive(&other, &json!(["other:1"])).tar()).await.unwrap();
     let moved = tag("other:1", "docker.io/library/web:2").await.unwrap();
     assert_eq!(moved.repo_tags, ["docker.io/library/other:1", "docker.io/library/web:2"]);
     assert_eq!(node.images.find(&one).unwrap().repo_tags, ["docker.io/library/web:1"]);
-    node.settled(3).await;
+    node.wait_settled(3).await;
     assert_eq!(node.images.remove("web:2").unwrap(), Some(moved.id.clone()));
-    node.settled(2).await;
+    node.wait_settled(2).await;
 }
 
 #[tokio::test]
@@ -258,36 +259,36 @@ async fn bytes_that_are_not_those_that_were_promised_leave_nothing() {
     }
     let index = json!({"manifests": [{"digest": Digest::of(&manifest).to_string(), "size": manifest.len(),
         "annotations": {FULL_NAME: "web:1"}}]});
-    let node = Node::new();
+    let node = TestNode::new();
     let error =
         load(&node, "", &archive.file("index.json", index.to_string().as_bytes()).tar()).await.unwrap_err();
     assert_eq!(error.class(), Class::Corrupt, "{}", chain(&error));
     assert!(chain(&error).contains("diff id mismatch"), "{}", chain(&error));
-    node.settled(0).await;
+    node.wait_settled(0).await;
 
     let path = format!("blobs/sha256/{}", "0".repeat(64));
     let index = json!({"manifests": [{"digest": format!("sha256:{}", "0".repeat(64)), "size": 2,
         "annotations": {FULL_NAME: "web:1"}}]});
     let lie = Archive::new().file(&path, b"{}").file("index.json", index.to_string().as_bytes());
-    assert!(matches!(refused("", lie).await, ArchiveError::Digest { .. }));
+    assert!(matches!(load_error("", lie).await, ArchiveError::Digest { .. }));
     let absent = Archive::new().file("index.json", index.to_string().as_bytes());
-    assert!(matches!(refused("", absent).await, ArchiveError::Missing { .. }));
+    assert!(matches!(load_error("", absent).await, ArchiveError::Missing { .. }));
 }
 
 #[tokio::test]
 async fn what_is_no_image_archive_says_what_it_lacks() {
-    assert!(matches!(refused("", Archive::new().file("etc/passwd", b"x")).await, ArchiveError::Unknown));
+    assert!(matches!(load_error("", Archive::new().file("etc/passwd", b"x")).await, ArchiveError::Unknown));
     let index = |text: &[u8]| Archive::new().file("index.json", text);
-    assert!(matches!(refused("", index(b"[]")).await, ArchiveError::Json { .. }));
-    assert!(matches!(refused("", index(b"{\"manifests\":[]}")).await, ArchiveError::Empty));
+    assert!(matches!(load_error("", index(b"[]")).await, ArchiveError::Json { .. }));
+    assert!(matches!(load_error("", index(b"{\"manifests\":[]}")).await, ArchiveError::Empty));
     let foreign = json!({"manifests": [{"digest": format!("sha256:{}", "0".repeat(64)), "size": 2,
         "platform": {"os": "windows", "architecture": "amd64"}, "annotations": {FULL_NAME: "web:1"}}]});
-    assert!(matches!(refused("", index(foreign.to_string().as_bytes())).await, ArchiveError::Empty));
+    assert!(matches!(load_error("", index(foreign.to_string().as_bytes())).await, ArchiveError::Empty));
 }
 
 #[tokio::test]
 async fn a_client_that_gives_up_leaves_nothing() {
-    let node = Node::new();
+    let node = TestNode::new();
     let tar = layout(&layers(), &json!({FULL_NAME: "web:1"})).tar();
     let (send, pieces) = mpsc::channel(1);
     let half = bytes::Bytes::copy_from_slice(&tar[..tar.len() / 2]);
@@ -296,5 +297,5 @@ async fn a_client_that_gives_up_leaves_nothing() {
     assert!(sender.await.unwrap());
     assert!(chain(&error).contains("the client gave up"), "{}", chain(&error));
     assert_eq!(error.class(), Class::Unavailable);
-    node.settled(0).await;
+    node.wait_settled(0).await;
 }

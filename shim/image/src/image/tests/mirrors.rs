@@ -7,7 +7,7 @@ use crate::image::digest::Digest;
 
 const USER: &str = "Basic dXNlcjpwYXNz";
 
-impl Node {
+impl TestNode {
     /// Writes the registry's hosts.toml.
     fn hosts(&self, registry: &Registry, text: &str) {
         let folder = self.folder.path().join("certs.d").join(registry.address.to_string());
@@ -34,7 +34,8 @@ fn auth_of(request: &Request) -> &str {
 
 #[tokio::test]
 async fn mirrors_are_asked_in_order_and_the_image_keeps_its_name() {
-    let (node, registry, first, second) = (Node::new(), Registry::new(), Registry::new(), Registry::new());
+    let (node, registry, first, second) =
+        (TestNode::new(), Registry::new(), Registry::new(), Registry::new());
     second.image("a/b", "t", &[Layer::gzip(&hello())], "V=1");
     node.hosts(&registry, &format!("{}{}", mirror(&first), mirror(&second)));
     let image = node.pull(&registry.name("a/b:t")).await.unwrap();
@@ -47,9 +48,9 @@ async fn mirrors_are_asked_in_order_and_the_image_keeps_its_name() {
 
 #[tokio::test]
 async fn the_registry_itself_comes_last() {
-    let (node, registry, down) = (Node::new(), Registry::new(), Registry::new());
+    let (node, registry, down) = (TestNode::new(), Registry::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
-    down.script(|_| Some(Answer::new(500)));
+    down.script(|_| Some(TestAnswer::new(500)));
     node.hosts(&registry, &mirror(&down));
     node.pull(&registry.name("a:t")).await.unwrap();
     assert_eq!(down.hits("/manifests/"), 1);
@@ -60,7 +61,7 @@ async fn the_registry_itself_comes_last() {
 
 #[tokio::test]
 async fn a_mirror_without_the_capability_is_not_asked() {
-    let (node, registry, pulls) = (Node::new(), Registry::new(), Registry::new());
+    let (node, registry, pulls) = (TestNode::new(), Registry::new(), Registry::new());
     for registry in [&registry, &pulls] {
         registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     }
@@ -78,7 +79,7 @@ async fn a_mirror_without_the_capability_is_not_asked() {
 async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
     let layer = Layer::gzip(&hello());
     for lie in ["manifest", "config", "layer", "short layer", "endless layer"] {
-        let (node, registry, liar) = (Node::new(), Registry::new(), Registry::new());
+        let (node, registry, liar) = (TestNode::new(), Registry::new(), Registry::new());
         let (manifest, config) = registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         liar.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let blob = Digest::of(&layer.blob).to_string();
@@ -86,12 +87,12 @@ async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
         liar.script(move |request| {
             let about = |what: &str| request.path.contains(what);
             match lie {
-                "manifest" if about("/manifests/") => Some(Answer::new(200).body("{}")),
-                "config" if about(&config.to_string()) => Some(Answer::new(200).body("{}")),
-                "layer" if about(&blob) => Some(Answer::new(200).body(vec![1; bytes.len()])),
-                "short layer" if about(&blob) => Some(Answer::new(200).body(bytes.clone()).cut(9, None)),
+                "manifest" if about("/manifests/") => Some(TestAnswer::new(200).body("{}")),
+                "config" if about(&config.to_string()) => Some(TestAnswer::new(200).body("{}")),
+                "layer" if about(&blob) => Some(TestAnswer::new(200).body(vec![1; bytes.len()])),
+                "short layer" if about(&blob) => Some(TestAnswer::new(200).body(bytes.clone()).cut(9, None)),
                 "endless layer" if about(&blob) => Some(
-                    Answer::new(200)
+                    TestAnswer::new(200)
                         .header("transfer-encoding", "chunked")
                         .body(format!("ffff\r\n{}", "x".repeat(65536))),
                 ),
@@ -102,14 +103,14 @@ async fn a_lying_mirror_is_found_out_and_the_next_place_asked() {
         let image = node.pull(&registry.name(&format!("a@{manifest}"))).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "etc/hello")).unwrap(), b"hello\n", "{lie}");
         assert!(!registry.log().is_empty(), "{lie}");
-        node.settled(1).await;
+        node.wait_settled(1).await;
     }
 }
 
 /// Nobody waits for the end of its lie, and so nobody knows its digest.
 #[tokio::test]
 async fn a_mirror_whose_bytes_nobody_can_unpack_is_found_out_early() {
-    let (node, registry, liar) = (Node::new(), Registry::new(), Registry::new());
+    let (node, registry, liar) = (TestNode::new(), Registry::new(), Registry::new());
     let layer = Layer::plain(&Archive::new().file("large", &vec![7; 9 << 20]));
     for registry in [&registry, &liar] {
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
@@ -117,20 +118,20 @@ async fn a_mirror_whose_bytes_nobody_can_unpack_is_found_out_early() {
     let (_open, gate) = super::server::Gate::new();
     let (digest, length) = (Digest::of(&layer.blob).to_string(), layer.blob.len());
     liar.script(move |request| {
-        let lie = Answer::new(200).body(vec![b'j'; length]).cut(3 << 20, Some(&gate));
+        let lie = TestAnswer::new(200).body(vec![b'j'; length]).cut(3 << 20, Some(&gate));
         request.path.contains(&digest).then_some(lie)
     });
     node.hosts(&registry, &mirror(&liar));
     let name = registry.name("a:t");
     tokio::time::timeout(Duration::from_secs(60), node.pull(&name)).await.unwrap().unwrap();
-    node.settled(1).await;
+    node.wait_settled(1).await;
 }
 
 #[tokio::test]
 async fn a_mirror_never_sees_the_credentials_of_the_registry() {
-    let (node, registry, thief) = (Node::new(), Registry::new(), Registry::on("127.0.0.2:0"));
+    let (node, registry, thief) = (TestNode::new(), Registry::new(), Registry::on("127.0.0.2:0"));
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
-    let challenge = || Answer::new(401).header("www-authenticate", "Basic realm=x");
+    let challenge = || TestAnswer::new(401).header("www-authenticate", "Basic realm=x");
     thief.script(move |_| Some(challenge()));
     registry.script(move |request| (auth_of(request) != USER).then(challenge));
     node.hosts(&registry, &mirror(&thief));
@@ -146,9 +147,9 @@ async fn a_mirror_never_sees_the_credentials_of_the_registry() {
 
 #[tokio::test]
 async fn the_nodes_own_credentials_are_used_where_a_pull_brings_none() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
-    let challenge = || Answer::new(401).header("www-authenticate", "Basic realm=x");
+    let challenge = || TestAnswer::new(401).header("www-authenticate", "Basic realm=x");
     registry.script(move |request| (auth_of(request) != USER).then(challenge));
     assert!(node.pull(&registry.name("a:t")).await.is_err());
     let config = node.folder.path().join("config.json");
@@ -162,14 +163,14 @@ async fn the_nodes_own_credentials_are_used_where_a_pull_brings_none() {
 
 #[tokio::test]
 async fn headers_of_a_host_go_to_that_host_alone() {
-    let (node, registry, blobs) = (Node::new(), Registry::new(), Registry::on("127.0.0.2:0"));
+    let (node, registry, blobs) = (TestNode::new(), Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     blobs.blob("a", &layer.blob);
     let (digest, to) = (Digest::of(&layer.blob).to_string(), blobs.address);
     registry.script(move |request| {
         let location = format!("http://{to}{}", request.path);
-        request.path.ends_with(&digest).then(|| Answer::new(307).header("location", location))
+        request.path.ends_with(&digest).then(|| TestAnswer::new(307).header("location", location))
     });
     node.hosts(&registry, "[header]\nx-secret = \"s\"\n");
     node.pull(&registry.name("a:t")).await.unwrap();
@@ -179,7 +180,7 @@ async fn headers_of_a_host_go_to_that_host_alone() {
 
 #[tokio::test]
 async fn a_broken_configuration_is_named_and_nothing_is_sent() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     node.hosts(&registry, "server = ");
     let error = node.pull(&registry.name("a:t")).await.unwrap_err();

@@ -12,7 +12,7 @@ fn user() -> Option<Auth> {
     Some(Auth { username: "user".into(), password: "pass".into(), ..Auth::default() })
 }
 
-async fn pull(node: &Node, name: &str, auth: Option<Auth>) -> Result<Arc<Image>, Error> {
+async fn pull(node: &TestNode, name: &str, auth: Option<Auth>) -> Result<Arc<Image>, Error> {
     node.images.pull(&Reference::parse(name).unwrap(), auth, &Recorder::default()).await
 }
 
@@ -22,10 +22,10 @@ fn auth_of(request: &Request) -> &str {
 
 #[tokio::test]
 async fn basic_credentials_are_shown_when_asked_for() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     registry.script(|request| {
-        let denied = Answer::new(401).header("www-authenticate", "Basic realm=\"x\"");
+        let denied = TestAnswer::new(401).header("www-authenticate", "Basic realm=\"x\"");
         (auth_of(request) != USER).then_some(denied)
     });
     let error = pull(&node, &registry.name("a:t"), None).await.unwrap_err();
@@ -41,19 +41,19 @@ async fn basic_credentials_are_shown_when_asked_for() {
 
 #[tokio::test]
 async fn a_token_is_fetched_once_and_used_for_all() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", b"x"))];
     registry.image("a", "t", &layers, "V=1");
     let realm = format!("http://{}/token", registry.address);
     let tokens = Registry::new();
     registry.script(move |request| {
         if request.path.starts_with("/token") {
-            let answer = Answer::new(if auth_of(request) == USER { 200 } else { 401 });
+            let answer = TestAnswer::new(if auth_of(request) == USER { 200 } else { 401 });
             return Some(answer.body(br#"{"token":"t0ken"}"#));
         }
         let challenge = format!(r#"Bearer realm="{realm}",service="s v",scope="repository:a:pull""#);
         (auth_of(request) != "Bearer t0ken")
-            .then(|| Answer::new(401).header("www-authenticate", challenge.clone()))
+            .then(|| TestAnswer::new(401).header("www-authenticate", challenge.clone()))
     });
     pull(&node, &registry.name("a:t"), user()).await.unwrap();
     assert_eq!(registry.hits("/token?service=s+v&scope=repository%3Aa%3Apull"), 1, "{:?}", registry.log());
@@ -64,17 +64,17 @@ async fn a_token_is_fetched_once_and_used_for_all() {
 
 #[tokio::test]
 async fn an_identity_token_is_posted() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     let realm = format!("http://{}/token", registry.address);
     registry.script(move |request| {
         if request.path.starts_with("/token") {
             let good = request.method == "POST" && request.body.contains("&refresh_token=id%20token&");
-            return Some(Answer::new(if good { 200 } else { 400 }).body(br#"{"access_token":"t"}"#));
+            return Some(TestAnswer::new(if good { 200 } else { 400 }).body(br#"{"access_token":"t"}"#));
         }
         let challenge = format!(r#"Bearer realm="{realm}",service="s""#);
         (auth_of(request) != "Bearer t")
-            .then(|| Answer::new(401).header("www-authenticate", challenge.clone()))
+            .then(|| TestAnswer::new(401).header("www-authenticate", challenge.clone()))
     });
     let auth = Auth { identity_token: "id token".into(), ..Auth::default() };
     pull(&node, &registry.name("a:t"), Some(auth)).await.unwrap();
@@ -82,9 +82,9 @@ async fn an_identity_token_is_posted() {
 
 #[tokio::test]
 async fn cve_2020_15157_credentials_go_to_no_plain_http_token_server_elsewhere() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.script(|_| {
-        Some(Answer::new(401).header("www-authenticate", r#"Bearer realm="http://192.0.2.1/token""#))
+        Some(TestAnswer::new(401).header("www-authenticate", r#"Bearer realm="http://192.0.2.1/token""#))
     });
     let error = pull(&node, &registry.name("a:t"), user()).await.unwrap_err();
     assert!(chain(&error).contains("does not speak https"), "{}", chain(&error));
@@ -93,7 +93,7 @@ async fn cve_2020_15157_credentials_go_to_no_plain_http_token_server_elsewhere()
 
 #[tokio::test]
 async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
-    let node = Node::new();
+    let node = TestNode::new();
     let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
@@ -101,10 +101,10 @@ async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
     let (digest, to) = (Digest::of(&layer.blob).to_string(), store.address);
     registry.script(move |request| {
         if auth_of(request) != USER {
-            return Some(Answer::new(401).header("www-authenticate", "Basic realm=x"));
+            return Some(TestAnswer::new(401).header("www-authenticate", "Basic realm=x"));
         }
         let location = format!("http://{to}{}", request.path);
-        request.path.ends_with(&digest).then(|| Answer::new(307).header("location", location))
+        request.path.ends_with(&digest).then(|| TestAnswer::new(307).header("location", location))
     });
     pull(&node, &registry.name("a:t"), user()).await.unwrap();
     let seen = store.log();
@@ -114,15 +114,17 @@ async fn cve_2020_15157_redirects_to_another_host_carry_no_credentials() {
 
 #[tokio::test]
 async fn cve_2020_15157_a_redirect_target_cannot_ask_for_credentials() {
-    let node = Node::new();
+    let node = TestNode::new();
     let (registry, thief) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-    thief.script(|_| Some(Answer::new(401).header("www-authenticate", "Basic realm=x").body(b"secret page")));
+    thief.script(|_| {
+        Some(TestAnswer::new(401).header("www-authenticate", "Basic realm=x").body(b"secret page"))
+    });
     let (digest, to) = (Digest::of(&layer.blob).to_string(), thief.address);
     registry.script(move |request| {
         let location = format!("http://{to}/x?signature=abc");
-        request.path.ends_with(&digest).then(|| Answer::new(302).header("location", location))
+        request.path.ends_with(&digest).then(|| TestAnswer::new(302).header("location", location))
     });
     let error = pull(&node, &registry.name("a:t"), user()).await.unwrap_err();
     let text = chain(&error);
@@ -134,8 +136,8 @@ async fn cve_2020_15157_a_redirect_target_cannot_ask_for_credentials() {
 
 #[tokio::test]
 async fn circles_of_redirects_end() {
-    let (node, registry) = (Node::new(), Registry::new());
-    registry.script(|request| Some(Answer::new(302).header("location", request.path.clone())));
+    let (node, registry) = (TestNode::new(), Registry::new());
+    registry.script(|request| Some(TestAnswer::new(302).header("location", request.path.clone())));
     let error = pull(&node, &registry.name("a:t"), None).await.unwrap_err();
     assert_eq!(error.class(), Class::Unavailable, "{}", chain(&error));
     assert_eq!(registry.log().len(), 6);
@@ -145,10 +147,10 @@ async fn circles_of_redirects_end() {
 async fn silence_is_a_stall() {
     require_root();
     let folder = tempfile::tempdir().unwrap();
-    let patience = Patience {
+    let patience = TransferLimits {
         connect: Duration::from_secs(20),
         stall: Duration::from_millis(200),
-        ..Patience::default()
+        ..TransferLimits::default()
     };
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
@@ -158,7 +160,7 @@ async fn silence_is_a_stall() {
     let (_open, gate) = Gate::new();
     let digest = Digest::of(&layer.blob).to_string();
     registry.script(move |request| {
-        let cut = Answer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
+        let cut = TestAnswer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
         request.path.ends_with(&digest).then_some(cut)
     });
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
@@ -173,7 +175,7 @@ async fn a_trickle_is_given_up_and_holds_up_no_later_pull() {
     require_root();
     let folder = tempfile::tempdir().unwrap();
     // As if the minute were over with the first bytes.
-    let patience = Patience { window: Duration::ZERO, ..Patience::default() };
+    let patience = TransferLimits { window: Duration::ZERO, ..TransferLimits::default() };
     let store = open_store(&config(folder.path()), &HashMap::new()).unwrap();
     let images = Images::with(&config(folder.path()), store, patience, None, HashMap::new());
     let registry = Registry::new();
@@ -190,14 +192,14 @@ async fn a_trickle_is_given_up_and_holds_up_no_later_pull() {
 
 #[tokio::test]
 async fn a_cancelled_pull_leaves_nothing_and_can_be_repeated() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let (open, gate) = Gate::new();
     let digest = Digest::of(&layer.blob).to_string();
     let wanted = digest.clone();
     registry.script(move |request| {
-        let cut = Answer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
+        let cut = TestAnswer::new(200).body(layer.blob.clone()).cut(12, Some(&gate));
         request.path.ends_with(&wanted).then_some(cut)
     });
     let name = registry.name("a:t");
@@ -218,7 +220,7 @@ async fn a_cancelled_pull_leaves_nothing_and_can_be_repeated() {
 
 #[tokio::test]
 async fn a_failure_of_the_first_is_not_that_of_the_second() {
-    let node = Node::new();
+    let node = TestNode::new();
     let (broken, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layer = Layer::gzip(&hello());
     for registry in [&broken, &good] {
@@ -230,7 +232,7 @@ async fn a_failure_of_the_first_is_not_that_of_the_second() {
     // The right length, the wrong bytes, once the second pull has joined.
     let wrong = vec![b'x'; layer.blob.len()];
     broken.script(move |request| {
-        let held = Answer::new(200).body(wrong.clone()).cut(1, Some(&gate));
+        let held = TestAnswer::new(200).body(wrong.clone()).cut(1, Some(&gate));
         request.path.ends_with(&wanted).then_some(held)
     });
     let (first, second) = (broken.name("a:t"), good.name("a:t"));
@@ -251,7 +253,7 @@ async fn a_failure_of_the_first_is_not_that_of_the_second() {
 
 /// A node for which no flight of another pull is fast enough for long.
 fn hasty(folder: &Path) -> Images {
-    let patience = Patience { overtake: Duration::from_millis(50), ..Patience::default() };
+    let patience = TransferLimits { hedge_after: Duration::from_millis(50), ..TransferLimits::default() };
     let config = config(folder);
     let store = open_store(&config, &HashMap::new()).unwrap();
     Images::with(&config, store, patience, None, HashMap::new())
@@ -272,7 +274,7 @@ async fn a_slow_flight_holds_up_no_pull_from_another_registry() {
     let wanted = digest.clone();
     let held = layer.blob.clone();
     slow.script(move |request| {
-        let held = Answer::new(200).body(held.clone()).cut(10, Some(&gate));
+        let held = TestAnswer::new(200).body(held.clone()).cut(10, Some(&gate));
         request.path.ends_with(&wanted).then_some(held)
     });
     let references = [slow.name("a:t"), slow.name("b:t"), good.name("a:t")];
@@ -306,11 +308,11 @@ async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
     let digest = Digest::of(&layer.blob).to_string();
     let (wanted, held) = (digest.clone(), layer.blob.clone());
     slow.script(move |request| {
-        let held = Answer::new(200).body(held.clone()).cut(10, Some(&gate));
+        let held = TestAnswer::new(200).body(held.clone()).cut(10, Some(&gate));
         request.path.ends_with(&wanted).then_some(held)
     });
     let wanted = digest.clone();
-    broken.script(move |request| request.path.ends_with(&wanted).then(|| Answer::new(404)));
+    broken.script(move |request| request.path.ends_with(&wanted).then(|| TestAnswer::new(404)));
     let (first, second) = (slow.name("a:t"), broken.name("a:t"));
     let [first, second] = [first, second].map(|name| Reference::parse(&name).unwrap());
     let spans = Recorder::default();
@@ -319,7 +321,7 @@ async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
         images.pull(&second, None, &spans).await
     };
     let watch = async {
-        until("the rival has asked", || broken.hits(&digest) == 1).await;
+        until("the hedge has asked", || broken.hits(&digest) == 1).await;
         open.send(()).unwrap();
     };
     let all = async { tokio::join!(images.pull(&first, None, &spans), late, watch) };
@@ -330,7 +332,7 @@ async fn a_rival_that_fails_leaves_the_slow_flight_alone() {
 
 #[tokio::test]
 async fn a_registry_that_stalls_leaves_desks_for_other_pulls() {
-    let node = Node::new();
+    let node = TestNode::new();
     let (stalled, good) = (Registry::new(), Registry::on("127.0.0.2:0"));
     let layers: Vec<Layer> =
         (0..20_u8).map(|index| Layer::gzip(&Archive::new().file("x", &[index; 9]))).collect();
@@ -341,22 +343,23 @@ async fn a_registry_that_stalls_leaves_desks_for_other_pulls() {
     let (held, first) = (digests.clone(), layers[0].blob.clone());
     stalled.script(move |request| {
         let is_layer = held.iter().any(|digest| request.path.ends_with(digest));
-        is_layer
-            .then(|| Answer::new(200).body(first.clone()).header("content-length", "").cut(1, Some(&gate)))
+        is_layer.then(|| {
+            TestAnswer::new(200).body(first.clone()).header("content-length", "").cut(1, Some(&gate))
+        })
     });
     let asked = || digests.iter().map(|digest| stalled.hits(digest)).sum::<usize>();
     let (stalled_name, good_name) = (stalled.name("a:t"), good.name("a:t"));
     let pull = node.pull(&stalled_name);
     tokio::pin!(pull);
-    let most = node.images.inner.desks.most();
+    let most = node.images.inner.unpack_slots.most();
     tokio::select! {
         done = &mut pull => panic!("ended early: {done:?}"),
-        () = until("all desks are taken", || asked() == most) => {}
+        () = until("all slots are taken", || asked() == most) => {}
     }
     let good = tokio::time::timeout(Duration::from_secs(60), node.pull(&good_name));
     tokio::select! {
         done = &mut pull => panic!("ended early: {done:?}"),
         done = good => drop(done.unwrap().unwrap()),
     }
-    assert_eq!(asked(), most, "no more than the node has desks for");
+    assert_eq!(asked(), most, "no more than the node has slots for");
 }

@@ -9,7 +9,7 @@ use crate::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX};
 
 #[tokio::test]
 async fn an_image_arrives_with_its_files_config_names_and_spans() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layers = [Layer::gzip(&hello()), Layer::plain(&Archive::new().file("top", b"x"))];
     let (manifest, config) = registry.image("a/b", "1", &layers, "A=b");
     let spans = Recorder::default();
@@ -40,7 +40,7 @@ async fn an_image_arrives_with_its_files_config_names_and_spans() {
 
 #[tokio::test]
 async fn an_index_leads_to_this_platform() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layers = [Layer::gzip(&hello())];
     let (manifest, config) = registry.image("a", "plain", &layers, "A=b");
     let size = image_manifest(&image_config(&layers, "A=b"), &layers).len();
@@ -64,7 +64,7 @@ async fn an_index_leads_to_this_platform() {
 
 #[tokio::test]
 async fn docker_schema_2_and_a_pull_by_digest() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let mut layer = Layer::gzip(&hello());
     layer.media = "application/vnd.docker.image.rootfs.diff.tar.gzip";
     let config = image_config(std::slice::from_ref(&layer), "D=1");
@@ -83,7 +83,7 @@ async fn docker_schema_2_and_a_pull_by_digest() {
 
 #[tokio::test]
 async fn a_moved_tag_leaves_the_old_image_nameless() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     let old = node.pull(&registry.name("a:t")).await.unwrap();
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=2");
@@ -99,7 +99,7 @@ async fn a_moved_tag_leaves_the_old_image_nameless() {
 
 #[tokio::test]
 async fn a_pull_of_what_is_here_asks_for_the_manifest_only() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     registry.image("a", "u", &[Layer::gzip(&hello())], "V=1");
     let first = node.pull(&registry.name("a:t")).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_pull_of_what_is_here_asks_for_the_manifest_only() {
 
 #[tokio::test]
 async fn pulls_at_the_same_time_share_images_and_layers() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layer = Layer::gzip(&hello());
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     registry.image("b", "t", std::slice::from_ref(&layer), "V=2");
@@ -123,7 +123,7 @@ async fn pulls_at_the_same_time_share_images_and_layers() {
     let held = layer.blob.clone();
     registry.script(move |request| {
         let is_layer = request.path.ends_with(&blob);
-        is_layer.then(|| Answer::new(200).body(held.clone()).cut(10, Some(&gate)))
+        is_layer.then(|| TestAnswer::new(200).body(held.clone()).cut(10, Some(&gate)))
     });
     let (a, b) = (registry.name("a:t"), registry.name("b:t"));
     let pulls = async { tokio::join!(node.pull(&a), node.pull(&a), node.pull(&b)) };
@@ -142,7 +142,7 @@ async fn pulls_at_the_same_time_share_images_and_layers() {
 
 #[tokio::test]
 async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let base = Archive::new().directory("./", 0o755).owner(0, 7).directory("tmp/", 0o1777);
     let top = Archive::new().file("tmp/foo", b"x");
     registry.image("a", "t", &[Layer::gzip(&base), Layer::gzip(&top)], "V=1");
@@ -160,7 +160,7 @@ async fn rt_1_1_a_fix_up_layer_restores_what_a_layer_implies() {
 
 #[tokio::test]
 async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let (base, twice, empty) = (hello(), Archive::new().file("w", b""), Archive::new());
     let layers: Vec<Layer> = [&base, &twice, &empty, &twice].into_iter().map(Layer::gzip).collect();
     registry.image("a", "t", &layers, "V=1");
@@ -173,7 +173,7 @@ async fn rt_1_2_equal_and_empty_layers_stand_once_and_not_at_all() {
 
 #[tokio::test]
 async fn progress_is_seen_while_the_pull_runs_and_not_after() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layers = [Layer::gzip(&hello()), Layer::gzip(&Archive::new().file("x", &[5; 5000]))];
     registry.image("a", "old", &layers[..1], "V=0");
     registry.image("a", "t", &layers, "V=1");
@@ -182,7 +182,7 @@ async fn progress_is_seen_while_the_pull_runs_and_not_after() {
     let (blob, held) = (crate::image::digest::Digest::of(&layers[1].blob), layers[1].blob.clone());
     registry.script(move |request| {
         let is_layer = request.path.ends_with(&blob.to_string());
-        is_layer.then(|| Answer::new(200).body(held.clone()).cut(10, Some(&gate)))
+        is_layer.then(|| TestAnswer::new(200).body(held.clone()).cut(10, Some(&gate)))
     });
     let name = registry.name("a:t");
     assert_eq!(node.images.progress(&name), None);
@@ -204,7 +204,7 @@ async fn progress_is_seen_while_the_pull_runs_and_not_after() {
 
 #[tokio::test]
 async fn one_archive_is_one_layer_however_it_is_packed() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let archive = Archive::new().file("big", &vec![9; 3 << 20]).file("etc/hello", b"hello\n");
     for (tag, layer) in [
         ("z", Layer::zstd(&archive)),
@@ -225,7 +225,7 @@ async fn one_archive_is_one_layer_however_it_is_packed() {
 /// The inflater's own damage, told apart from that of the way.
 #[tokio::test]
 async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let archive = Archive::new().file(
         "big",
         &(0..200_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect::<Vec<_>>(),
@@ -243,7 +243,7 @@ async fn damage_inside_a_good_blob_is_the_inflaters_to_find() {
         registry.image("a", &tag, &[layer], "V=1");
         let error = node.pull(&registry.name(&format!("a:{tag}"))).await.unwrap_err();
         assert!(chain(&error).contains("stream: it ends early"), "{}", chain(&error));
-        node.settled(0).await;
+        node.wait_settled(0).await;
     }
 }
 
@@ -258,7 +258,7 @@ async fn the_largest_layers_begin_first() {
         let folder = folder.path().join(without.len().to_string());
         let config = Config { switches: Switches::without(without), ..config(&folder) };
         let store = open_store(&config, &HashMap::new()).unwrap();
-        let images = Images::with(&config, store, Patience::default(), None, HashMap::new());
+        let images = Images::with(&config, store, TransferLimits::default(), None, HashMap::new());
         let registry = Registry::new();
         let layers = [10, 9000, 3000].map(|size| Layer::plain(&Archive::new().file("x", &vec![7; size])));
         registry.image("a", "t", &layers, "V=1");
@@ -283,7 +283,7 @@ async fn whatever_is_left_out_the_files_are_the_same() {
         let folder = folder.path().join(name);
         let config = Config { switches: Switches::without(vec![name.parse().unwrap()]), ..config(&folder) };
         let store = open_store(&config, &HashMap::new()).unwrap();
-        let images = Images::with(&config, store, Patience::default(), None, HashMap::new());
+        let images = Images::with(&config, store, TransferLimits::default(), None, HashMap::new());
         let registry = Registry::new();
         registry.image("a", "t", &layers, "V=1");
         let reference = Reference::parse(&registry.name("a:t")).unwrap();

@@ -15,7 +15,7 @@ fn two(registry: &Registry) {
 
 #[tokio::test]
 async fn an_image_goes_by_any_of_its_names_and_twice() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
     registry.image("a", "u", &[Layer::gzip(&hello())], "V=1");
     for by in 0..4 {
@@ -30,7 +30,7 @@ async fn an_image_goes_by_any_of_its_names_and_twice() {
         assert_eq!(node.images.remove(&name).unwrap(), Some(image.id.clone()), "{name}");
         assert!(node.images.list().is_empty() && node.images.find(&image.id).is_none());
         assert!(node.images.last_pull(&image.id).is_empty());
-        node.settled(0).await;
+        node.wait_settled(0).await;
         assert_eq!(node.images.remove(&name).unwrap(), None, "removed already");
     }
     assert_eq!(node.images.remove("nothing").unwrap(), None);
@@ -38,7 +38,7 @@ async fn an_image_goes_by_any_of_its_names_and_twice() {
 
 #[tokio::test]
 async fn layers_of_other_images_stay() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     two(&registry);
     node.pull(&registry.name("a:t")).await.unwrap();
     let other = node.pull(&registry.name("b:t")).await.unwrap();
@@ -50,7 +50,7 @@ async fn layers_of_other_images_stay() {
 
 #[tokio::test]
 async fn rt_1_11_a_container_keeps_its_layers_after_the_image_and_over_a_restart() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     two(&registry);
     node.pull(&registry.name("a:t")).await.unwrap();
     let (image, pin) = node.images.pin(&registry.name("a:t"), "container").unwrap();
@@ -59,14 +59,14 @@ async fn rt_1_11_a_container_keeps_its_layers_after_the_image_and_over_a_restart
     assert!(node.images.pin(&image.id, "another").is_none(), "its names are gone at once");
     assert_eq!(node.layer_folders(), 2);
     let pins = HashMap::from([("container".to_owned(), image.layer_keys().to_vec())]);
-    let Node { folder, images } = node;
+    let TestNode { folder, images } = node;
     images.inner.store.flush().unwrap();
     drop(images);
 
     let config = config(folder.path());
     for gone in [false, true] {
         let store = open_store(&config, &pins).unwrap();
-        let images = Images::with(&config, store, Patience::default(), None, pins.clone());
+        let images = Images::with(&config, store, TransferLimits::default(), None, pins.clone());
         assert!(images.list().is_empty());
         assert_eq!(count(&folder.path().join("root/layers")), 2);
         if gone {
@@ -78,19 +78,19 @@ async fn rt_1_11_a_container_keeps_its_layers_after_the_image_and_over_a_restart
 
 #[tokio::test]
 async fn a_pin_that_is_dropped_lets_go() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     two(&registry);
     node.pull(&registry.name("a:t")).await.unwrap();
     let (image, pin) = node.images.pin(&registry.name("a:t"), "container").unwrap();
     node.images.remove(&image.id).unwrap();
     drop(pin);
-    node.settled(0).await;
+    node.wait_settled(0).await;
 }
 
 #[tokio::test]
 async fn a_removal_is_durable_before_the_layers_go() {
     for flushed in [false, true] {
-        let (node, registry) = (Node::new(), Registry::new());
+        let (node, registry) = (TestNode::new(), Registry::new());
         two(&registry);
         let image = node.pull(&registry.name("a:t")).await.unwrap();
         if flushed {
@@ -98,7 +98,7 @@ async fn a_removal_is_durable_before_the_layers_go() {
         }
         node.images.remove(&image.id).unwrap();
         // A power cut: what is in /run is lost.
-        let Node { folder, images } = node;
+        let TestNode { folder, images } = node;
         drop(images);
         std::fs::remove_dir_all(folder.path().join("state")).unwrap();
         let images = open(folder.path());
@@ -113,7 +113,7 @@ async fn a_removal_is_durable_before_the_layers_go() {
 #[tokio::test]
 async fn a_moved_name_does_not_come_back_to_its_first_owner() {
     for flushed in [false, true] {
-        let (node, registry) = (Node::new(), Registry::new());
+        let (node, registry) = (TestNode::new(), Registry::new());
         registry.image("a", "t", &[Layer::gzip(&hello())], "V=1");
         let first = node.pull(&registry.name("a:t")).await.unwrap();
         if flushed {
@@ -124,7 +124,7 @@ async fn a_moved_name_does_not_come_back_to_its_first_owner() {
         node.images.remove(&second.id).unwrap();
         assert!(node.images.find(&registry.name("a:t")).is_none());
         node.images.inner.store.flush().unwrap();
-        let Node { folder, images } = node;
+        let TestNode { folder, images } = node;
         drop(images);
         let images = open(folder.path());
         assert!(images.find(&registry.name("a:t")).is_none(), "flushed: {flushed}");
@@ -135,14 +135,14 @@ async fn a_moved_name_does_not_come_back_to_its_first_owner() {
 
 #[tokio::test]
 async fn what_a_pull_under_way_needs_outlives_the_removal() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     two(&registry);
     let image = node.pull(&registry.name("a:t")).await.unwrap();
     let (open, gate) = Gate::new();
     let last = Layer::gzip(&Archive::new().file("two", b"2"));
     let blob = Digest::of(&last.blob).to_string();
     registry.script(move |request| {
-        let held = Answer::new(200).body(last.blob.clone()).cut(1, Some(&gate));
+        let held = TestAnswer::new(200).body(last.blob.clone()).cut(1, Some(&gate));
         request.path.ends_with(&blob).then_some(held)
     });
     let (images, name) = (node.images.clone(), Reference::parse(&registry.name("b:t")).unwrap());
@@ -152,12 +152,12 @@ async fn what_a_pull_under_way_needs_outlives_the_removal() {
     open.send(()).unwrap();
     let other = pull.await.unwrap().unwrap();
     assert!(node.file(&other, 1, "etc/hello").exists());
-    node.settled(2).await;
+    node.wait_settled(2).await;
 }
 
 #[tokio::test]
 async fn usage_counts_what_is_on_disk() {
-    let (node, registry) = (Node::new(), Registry::new());
+    let (node, registry) = (TestNode::new(), Registry::new());
     let layer = Layer::gzip(&Archive::new().file("big", &vec![7; 1 << 20]));
     registry.image("a", "t", &[layer, Layer::gzip(&hello())], "V=1");
     let walker = crate::usage::walker::Walker::start().unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Request {
 
 /// What it gets.
 #[derive(Clone)]
-pub(crate) struct Answer {
+pub(crate) struct TestAnswer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct Answer {
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Mutex<mpsc::Receiver<()>>>);
 
-type Script = Arc<dyn Fn(&Request) -> Option<Answer> + Send + Sync>;
+type Script = Arc<dyn Fn(&Request) -> Option<TestAnswer> + Send + Sync>;
 
 pub(crate) struct Registry {
     pub(crate) address: SocketAddr,
@@ -61,7 +61,7 @@ impl Gate {
     }
 }
 
-impl Answer {
+impl TestAnswer {
     pub(crate) fn new(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: Vec::new(), cut: None, gate: None }
     }
@@ -117,7 +117,7 @@ impl Registry {
         format!("{}/{name}", self.address)
     }
 
-    pub(crate) fn script(&self, script: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) {
+    pub(crate) fn script(&self, script: impl Fn(&Request) -> Option<TestAnswer> + Send + Sync + 'static) {
         *self.shared.script.lock().unwrap() = Some(Arc::new(script));
     }
 
@@ -182,7 +182,9 @@ impl Shared {
         while let Some(request) = read(&mut reader) {
             self.log.lock().unwrap().push(request.clone());
             let script = self.script.lock().unwrap().clone();
-            let answer = script.and_then(|script| script(&request)).unwrap_or_else(|| self.stored(&request));
+            let answer = script
+                .and_then(|script| script(&request))
+                .unwrap_or_else(|| self.answer_from_store(&request));
             if !write(stream, &answer) {
                 let _ = stream.shutdown(std::net::Shutdown::Both);
                 return;
@@ -190,24 +192,24 @@ impl Shared {
         }
     }
 
-    fn stored(&self, request: &Request) -> Answer {
+    fn answer_from_store(&self, request: &Request) -> TestAnswer {
         // What a mirror is told beside the path says whose images are meant.
         let path = request.path.split('?').next().unwrap();
         match self.content.lock().unwrap().get(path) {
             Some((body, _)) if request.headers.contains_key("range") => part(request, body),
-            Some((body, media)) => Answer::new(200).header("content-type", media).body(body.clone()),
-            None => Answer::new(404)
+            Some((body, media)) => TestAnswer::new(200).header("content-type", media).body(body.clone()),
+            None => TestAnswer::new(404)
                 .body(br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#),
         }
     }
 }
 
 /// `Range: bytes=FROM-LAST`.
-fn part(request: &Request, body: &[u8]) -> Answer {
+fn part(request: &Request, body: &[u8]) -> TestAnswer {
     let (from, last) = request.headers["range"].strip_prefix("bytes=").unwrap().split_once('-').unwrap();
     let (from, last): (usize, usize) = (from.parse().unwrap(), last.parse().unwrap());
     let range = format!("bytes {from}-{last}/{}", body.len());
-    Answer::new(206).header("content-range", range).body(&body[from..=last])
+    TestAnswer::new(206).header("content-range", range).body(&body[from..=last])
 }
 
 fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
@@ -231,7 +233,7 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
 }
 
 /// False: the connection is to be closed.
-fn write(mut stream: &TcpStream, answer: &Answer) -> bool {
+fn write(mut stream: &TcpStream, answer: &TestAnswer) -> bool {
     let mut head = format!("HTTP/1.1 {} X\r\n", answer.status);
     if !answer.headers.iter().any(|(name, _)| name == "content-length" || name == "transfer-encoding") {
         head.push_str(&format!("content-length: {}\r\n", answer.body.len()));

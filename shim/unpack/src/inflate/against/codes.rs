@@ -32,7 +32,7 @@ impl Bits {
     }
 
     /// A symbol of the fixed code of literals and lengths.
-    fn fixed(self, symbol: usize) -> Self {
+    fn encode_fixed(self, symbol: usize) -> Self {
         match symbol {
             0..144 => self.code(0x30 + symbol, 8),
             144..256 => self.code(0x190 + symbol - 144, 9),
@@ -55,7 +55,7 @@ impl Bits {
             })
             .rfind(|(_, _, least)| *least <= length)
             .unwrap();
-        let bits = self.fixed(symbol).number(length - least, extra);
+        let bits = self.encode_fixed(symbol).number(length - least, extra);
         let (symbol, extra, least) = (0..30)
             .map(|symbol: usize| {
                 let extra = if symbol < 4 { 0 } else { symbol / 2 - 1 };
@@ -133,14 +133,20 @@ fn stored_blocks_hold_what_their_length_says() {
 
 #[test]
 fn symbols_that_mean_nothing_are_corrupt() {
-    let literals = |count| (0..count).fold(Bits::default().number(0b011, 3), |bits, _| bits.fixed(65));
+    let literals = |count| (0..count).fold(Bits::default().number(0b011, 3), |bits, _| bits.encode_fixed(65));
     for before in [1, 100] {
-        assert_eq!(literals(before).fixed(286).fixed(256).fault(), Verdict::Corrupt);
-        assert_eq!(literals(before).fixed(287).fixed(256).fault(), Verdict::Corrupt);
-        assert_eq!(literals(before).fixed(257).code(30, 5).fixed(256).fault(), Verdict::Corrupt);
-        assert_eq!(literals(before).fixed(257).code(31, 5).fixed(256).fault(), Verdict::Corrupt);
-        assert_eq!(literals(before).fixed_match(before + 1, 3).fixed(256).fault(), Verdict::Corrupt);
-        let good = literals(before).fixed_match(before, 3).fixed(256);
+        assert_eq!(literals(before).encode_fixed(286).encode_fixed(256).fault(), Verdict::Corrupt);
+        assert_eq!(literals(before).encode_fixed(287).encode_fixed(256).fault(), Verdict::Corrupt);
+        assert_eq!(
+            literals(before).encode_fixed(257).code(30, 5).encode_fixed(256).fault(),
+            Verdict::Corrupt
+        );
+        assert_eq!(
+            literals(before).encode_fixed(257).code(31, 5).encode_fixed(256).fault(),
+            Verdict::Corrupt
+        );
+        assert_eq!(literals(before).fixed_match(before + 1, 3).encode_fixed(256).fault(), Verdict::Corrupt);
+        let good = literals(before).fixed_match(before, 3).encode_fixed(256);
         assert_eq!(whole(&member(&good.bytes, &vec![65; before + 3])), vec![65; before + 3]);
     }
 }
@@ -148,11 +154,11 @@ fn symbols_that_mean_nothing_are_corrupt() {
 #[test]
 fn a_member_does_not_look_into_the_one_before() {
     for length in [1, 40_000, 600_000] {
-        let first = packed(&vec![9; length], 6);
-        let second = Bits::default().number(0b011, 3).fixed(65).fixed_match(2, 3).fixed(256);
+        let first = pack(&vec![9; length], 6);
+        let second = Bits::default().number(0b011, 3).encode_fixed(65).fixed_match(2, 3).encode_fixed(256);
         for behind in [0, 4096] {
             let bytes = [&first[..], &member(&second.bytes, b""), &vec![0; behind]].concat();
-            assert_eq!(agreed(&bytes), (Verdict::Corrupt, [vec![9; length], vec![65]].concat()));
+            assert_eq!(assert_agreement(&bytes), (Verdict::Corrupt, [vec![9; length], vec![65]].concat()));
         }
     }
 }
@@ -160,13 +166,13 @@ fn a_member_does_not_look_into_the_one_before() {
 /// The beginning of a member moves with the window.
 #[test]
 fn a_member_that_began_in_the_window_does_not_either() {
-    let first = packed(&vec![9; 240_000], 6);
-    let literals = (0..23_000).fold(Bits::default().number(0b011, 3), |bits, _| bits.fixed(65));
-    let inside = literals.clone().fixed_match(23_000, 3).fixed(256);
+    let first = pack(&vec![9; 240_000], 6);
+    let literals = (0..23_000).fold(Bits::default().number(0b011, 3), |bits, _| bits.encode_fixed(65));
+    let inside = literals.clone().fixed_match(23_000, 3).encode_fixed(256);
     let plain = [vec![9; 240_000], vec![65; 23_003]].concat();
     assert!(whole(&[&first[..], &member(&inside.bytes, &[65; 23_003])].concat()) == plain);
-    let outside = literals.fixed_match(23_001, 3).fixed(256);
-    let (verdict, bytes) = agreed(&[&first[..], &member(&outside.bytes, b"")].concat());
+    let outside = literals.fixed_match(23_001, 3).encode_fixed(256);
+    let (verdict, bytes) = assert_agreement(&[&first[..], &member(&outside.bytes, b"")].concat());
     assert_eq!((verdict, bytes.len()), (Verdict::Corrupt, 263_000));
 }
 
@@ -212,8 +218,9 @@ fn the_longest_codes_are_read_whole() {
 fn every_match_is_what_it_says() {
     let mut random = Random(7);
     let mut plain: Vec<u8> = (0..300).map(|_| random.byte()).collect();
-    let mut bits =
-        plain.iter().fold(Bits::default().number(0b011, 3), |bits, byte| bits.fixed(usize::from(*byte)));
+    let mut bits = plain
+        .iter()
+        .fold(Bits::default().number(0b011, 3), |bits, byte| bits.encode_fixed(usize::from(*byte)));
     let distances = (1..=70).chain([127, 128, 255, 256, 257, 4095, 4097, 24576, 32767, 32768]);
     for distance in distances {
         let lengths = (3..=70).chain([127, 128, 129, 255, 256, 257, 258]);
@@ -224,11 +231,11 @@ fn every_match_is_what_it_says() {
                 plain.push(plain[plain.len() - distance]);
             }
             let byte = random.byte();
-            bits = bits.fixed(usize::from(byte));
+            bits = bits.encode_fixed(usize::from(byte));
             plain.push(byte);
         }
     }
-    bits = bits.fixed(256);
+    bits = bits.encode_fixed(256);
     assert!(plain.len() > 1 << 18, "{}", plain.len());
     assert!(whole(&member(&bits.bytes, &plain)) == plain);
 }

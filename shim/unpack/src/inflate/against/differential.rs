@@ -50,7 +50,7 @@ fn what_was_packed_at_any_level_comes_out() {
     for size in [0, 1, 300, 70_000, 700_000] {
         for (name, plain) in contents(size) {
             for level in if size > 100_000 { 6..=9 } else { 0..=9 } {
-                assert!(whole(&packed(&plain, level)) == plain, "{name}, {size} bytes, level {level}");
+                assert!(whole(&pack(&plain, level)) == plain, "{name}, {size} bytes, level {level}");
             }
         }
     }
@@ -81,9 +81,9 @@ fn streams_of_short_blocks_come_out_however_they_arrive() {
 fn a_stream_that_is_cut_off_anywhere_ends_early() {
     for (name, plain) in contents(900) {
         for level in [0, 1, 9] {
-            let packed = packed(&plain, level);
+            let packed = pack(&plain, level);
             for length in 0..packed.len() {
-                let (verdict, bytes) = agreed(&packed[..length]);
+                let (verdict, bytes) = assert_agreement(&packed[..length]);
                 assert_eq!(verdict, Verdict::Early, "{name}, level {level}, {length} bytes");
                 assert!(plain.starts_with(&bytes), "{name}, level {level}, {length} bytes");
             }
@@ -95,12 +95,12 @@ fn a_stream_that_is_cut_off_anywhere_ends_early() {
 fn each_bit_that_is_turned_gives_the_same_verdict() {
     for (name, plain) in contents(700) {
         for level in [1, 9] {
-            let good = packed(&plain, level);
+            let good = pack(&plain, level);
             for bit in 0..good.len() * 8 {
                 let mut bad = good.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 // Time and padding say nothing, and there may be two ways to say the same; the sums are over bytes.
-                let (verdict, bytes) = agreed(&bad);
+                let (verdict, bytes) = assert_agreement(&bad);
                 assert!(verdict != Verdict::Whole || bytes == plain, "{name}, level {level}, bit {bit}");
             }
         }
@@ -111,14 +111,14 @@ fn each_bit_that_is_turned_gives_the_same_verdict() {
 fn damage_far_inside_gives_the_same_verdict() {
     let mut random = Random(3);
     for (_, plain) in contents(60_000) {
-        let good = packed(&plain, 6);
+        let good = pack(&plain, 6);
         for _ in 0..60 {
             let mut bad = good.clone();
             let at = 10 + random.below(bad.len() - 10);
             bad[at] ^= 1 << random.below(8);
-            agreed(&bad);
+            assert_agreement(&bad);
             bad.truncate(at + random.below(bad.len() - at));
-            agreed(&bad);
+            assert_agreement(&bad);
         }
     }
 }

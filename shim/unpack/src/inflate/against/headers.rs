@@ -10,7 +10,7 @@ fn with(flags: u8, fields: &[u8]) -> Vec<u8> {
 
 /// The rest of a member of the one byte `a`.
 fn rest() -> Vec<u8> {
-    packed(b"a", 6)[10..].to_vec()
+    pack(b"a", 6)[10..].to_vec()
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn what_is_no_header_is_told() {
     assert_eq!(fault(b"no gzip"), Verdict::Early);
     assert_eq!(fault(b"this is no gzip"), Verdict::Corrupt);
     for place in 0..3 {
-        let mut bytes = packed(b"a", 6);
+        let mut bytes = pack(b"a", 6);
         bytes[place] ^= 1;
         assert_eq!(fault(&bytes), Verdict::Corrupt);
     }
@@ -57,7 +57,7 @@ fn what_is_no_header_is_told() {
 
 #[test]
 fn sums_are_checked_and_members_follow_each_other() {
-    let one = packed(b"one", 6);
+    let one = pack(b"one", 6);
     for place in 1..=8 {
         let mut bytes = one.clone();
         let at = bytes.len() - place;
@@ -65,7 +65,7 @@ fn sums_are_checked_and_members_follow_each_other() {
         assert_eq!(fault(&bytes), Verdict::Corrupt);
         assert_eq!(fault(&one[..at]), Verdict::Early);
     }
-    let many: Vec<u8> = [&one[..], &packed(b"", 6), &packed(&[7; 300_000], 9), &packed(b"end", 0)].concat();
+    let many: Vec<u8> = [&one[..], &pack(b"", 6), &pack(&[7; 300_000], 9), &pack(b"end", 0)].concat();
     let bytes = [&b"one"[..], &[7; 300_000], b"end"].concat();
     assert_eq!(whole(&many), bytes);
     for (behind, expected) in [
@@ -74,7 +74,7 @@ fn sums_are_checked_and_members_follow_each_other() {
         (b"anything at all", Verdict::Corrupt),
         (&one[..one.len() - 1], Verdict::Early),
     ] {
-        assert_eq!(agreed(&[&many, behind].concat()).0, expected);
+        assert_eq!(assert_agreement(&[&many, behind].concat()).0, expected);
     }
 }
 
@@ -90,7 +90,7 @@ fn an_output_that_is_closed_is_told_as_such() {
         }
     }
     for plain in [&b"a"[..], &[0; 1 << 20]] {
-        let error = gzip(&mut packed(plain, 6).as_slice(), &mut Closed, best()).unwrap_err();
+        let error = gzip(&mut pack(plain, 6).as_slice(), &mut Closed, best()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }
@@ -103,7 +103,7 @@ fn an_input_that_fails_is_told_as_it_is() {
             if self.0.is_empty() { Err(io::ErrorKind::ConnectionReset.into()) } else { self.0.read(into) }
         }
     }
-    let bytes = packed(b"abc", 6);
+    let bytes = pack(b"abc", 6);
     for length in 0..=bytes.len() {
         let error = gzip(&mut Failing(&bytes[..length]), &mut Vec::new(), best()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

@@ -49,7 +49,7 @@ pub enum EditError {
 }
 
 /// The file as it was read.
-struct File<'a> {
+struct ConfigFile<'a> {
     path: &'a Path,
     all: Map<String, Value>,
 }
@@ -59,7 +59,7 @@ struct File<'a> {
 /// # Errors
 /// Why not.
 pub fn check_file(path: &Path, domain: &Domain) -> Result<(), EditError> {
-    File::read(path)?.refuse_helper(domain)
+    ConfigFile::read(path)?.refuse_helper(domain)
 }
 
 /// Keeps a login at `domain`, in place of an earlier one. Makes the file if there is none.
@@ -67,7 +67,7 @@ pub fn check_file(path: &Path, domain: &Domain) -> Result<(), EditError> {
 /// # Errors
 /// [`EditError`]; the file is as it was then.
 pub fn remember(path: &Path, domain: &Domain, username: &str, password: &str) -> Result<(), EditError> {
-    let mut file = File::read(path)?;
+    let mut file = ConfigFile::read(path)?;
     file.refuse_helper(domain)?;
     let auth = STANDARD.encode(format!("{username}:{password}"));
     let auths = file.auths()?;
@@ -81,7 +81,7 @@ pub fn remember(path: &Path, domain: &Domain, username: &str, password: &str) ->
 /// # Errors
 /// [`EditError`]; the file is as it was then.
 pub fn forget(path: &Path, domain: &Domain) -> Result<bool, EditError> {
-    let mut file = File::read(path)?;
+    let mut file = ConfigFile::read(path)?;
     let auths = file.auths()?;
     let is_meant = |own: &str| names(own) == domain.as_str();
     let is_kept_here = |entry: &Value| entry.as_object().is_some_and(|entry| !entry.is_empty());
@@ -106,7 +106,7 @@ fn entry_name(domain: &Domain) -> String {
     }
 }
 
-impl<'a> File<'a> {
+impl<'a> ConfigFile<'a> {
     /// A file that is absent or empty has nothing.
     fn read(path: &'a Path) -> Result<Self, EditError> {
         let text = match fs::read(path) {

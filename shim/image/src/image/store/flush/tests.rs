@@ -63,7 +63,7 @@ impl Fixture {
     /// As a pull does it that goes well: a layer with one file, and an image of it.
     fn pull(&self, key: &str, content: &str) {
         self.hold(key);
-        self.bring(key, content, &self.store.begin()).unwrap();
+        self.bring(key, content, &self.store.loss_mark()).unwrap();
         self.image(key).unwrap();
         self.store.release(&[key.to_owned()]);
     }
@@ -72,7 +72,12 @@ impl Fixture {
         self.store.hold(&[key.to_owned()]);
     }
 
-    fn bring(&self, key: &str, content: &str, begun: &super::super::needed::Begun) -> Result<(), StoreError> {
+    fn bring(
+        &self,
+        key: &str,
+        content: &str,
+        begun: &super::super::needed::LossMark,
+    ) -> Result<(), StoreError> {
         let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
         std::fs::write(ingest.path().join(content), "").unwrap();
         let record = LayerRecord {
@@ -279,13 +284,13 @@ fn a_layer_that_was_on_its_way_when_the_disk_failed_is_refused() {
     let own = Fixture::new();
     own.pull("a", "x");
     own.hold("b");
-    let begun = own.store.begin();
+    let begun = own.store.loss_mark();
     own.disk.next(|| Err(Errno::IO));
     own.store.flush().unwrap_err();
     let refused = own.bring("b", "x", &begun).unwrap_err();
     assert!(matches!(refused, StoreError::LostMeanwhile { .. }), "{refused}");
     assert!(own.layers().is_empty() && names(own.store.ingest_dir()).is_empty());
-    own.bring("b", "x", &own.store.begin()).unwrap();
+    own.bring("b", "x", &own.store.loss_mark()).unwrap();
 }
 
 /// Its layer was there when the pull looked, and is lost before the image is.
@@ -293,7 +298,7 @@ fn a_layer_that_was_on_its_way_when_the_disk_failed_is_refused() {
 fn an_image_that_comes_after_the_loss_of_its_layer_is_refused() {
     let own = Fixture::new();
     own.hold("a");
-    own.bring("a", "x", &own.store.begin()).unwrap();
+    own.bring("a", "x", &own.store.loss_mark()).unwrap();
     own.disk.next(|| Err(Errno::IO));
     own.store.flush().unwrap_err();
     let refused = own.image("a").unwrap_err();

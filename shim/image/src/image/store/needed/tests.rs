@@ -29,7 +29,7 @@ impl Fixture {
     }
 
     fn add_implying(&self, key: &str, content: &str, implied: &[&str], implied_weight: u64) {
-        let begun = self.store.begin();
+        let begun = self.store.loss_mark();
         let ingest = Ingest::new(self.store.ingest_dir()).unwrap();
         std::fs::write(ingest.path().join(content), "").unwrap();
         let record = LayerRecord {
@@ -93,7 +93,7 @@ fn a_layer_goes_without_trace_when_the_last_lets_go() {
     assert_eq!(own.store.release(&keys(&["a", "b"])), 1);
     assert!(own.store.layer("a").is_some() && own.store.layer("b").is_none());
     assert_eq!(own.store.release(&keys(&["a"])), 1);
-    assert_eq!(own.store.held(), 0);
+    assert_eq!(own.store.held_layers(), 0);
     own.check(&[], &[], &[]);
 }
 
@@ -103,13 +103,13 @@ fn one_that_the_sync_thread_has_in_hand_is_dropped_after_it() {
     own.store.hold(&keys(&["a", "b"]));
     own.add("a", "x");
     // The first half of a flush, then the second.
-    let last = own.store.journal().ask().unwrap().unwrap();
-    let offered = own.store.journal().offer(last);
+    let last = own.store.journal().begin_sync().unwrap().unwrap();
+    let offered = own.store.journal().pending_until(last);
     own.add("b", "x");
     assert_eq!(own.store.release(&keys(&["a", "b"])), 2);
     own.store.disk.apply(offered.iter().map(|(_, change)| change)).unwrap();
     own.store.journal().forget(last).unwrap();
-    own.store.journal().answered().unwrap();
+    own.store.journal().finish_sync().unwrap();
     let pending: Vec<String> = own.store.journal().pending().iter().map(shown).collect();
     assert_eq!(pending, ["-a"], "the disk has never heard of b");
     own.store.flush().unwrap();
@@ -177,14 +177,14 @@ fn what_a_layer_implies_is_in_the_journal_or_on_disk_and_not_in_memory() {
     own.store.hold(&keys(&["a"]));
     own.add_implying("a", "x", &["b", "b/c"], 130);
     let check = || {
-        assert_eq!(own.store.implied("a").unwrap(), ["b", "b/c"]);
+        assert_eq!(own.store.implied_directories("a").unwrap(), ["b", "b/c"]);
         let known = own.store.layer("a").unwrap();
         assert!(known.implied.is_empty() && known.implied_weight == 130, "{known:?}");
     };
     check();
     own.store.flush().unwrap();
     check();
-    assert!(own.store.implied("none").unwrap().is_empty());
+    assert!(own.store.implied_directories("none").unwrap().is_empty());
 }
 
 #[test]
@@ -192,10 +192,10 @@ fn a_heavy_journal_goes_to_disk_before_the_pull_is_done() {
     let own = Fixture::new();
     own.store.hold(&keys(&["a", "b"]));
     own.add_implying("a", "x", &[], crate::image::store::MOST_PENDING);
-    own.store.relieve().unwrap();
+    own.store.flush_if_heavy().unwrap();
     assert_eq!(own.store.journal().weight(), crate::image::store::MOST_PENDING, "not yet");
     own.add_implying("b", "y", &[], 1);
-    own.store.relieve().unwrap();
+    own.store.flush_if_heavy().unwrap();
     own.check(&["a", "b"], &[], &["a", "b"]);
 }
 

@@ -1,4 +1,4 @@
-//! Downloads that are cut, and large layers that come in pieces.
+//! Downloads that are cut, and large layers that come in ranges.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -7,9 +7,9 @@ use super::server::Gate;
 use super::*;
 use crate::image::digest::Digest;
 use crate::image::manifest::Blob;
-use crate::image::registry::{Http, Repository, Shelf, Sources};
+use crate::image::registry::{Http, RangeSpool, Repository, Sources};
 
-const PIECE: usize = 4 << 20;
+const RANGE: usize = 4 << 20;
 /// No wait of a test is longer, unless something hangs.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -24,8 +24,8 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// With seven places.
-fn shelf() -> Shelf {
-    Shelf::new(&std::env::temp_dir(), 7)
+fn spool() -> RangeSpool {
+    RangeSpool::new(&std::env::temp_dir(), 7)
 }
 
 fn large() -> (Layer, Vec<u8>) {
@@ -48,19 +48,19 @@ fn spans(registry: &Registry) -> Vec<(usize, usize)> {
 }
 
 /// 206 with these bytes as that part of so many.
-fn part(span: (usize, usize), size: usize, bytes: &[u8]) -> Answer {
+fn part(span: (usize, usize), size: usize, bytes: &[u8]) -> TestAnswer {
     let range = format!("bytes {}-{}/{size}", span.0, span.1 - 1);
-    Answer::new(206).header("content-range", range).body(bytes)
+    TestAnswer::new(206).header("content-range", range).body(bytes)
 }
 
 /// Pulls `a:t`, whose answers for the whole of `layer` stand still after `held` bytes until it is known whether
-/// pieces are to be had; those for parts of it are `parts`' business.
-async fn pull_held(
-    node: &Node,
+/// ranges are to be had; those for parts of it are `parts`' business.
+async fn pull_with_gate(
+    node: &TestNode,
     registry: &Registry,
     layer: &Layer,
     held: usize,
-    parts: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static,
+    parts: impl Fn(&Request) -> Option<TestAnswer> + Send + Sync + 'static,
 ) -> Result<Arc<Image>, Error> {
     let (digest, blob) = (Digest::of(&layer.blob).to_string(), layer.blob.clone());
     let (open, gate) = Gate::new();
@@ -68,15 +68,15 @@ async fn pull_held(
         Some(_) => parts(request),
         None => {
             let whole = request.path.contains(&digest);
-            whole.then(|| Answer::new(200).body(blob.clone()).cut(held, Some(&gate)))
+            whole.then(|| TestAnswer::new(200).body(blob.clone()).cut(held, Some(&gate)))
         }
     });
     let (name, host) = (registry.name("a:t"), format!("http://{}/", registry.address));
-    let known = || node.images.inner.http.serves_pieces(&host).is_some();
+    let known = || node.images.inner.http.is_range_host(&host).is_some();
     let pull = async {
         let (image, ()) = tokio::join!(node.pull(&name), async {
-            until("it is known whether pieces are to be had", known).await;
-            // Nobody listens any more where the pieces have come.
+            until("it is known whether ranges are to be had", known).await;
+            // Nobody listens any more where the ranges have come.
             let _ = open.send(());
         });
         image
@@ -88,13 +88,13 @@ async fn pull_held(
 async fn a_download_that_is_cut_goes_on_where_it_was() {
     // Without a length the end of the connection looks like that of the blob.
     for length in [Some("content-length"), None] {
-        let (node, registry) = (Node::new(), Registry::new());
+        let (node, registry) = (TestNode::new(), Registry::new());
         let layer = Layer::gzip(&hello());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let (digest, blob) = (Digest::of(&layer.blob).to_string(), layer.blob.clone());
         registry.script(move |request| {
             let whole = request.path.contains(&digest) && range_of(request).is_none();
-            let answer = Answer::new(200).body(blob.clone()).cut(20, None);
+            let answer = TestAnswer::new(200).body(blob.clone()).cut(20, None);
             whole.then(|| if length.is_some() { answer } else { answer.header("content-length", "") })
         });
         let image = node.pull(&registry.name("a:t")).await.unwrap();
@@ -105,18 +105,18 @@ async fn a_download_that_is_cut_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn a_large_layer_comes_in_pieces_where_the_network_is_slow_and_no_byte_twice() {
-    let (node, registry) = (Node::slow(), Registry::new());
+    let (node, registry) = (TestNode::slow(), Registry::new());
     let (layer, content) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-    let image = pull_held(&node, &registry, &layer, 5 << 20, |_| None).await.unwrap();
+    let image = pull_with_gate(&node, &registry, &layer, 5 << 20, |_| None).await.unwrap();
     assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
-    let mut pieces = spans(&registry);
-    pieces.sort_unstable();
-    assert!(pieces.len() >= 3, "{pieces:?}");
-    // The first answer goes on while the first piece is asked for, and up to where that begins.
-    assert!(pieces[0].0 >= PIECE + (2 << 20), "{pieces:?}");
-    assert!(pieces.windows(2).all(|pair| pair[0].1 == pair[1].0), "{pieces:?}");
-    assert_eq!(pieces.last().unwrap().1, layer.blob.len());
+    let mut ranges = spans(&registry);
+    ranges.sort_unstable();
+    assert!(ranges.len() >= 3, "{ranges:?}");
+    // The first answer goes on while the first range is asked for, and up to where that begins.
+    assert!(ranges[0].0 >= RANGE + (2 << 20), "{ranges:?}");
+    assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0), "{ranges:?}");
+    assert_eq!(ranges.last().unwrap().1, layer.blob.len());
 }
 
 /// A faster network is of no use to it. That it waits once says little: it may share its processor with the registry.
@@ -131,7 +131,8 @@ async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
         let mut once = hungry == Some("once");
         let before = spans(&registry).len();
         // Slower than any line is.
-        let http = Arc::new(Http::new(Patience { slow: 1e300, ..Patience::default() }, Some(shelf())));
+        let http =
+            Arc::new(Http::new(TransferLimits { slow: 1e300, ..TransferLimits::default() }, Some(spool())));
         let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
         let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
         let mut found = 0;
@@ -160,18 +161,18 @@ async fn a_node_that_is_busy_unpacking_asks_for_no_pieces() {
 async fn what_a_host_can_is_remembered() {
     let (layer, content) = large();
     for serves in [true, false] {
-        let (node, registry) = (Node::slow(), Registry::new());
+        let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
-        let refuse = move |_: &Request| (!serves).then(|| Answer::new(416));
-        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
+        let refuse = move |_: &Request| (!serves).then(|| TestAnswer::new(416));
+        let image = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         node.images.remove(&image.id).unwrap();
         let before = spans(&registry).len();
         // Before anything could be measured.
-        pull_held(&node, &registry, &layer, 1 << 20, refuse).await.unwrap();
+        pull_with_gate(&node, &registry, &layer, 1 << 20, refuse).await.unwrap();
         let asked = &spans(&registry)[before..];
         match serves {
-            true => assert_eq!(asked.iter().map(|span| span.0).min(), Some(PIECE), "{asked:?}"),
+            true => assert_eq!(asked.iter().map(|span| span.0).min(), Some(RANGE), "{asked:?}"),
             false => assert!(asked.is_empty() && before == 1, "{before} {asked:?}"),
         }
     }
@@ -182,11 +183,11 @@ async fn without_ranges_it_comes_in_one() {
     let (layer, content) = large();
     // Whoever knows no ranges gives all of it; another one refuses, or has too much to do.
     for status in [200, 416, 503] {
-        let (node, registry) = (Node::slow(), Registry::new());
+        let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let blob = layer.blob.clone();
-        let refuse = move |_: &Request| Some(Answer::new(status).body(blob.clone()));
-        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
+        let refuse = move |_: &Request| Some(TestAnswer::new(status).body(blob.clone()));
+        let image = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content);
         assert_eq!(registry.hits(&Digest::of(&layer.blob).to_string()), 2, "{status}");
     }
@@ -197,12 +198,15 @@ async fn pieces_come_while_nobody_takes_them() {
     let registry = Registry::new();
     let content = noise(3, 45 << 20);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
-    let http = Arc::new(Http::new(Patience { slow: f64::INFINITY, ..Patience::default() }, Some(shelf())));
+    let http = Arc::new(Http::new(
+        TransferLimits { slow: f64::INFINITY, ..TransferLimits::default() },
+        Some(spool()),
+    ));
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
     let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
     let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
     let (open, gate) = Gate::new();
-    // The piece whose turn it is stands still as well.
+    // The range whose turn it is stands still as well.
     let asked = AtomicUsize::new(0);
     let bytes = content.clone();
     registry.script(move |request| {
@@ -226,27 +230,30 @@ async fn pieces_come_while_nobody_takes_them() {
     assert!(spans(&registry).len() > 7, "places are given back");
 }
 
-/// Without room for pieces a layer comes as one answer, and that says nothing of its host.
+/// Without room for ranges a layer comes as one answer, and that says nothing of its host.
 #[tokio::test]
 async fn a_disk_that_has_no_room_for_pieces_costs_no_pull() {
     let registry = Registry::new();
-    let content = noise(4, 10 * PIECE);
+    let content = noise(4, 10 * RANGE);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
     let (host, reference) =
         (format!("http://{}/", registry.address), Reference::parse(&registry.name("a:t")).unwrap());
     let (folder, nowhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap().path().to_owned());
-    let full = Shelf::new(folder.path(), 7).with_floor(u64::MAX);
-    // One that is gone for pieces from the eighth on.
-    let goes = Shelf::new(folder.path(), 7);
-    for (shelf, known, asked) in [
+    let full = RangeSpool::new(folder.path(), 7).with_floor(u64::MAX);
+    // One that is gone for ranges from the eighth on.
+    let goes = RangeSpool::new(folder.path(), 7);
+    for (spool, known, asked) in [
         (full.clone(), false, 0..=0),
         (full, true, 1..=1),
-        (Shelf::new(&nowhere, 7), true, 1..=1),
+        (RangeSpool::new(&nowhere, 7), true, 1..=1),
         (goes, true, 3..=8),
     ] {
-        let http = Arc::new(Http::new(Patience { slow: f64::INFINITY, ..Patience::default() }, Some(shelf)));
+        let http = Arc::new(Http::new(
+            TransferLimits { slow: f64::INFINITY, ..TransferLimits::default() },
+            Some(spool),
+        ));
         if known {
-            http.tell_that_pieces_are_served(&host);
+            http.record_range_support(&host);
         }
         let before = spans(&registry).len();
         let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
@@ -266,24 +273,24 @@ async fn a_disk_that_has_no_room_for_pieces_costs_no_pull() {
         let spans = &spans(&registry)[before..];
         assert!(asked.contains(&spans.len()), "{spans:?}");
         assert!(spans.last().is_none_or(|last| last.1 == content.len()), "the rest as one: {spans:?}");
-        assert_eq!(http.serves_pieces(&host), known.then_some(true));
+        assert_eq!(http.is_range_host(&host), known.then_some(true));
     }
 }
 
-/// A round trip less for each piece, and none of them counts for the registry's limits.
+/// A round trip less for each range, and none of them counts for the registry's limits.
 #[tokio::test]
 async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
     let (registry, store) = (Registry::new(), Registry::on("127.0.0.2:0"));
-    let content = noise(5, 5 * PIECE);
+    let content = noise(5, 5 * RANGE);
     let blob = Blob { digest: registry.blob("a", &content), size: content.len() as u64 };
-    let http = Arc::new(Http::new(Patience::default(), Some(shelf())));
-    http.tell_that_pieces_are_served(&format!("http://{}/", store.address));
+    let http = Arc::new(Http::new(TransferLimits::default(), Some(spool())));
+    http.record_range_support(&format!("http://{}/", store.address));
     let (to, path) = (store.address, format!("/v2/a/blobs/{}", blob.digest));
     store.blob("a", &content);
     let signed = AtomicUsize::new(0);
     registry.script(move |_| {
         let number = signed.fetch_add(1, Ordering::Relaxed);
-        Some(Answer::new(307).header("location", format!("http://{to}{path}?signature={number}")))
+        Some(TestAnswer::new(307).header("location", format!("http://{to}{path}?signature={number}")))
     });
     let reference = Reference::parse(&registry.name("a:t")).unwrap();
     let repository = Repository::new(&http, &Sources::default(), &reference, None).unwrap();
@@ -291,7 +298,7 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
     for expires in [false, true] {
         store.script(move |request| {
             let old = expires && span_of(request).is_some() && request.path.ends_with("signature=1");
-            old.then(|| Answer::new(403))
+            old.then(|| TestAnswer::new(403))
         });
         let before = registry.log().len();
         let (mut download, _) = repository.blob(&blob, 0).await.unwrap();
@@ -310,7 +317,7 @@ async fn pieces_are_asked_for_where_the_redirect_led_until_that_is_refused() {
 /// All that come behind them wait for the first of their layer.
 #[tokio::test]
 async fn two_layers_whose_first_pieces_hang_both_end() {
-    let (node, registry) = (Node::slow(), Registry::new());
+    let (node, registry) = (TestNode::slow(), Registry::new());
     let contents = [noise(1, 32 << 20), noise(2, 32 << 20)];
     let layers: Vec<Layer> =
         contents.iter().map(|content| Layer::plain(&Archive::new().file("large", content))).collect();
@@ -349,24 +356,24 @@ async fn two_layers_whose_first_pieces_hang_both_end() {
 
 #[tokio::test]
 async fn a_piece_that_is_cut_goes_on_and_a_wrong_one_ends_the_pull() {
-    let (node, registry) = (Node::slow(), Registry::new());
+    let (node, registry) = (TestNode::slow(), Registry::new());
     let (layer, _) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let blob = layer.blob.clone();
     let cut = move |request: &Request| {
         let (from, to) = span_of(request)?;
-        // Whole pieces are cut, their rests are not.
-        (to - from == PIECE).then(|| part((from, to), blob.len(), &blob[from..to]).cut(1 << 20, None))
+        // Whole ranges are cut, their rests are not.
+        (to - from == RANGE).then(|| part((from, to), blob.len(), &blob[from..to]).cut(1 << 20, None))
     };
-    let image = pull_held(&node, &registry, &layer, 5 << 20, cut).await.unwrap();
-    assert!(spans(&registry).iter().any(|(from, to)| to - from == PIECE - (1 << 20)));
+    let image = pull_with_gate(&node, &registry, &layer, 5 << 20, cut).await.unwrap();
+    assert!(spans(&registry).iter().any(|(from, to)| to - from == RANGE - (1 << 20)));
     node.images.remove(&image.id).unwrap();
     let size = layer.blob.len();
     let wrong = move |request: &Request| {
         let (from, to) = span_of(request)?;
         Some(part((from, to), size, &vec![0; to - from]))
     };
-    let error = pull_held(&node, &registry, &layer, 5 << 20, wrong).await.unwrap_err();
+    let error = pull_with_gate(&node, &registry, &layer, 5 << 20, wrong).await.unwrap_err();
     assert!(chain(&error).contains("digest mismatch"), "{}", chain(&error));
 }
 
@@ -376,38 +383,38 @@ async fn pieces_that_are_refused_on_the_way_are_given_up_for_one_answer() {
     let size = layer.blob.len();
     // Too many questions, a server behind the same name that knows no ranges, one whose answers are short.
     for (status, body) in [(429, 0), (200, 0), (206, 7)] {
-        let (node, registry) = (Node::slow(), Registry::new());
+        let (node, registry) = (TestNode::slow(), Registry::new());
         registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
         let (blob, asked) = (layer.blob.clone(), AtomicUsize::new(0));
         let refuse = move |request: &Request| {
             let (from, to) = span_of(request)?;
-            let rest = to == size && to - from > PIECE;
+            let rest = to == size && to - from > RANGE;
             let number = asked.fetch_add(1, Ordering::Relaxed);
-            // The rest of all is to be had, and the first piece was.
+            // The rest of all is to be had, and the first range was.
             if rest || number == 0 {
                 return None;
             }
             let range = format!("bytes {from}-{}/{size}", to - 1);
-            Some(Answer::new(status).header("content-range", range).body(if status == 200 {
+            Some(TestAnswer::new(status).header("content-range", range).body(if status == 200 {
                 &blob[..]
             } else {
                 &blob[from..from + body]
             }))
         };
-        let image = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
+        let image = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap();
         assert_eq!(std::fs::read(node.file(&image, 0, "large")).unwrap(), content, "{status}");
         let host = format!("http://{}/", registry.address);
-        assert_eq!(node.images.inner.http.serves_pieces(&host), Some(false), "{status}");
+        assert_eq!(node.images.inner.http.is_range_host(&host), Some(false), "{status}");
     }
 }
 
 #[tokio::test]
 async fn a_registry_that_refuses_all_at_last_is_told_by_what_it_said_first() {
-    let (node, registry) = (Node::slow(), Registry::new());
+    let (node, registry) = (TestNode::slow(), Registry::new());
     let (layer, _) = large();
     registry.image("a", "t", std::slice::from_ref(&layer), "V=1");
     let asked = AtomicUsize::new(0);
-    let refuse = move |_: &Request| (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| Answer::new(429));
-    let error = pull_held(&node, &registry, &layer, 5 << 20, refuse).await.unwrap_err();
+    let refuse = move |_: &Request| (asked.fetch_add(1, Ordering::Relaxed) > 0).then(|| TestAnswer::new(429));
+    let error = pull_with_gate(&node, &registry, &layer, 5 << 20, refuse).await.unwrap_err();
     assert!(chain(&error).contains("429"), "{}", chain(&error));
 }

@@ -1,4 +1,4 @@
-//! Patience with a confined process, and the disk's floor: whatever the process does, it may not fill
+//! Waiting for a confined process, and the disk's floor: whatever the process does, it may not fill
 //! the disk. Owns the waiting for pipes. Called by `flow`.
 
 use std::io;
@@ -21,12 +21,12 @@ const STUCK: Duration = Duration::from_secs(600);
 const LOOK: u32 = 64;
 
 /// The disk that a layer goes to.
-pub(super) struct Room {
+pub(super) struct DiskGuard {
     path: PathBuf,
     folder: OwnedFd,
 }
 
-impl Room {
+impl DiskGuard {
     pub(super) fn new(folder: &Path) -> Result<Self, LayerError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = folder.to_owned();
@@ -35,8 +35,8 @@ impl Room {
     }
 
     /// A waiter for one end of a pipe.
-    pub(super) fn waiter(&self) -> Waiter<'_> {
-        Waiter { room: self, waits: 0 }
+    pub(super) fn waiter(&self) -> PipeWaiter<'_> {
+        PipeWaiter { guard: self, waits: 0 }
     }
 
     /// The process is ended when this fails; it should have stopped by itself at its own, higher floor.
@@ -51,15 +51,15 @@ impl Room {
     }
 }
 
-pub(super) struct Waiter<'a> {
-    room: &'a Room,
+pub(super) struct PipeWaiter<'a> {
+    guard: &'a DiskGuard,
     waits: u32,
 }
 
-impl Waiter<'_> {
+impl PipeWaiter<'_> {
     /// Whether the unpacker has reason to stop at its own floor.
     pub(super) fn is_full(&self) -> bool {
-        self.room.space().is_ok_and(|space| space.short().is_some())
+        self.guard.space().is_ok_and(|space| space.short().is_some())
     }
 
     /// How often it was asked to wait.
@@ -73,12 +73,12 @@ impl Waiter<'_> {
     /// # Errors
     /// `Full`, `Stuck`.
     pub(super) fn wait(&mut self, fd: impl AsFd, what: PollFlags) -> Result<(), LayerError> {
-        self.look()?;
+        self.count_wait()?;
         let since = Instant::now();
         loop {
             let mut fds = [PollFd::new(&fd, what)];
             match poll(&mut fds, Some(&TICK)) {
-                Ok(0) => self.room.check()?,
+                Ok(0) => self.guard.check()?,
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(worker("wait for")(errno)),
@@ -94,12 +94,12 @@ impl Waiter<'_> {
     /// # Errors
     /// `Full`.
     pub(super) fn wait_for_more(&mut self, from: impl AsFd, to: impl AsFd) -> Result<bool, LayerError> {
-        self.look()?;
+        self.count_wait()?;
         loop {
             // That alone is told of `to`: no flags but errors.
             let mut fds = [PollFd::new(&from, PollFlags::IN), PollFd::new(&to, PollFlags::empty())];
             match poll(&mut fds, Some(&TICK)) {
-                Ok(0) => self.room.check()?,
+                Ok(0) => self.guard.check()?,
                 Ok(_) => return Ok(fds[1].revents().is_empty()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(worker("wait for")(errno)),
@@ -107,9 +107,9 @@ impl Waiter<'_> {
         }
     }
 
-    fn look(&mut self) -> Result<(), LayerError> {
+    fn count_wait(&mut self) -> Result<(), LayerError> {
         self.waits = self.waits.wrapping_add(1);
-        if self.waits.is_multiple_of(LOOK) { self.room.check() } else { Ok(()) }
+        if self.waits.is_multiple_of(LOOK) { self.guard.check() } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Where pieces wait for their turn: files without a name on the disk of the images, which are gone with the last who
+//! Where ranges wait for their turn: files without a name on the disk of the images, which are gone with the last who
 //! has them open, however that ends. Owns how many may wait, and that the disk has room for them; never knows what
-//! is in them. Called by `pieces`.
+//! is in them. Called by `ranges`.
 //!
 //! Such a file is memory that the node can do without: pages of it that are read and dropped before the kernel would
 //! write them never reach the disk, and under pressure they are written and given back.
@@ -19,15 +19,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::RegistryError;
-use super::pieces::PIECE;
+use super::ranges::RANGE_BYTES;
 use gantry_unpack::Space;
 
-/// Pieces of one download that come or wait, as many as a 64th of the machine's memory holds: what is written and read
+/// Ranges of one download that come or wait, as many as a 64th of the machine's memory holds: what is written and read
 /// at once should not be more than the kernel lets lie around unwritten. 128 MiB carry a line of 1 Gbit/s over a second
 /// in which a layer is more work than that.
 const LEAST: usize = 8;
 const MOST: usize = 32;
-const PART: u64 = 64 * PIECE;
+const PART: u64 = 64 * RANGE_BYTES;
 /// What the disk keeps free of them. Far over the floor of unpacking: a layer that fits is not in want of room because
 /// of what waits.
 const FLOOR: u64 = 1 << 30;
@@ -36,28 +36,28 @@ const STUCK: Duration = Duration::from_secs(600);
 
 /// Where the files are made; a cheap handle.
 #[derive(Debug, Clone)]
-pub(crate) struct Shelf {
+pub(crate) struct RangeSpool {
     folder: Arc<Path>,
-    places: usize,
+    capacity: usize,
     floor: u64,
 }
 
 /// One such file; a cheap handle.
 #[derive(Debug, Clone)]
-pub(super) struct Shelved {
+pub(super) struct SpoolFile {
     file: Arc<File>,
     folder: Arc<Path>,
 }
 
-impl Shelf {
+impl RangeSpool {
     /// `folder`: on the disk of the images.
     pub(crate) fn of_machine(folder: &Path) -> Self {
         let info = rustix::system::sysinfo();
-        Self::new(folder, places(info.totalram.saturating_mul(u64::from(info.mem_unit))))
+        Self::new(folder, capacity_for_memory(info.totalram.saturating_mul(u64::from(info.mem_unit))))
     }
 
     pub(crate) fn new(folder: &Path, places: usize) -> Self {
-        Self { folder: folder.into(), places, floor: FLOOR }
+        Self { folder: folder.into(), capacity: places, floor: FLOOR }
     }
 
     /// Another one than that of every disk.
@@ -66,16 +66,16 @@ impl Shelf {
         Self { floor, ..self }
     }
 
-    /// Pieces of one download that come or wait.
-    pub(super) fn places(&self) -> usize {
-        self.places
+    /// Ranges of one download that come or wait.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// A new file, if the disk has room for what is to come.
     ///
     /// # Errors
-    /// [`RegistryError::Shelf`].
-    pub(super) async fn file(&self) -> Result<Shelved, RegistryError> {
+    /// [`RegistryError::Spool`].
+    pub(super) async fn create_file(&self) -> Result<SpoolFile, RegistryError> {
         let (folder, floor) = (Arc::clone(&self.folder), self.floor);
         let open = move || -> io::Result<File> {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -87,26 +87,26 @@ impl Shelf {
                 _ => Ok(file),
             }
         };
-        let file = work(&self.folder, open).await?;
-        Ok(Shelved { file: Arc::new(file), folder: Arc::clone(&self.folder) })
+        let file = run_blocking(&self.folder, open).await?;
+        Ok(SpoolFile { file: Arc::new(file), folder: Arc::clone(&self.folder) })
     }
 }
 
-impl Shelved {
+impl SpoolFile {
     /// Writes all of `bytes`, and gives them back for their memory.
     ///
     /// # Errors
-    /// [`RegistryError::Shelf`].
-    pub(super) async fn put(&self, at: u64, bytes: Vec<u8>) -> Result<Vec<u8>, RegistryError> {
+    /// [`RegistryError::Spool`].
+    pub(super) async fn write(&self, at: u64, bytes: Vec<u8>) -> Result<Vec<u8>, RegistryError> {
         let file = Arc::clone(&self.file);
-        work(&self.folder, move || file.write_all_at(&bytes, at).map(|()| bytes)).await
+        run_blocking(&self.folder, move || file.write_all_at(&bytes, at).map(|()| bytes)).await
     }
 
     /// So many bytes, which have been put there.
     ///
     /// # Errors
-    /// [`RegistryError::Shelf`].
-    pub(super) async fn get(&self, at: u64, length: usize) -> Result<Bytes, RegistryError> {
+    /// [`RegistryError::Spool`].
+    pub(super) async fn read(&self, at: u64, length: usize) -> Result<Bytes, RegistryError> {
         let file = Arc::clone(&self.file);
         let read = move || {
             let mut bytes = Vec::with_capacity(length);
@@ -121,17 +121,17 @@ impl Shelved {
             bytes.truncate(length);
             Ok(Bytes::from(bytes))
         };
-        work(&self.folder, read).await
+        run_blocking(&self.folder, read).await
     }
 }
 
 /// On a machine with so many bytes of memory.
-fn places(memory: u64) -> usize {
+fn capacity_for_memory(memory: u64) -> usize {
     usize::try_from(memory / PART).map_or(MOST, |places| places.clamp(LEAST, MOST))
 }
 
 /// The disk may let those who use it wait, who must not be those that serve everybody.
-async fn work<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, RegistryError> {
@@ -140,7 +140,7 @@ async fn work<T: Send + 'static>(
         Ok(Err(died)) => Err(io::Error::other(died)),
         Err(elapsed) => Err(io::Error::new(io::ErrorKind::TimedOut, elapsed)),
     };
-    done.map_err(|source| RegistryError::Shelf { folder: folder.to_owned(), source: Arc::new(source) })
+    done.map_err(|source| RegistryError::Spool { folder: folder.to_owned(), source: Arc::new(source) })
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_machine_with_more_memory_has_more_places() {
-        assert_eq!([1, 2, 4, 7, 8, 1024].map(|gib| places(gib << 30)), [8, 8, 16, 28, 32, 32]);
+        assert_eq!([1, 2, 4, 7, 8, 1024].map(|gib| capacity_for_memory(gib << 30)), [8, 8, 16, 28, 32, 32]);
     }
 
     #[tokio::test]
@@ -161,12 +161,12 @@ mod tests {
                 .filter_map(|fd| fd.unwrap().path().read_link().ok());
             links.filter(|link| link.starts_with(folder.path())).count()
         };
-        let file = Shelf::new(folder.path(), 1).file().await.unwrap();
-        let bytes = file.put(0, b"piece".to_vec()).await.unwrap();
-        assert_eq!(file.put(5, bytes).await.unwrap(), b"piece");
-        assert_eq!(file.clone().get(3, 4).await.unwrap(), &b"cepi"[..]);
+        let file = RangeSpool::new(folder.path(), 1).create_file().await.unwrap();
+        let bytes = file.write(0, b"piece".to_vec()).await.unwrap();
+        assert_eq!(file.write(5, bytes).await.unwrap(), b"piece");
+        assert_eq!(file.clone().read(3, 4).await.unwrap(), &b"cepi"[..]);
         assert_eq!((open(), std::fs::read_dir(folder.path()).unwrap().count()), (1, 0));
-        let error = file.get(8, 4).await.unwrap_err();
+        let error = file.read(8, 4).await.unwrap_err();
         assert!(error.to_string().contains(folder.path().to_str().unwrap()), "{error}");
         drop(file);
         assert_eq!(open(), 0);

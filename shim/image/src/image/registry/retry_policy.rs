@@ -12,19 +12,19 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// What has begun already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Since {
+pub(super) enum TransferState {
     /// Nothing: a registry that is not there at all is said to be so at once.
-    Nothing,
+    NotStarted,
     /// Bytes have come, so it was there a moment ago.
-    Bytes,
+    Started,
 }
 
 /// Asks, and asks again where that may help. The first error is told: later ones follow from it.
 ///
 /// # Errors
 /// What `ask` says.
-pub(super) async fn patiently<T, F: Future<Output = Result<T, RegistryError>>>(
-    since: Since,
+pub(super) async fn retry<T, F: Future<Output = Result<T, RegistryError>>>(
+    since: TransferState,
     ask: impl Fn() -> F,
 ) -> Result<T, RegistryError> {
     let mut first = None;
@@ -33,7 +33,7 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, RegistryError>>>(
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let pause = own.and_then(|own| pause(&error, since, own));
+        let pause = own.and_then(|own| retry_pause(&error, since, own));
         let error = first.get_or_insert(error);
         let Some(pause) = pause else { break };
         tracing::info!(?pause, "asking again: {}", gantry_base::error::chain(&*error));
@@ -43,15 +43,17 @@ pub(super) async fn patiently<T, F: Future<Output = Result<T, RegistryError>>>(
 }
 
 /// How long to wait before asking again; None where that does not help.
-fn pause(error: &RegistryError, since: Since, own: Duration) -> Option<Duration> {
+fn retry_pause(error: &RegistryError, since: TransferState, own: Duration) -> Option<Duration> {
     match error {
         // The places before it have failed, too.
-        RegistryError::Mirrors { source, .. } => pause(source, since, own),
+        RegistryError::Mirrors { source, .. } => retry_pause(source, since, own),
         RegistryError::Status { status: 408 | 429 | 500 | 502..=504, after, .. } => {
             Some(after.unwrap_or(own)).filter(|pause| *pause <= LONGEST)
         }
         RegistryError::Lost { .. } => Some(own),
-        RegistryError::Connect { .. } | RegistryError::Stalled { .. } if since == Since::Bytes => Some(own),
+        RegistryError::Connect { .. } | RegistryError::Stalled { .. } if since == TransferState::Started => {
+            Some(own)
+        }
         _ => None,
     }
 }
@@ -70,7 +72,7 @@ mod tests {
     /// Seconds that it took to give up, how often was asked, and what was told.
     async fn given_up(errors: impl Fn(u32) -> RegistryError) -> (f64, u32, String) {
         let (began, asked) = (tokio::time::Instant::now(), Cell::new(0));
-        let told = patiently(Since::Nothing, || async {
+        let told = retry(TransferState::NotStarted, || async {
             asked.set(asked.get() + 1);
             Err::<(), _>(errors(asked.get()))
         });
@@ -97,9 +99,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_stalls_is_asked_again_only_where_bytes_have_come() {
-        for (since, times) in [(Since::Nothing, 1), (Since::Bytes, 4)] {
+        for (since, times) in [(TransferState::NotStarted, 1), (TransferState::Started, 4)] {
             let asked = Cell::new(0);
-            let told = patiently(since, || async {
+            let told = retry(since, || async {
                 asked.set(asked.get() + 1);
                 Err::<(), _>(RegistryError::Stalled { url: "r".into(), seconds: 1 })
             });
@@ -107,7 +109,7 @@ mod tests {
             assert_eq!(asked.get(), times);
         }
         let asked = Cell::new(0);
-        let answer = patiently(Since::Nothing, || async {
+        let answer = retry(TransferState::NotStarted, || async {
             asked.set(asked.get() + 1);
             if asked.get() < 3 { Err(status(500, None)) } else { Ok(asked.get()) }
         });
