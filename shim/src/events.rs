@@ -79,8 +79,8 @@ fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
         return;
     }
     let Ok(container) = node.store.container(&exited.id) else { return };
-    let exit = ExitRecord::seen(exited.exit_code, exited.finished_at_unix_nanos, exited.oom_kills)
-        .started(exited.started_at_unix_nanos);
+    let exit = ExitRecord::with_exit_code(exited.exit_code, exited.finished_at_unix_nanos, exited.oom_kills)
+        .with_started_at(exited.started_at_unix_nanos);
     tracing::info!(container = container.id, code = exit.exit_code, "container ended");
     end::end(node, &container, &exit);
 }

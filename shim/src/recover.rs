@@ -184,14 +184,14 @@ fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result
     }
     let exit = match ExitRecord::read(folder) {
         // As for records: cut off by a power cut.
-        Err(exit::Error::Parse { .. }) if node.first_start_of_boot => Some(ExitRecord::unseen(unix_nanos())),
+        Err(exit::Error::Parse { .. }) if node.first_start_of_boot => Some(ExitRecord::unknown(unix_nanos())),
         exit => exit?,
     };
     if let Some(exit) = exit {
         return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
     }
     if record.boot_id != node.boot_id && record.started.is_some() {
-        let exit = ExitRecord::unseen(unix_nanos());
+        let exit = ExitRecord::unknown(unix_nanos());
         // Or its end would be another at every start, as it is while the disk is full.
         if let Err(error) = exit.write(folder) {
             tracing::warn!(container = record.id, "{}", chain(&error));

@@ -155,7 +155,7 @@ const PURE: &[&str] = &[
     "shim/src/cdi/name.rs",
     "shim/src/cdi/version.rs",
     "shim/src/handler/document.rs",
-    "shim/monitor/src/monitor/strays.rs",
+    "shim/monitor/src/monitor/unclaimed_exits.rs",
     "shim/src/seccomp/bpf.rs",
     "shim/src/seccomp/syscalls.rs",
     "shim/src/spec/apparmor.rs",

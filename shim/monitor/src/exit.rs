@@ -74,19 +74,19 @@ pub enum Error {
 impl ExitRecord {
     /// A process whose end was seen.
     #[must_use]
-    pub fn seen(exit_code: i32, finished_at: i64, oom_kills: u64) -> Self {
+    pub fn with_exit_code(exit_code: i32, finished_at: i64, oom_kills: u64) -> Self {
         Self { version: VERSION, exit_code, finished_at, oom_kills, started_at: 0, known: true }
     }
 
     /// With the time of the start.
     #[must_use]
-    pub fn started(self, started_at: i64) -> Self {
+    pub fn with_started_at(self, started_at: i64) -> Self {
         Self { started_at, ..self }
     }
 
     /// A process that is gone, and nobody knows how: 255, as containerd says.
     #[must_use]
-    pub fn unseen(finished_at: i64) -> Self {
+    pub fn unknown(finished_at: i64) -> Self {
         Self { version: VERSION, exit_code: 255, finished_at, oom_kills: 0, started_at: 0, known: false }
     }
 
@@ -132,12 +132,12 @@ mod tests {
     fn a_record_comes_back_as_written_and_an_unknown_version_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(ExitRecord::read(folder.path()).unwrap(), None);
-        let mut record = ExitRecord::seen(137, 42, 1).started(40);
+        let mut record = ExitRecord::with_exit_code(137, 42, 1).with_started_at(40);
         record.write(folder.path()).unwrap();
         assert_eq!(ExitRecord::read(folder.path()).unwrap().as_ref(), Some(&record));
         let older = r#"{"version":1,"exit_code":3,"finished_at":42,"oom_kills":0,"known":true}"#;
         fs::write(folder.path().join(FILE), older).unwrap();
-        assert_eq!(ExitRecord::read(folder.path()).unwrap(), Some(ExitRecord::seen(3, 42, 0)));
+        assert_eq!(ExitRecord::read(folder.path()).unwrap(), Some(ExitRecord::with_exit_code(3, 42, 0)));
         record.version = 9;
         record.write(folder.path()).unwrap();
         assert!(matches!(ExitRecord::read(folder.path()), Err(Error::Version { version: 9, .. })));

@@ -1,6 +1,6 @@
 //! The monitor: one small process per pod that is the parent of pause and of every container, and
 //! outlives the runtime. Owns the containers' processes, their log files and their exit records;
-//! never reads an image, talks to a network, or has a second thread. Started by `sandbox::launch`
+//! never reads an image, talks to a network, or has a second thread. Started by `sandbox::monitor_launch`
 //! in the runtime as the program `gantry-monitor`.
 //!
 //! Descriptor 0 is the runtime's first connection, 1 the listener for later ones, 2 the monitor's
@@ -16,7 +16,7 @@ mod external;
 mod log;
 mod report;
 mod spawn;
-mod strays;
+mod unclaimed_exits;
 
 pub use event_loop::run;
 pub use log::timestamp;

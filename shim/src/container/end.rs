@@ -123,8 +123,8 @@ pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -
         return exit;
     }
     let exit = match pidfd {
-        Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unseen(unix_nanos())),
-        None => ExitRecord::unseen(unix_nanos()),
+        Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unknown(unix_nanos())),
+        None => ExitRecord::unknown(unix_nanos()),
     };
     let (folder, written) = (container.folder.clone(), exit.clone());
     match tokio::task::spawn_blocking(move || written.write(&folder)).await {
@@ -140,7 +140,7 @@ async fn from_kernel(pidfd: &OwnedFd) -> Option<ExitRecord> {
     for _ in 0..50 {
         if let Ok(Some(status)) = pidfd::wait_status(pidfd.as_fd()) {
             let code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
-            return Some(ExitRecord::seen(code, unix_nanos(), 0));
+            return Some(ExitRecord::with_exit_code(code, unix_nanos(), 0));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

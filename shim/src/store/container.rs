@@ -167,12 +167,12 @@ mod tests {
     #[test]
     fn the_reason_follows_code_and_oom_counter() {
         for (exit, reason) in [
-            (ExitRecord::seen(0, 1, 0), "Completed"),
-            (ExitRecord::seen(3, 1, 0), "Error"),
-            (ExitRecord::seen(137, 1, 1), "OOMKilled"),
-            (ExitRecord::seen(137, 1, 0), "Error"),
-            (ExitRecord::seen(1, 1, 2), "Error"),
-            (ExitRecord::unseen(1), "Unknown"),
+            (ExitRecord::with_exit_code(0, 1, 0), "Completed"),
+            (ExitRecord::with_exit_code(3, 1, 0), "Error"),
+            (ExitRecord::with_exit_code(137, 1, 1), "OOMKilled"),
+            (ExitRecord::with_exit_code(137, 1, 0), "Error"),
+            (ExitRecord::with_exit_code(1, 1, 2), "Error"),
+            (ExitRecord::unknown(1), "Unknown"),
         ] {
             assert_eq!(Ended::from_exit(&exit).reason, reason, "{exit:?}");
         }

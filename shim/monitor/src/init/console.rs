@@ -65,7 +65,7 @@ pub fn slave_of(master: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 ///
 /// # Errors
 /// Any other of TIOCGPTPEER.
-pub(crate) fn held(opened: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<OwnedFd>> {
+pub(crate) fn ignore_hung_up(opened: rustix::io::Result<OwnedFd>) -> rustix::io::Result<Option<OwnedFd>> {
     match opened {
         Err(rustix::io::Errno::NODEV) => Ok(None),
         opened => opened.map(Some),
@@ -99,9 +99,9 @@ mod tests {
     #[test]
     fn a_terminal_that_went_with_its_container_is_not_held() {
         use rustix::io::Errno;
-        assert!(held(Err(Errno::NODEV)).unwrap().is_none());
-        assert_eq!(held(Err(Errno::IO)).unwrap_err(), Errno::IO);
+        assert!(ignore_hung_up(Err(Errno::NODEV)).unwrap().is_none());
+        assert_eq!(ignore_hung_up(Err(Errno::IO)).unwrap_err(), Errno::IO);
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(held(Ok(null.into())).unwrap().is_some());
+        assert!(ignore_hung_up(Ok(null.into())).unwrap().is_some());
     }
 }

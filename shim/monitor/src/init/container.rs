@@ -11,14 +11,14 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
 use super::program::{self, Streams};
-use super::users::{self, Crossing};
+use super::users::{self, UsernsEntry};
 use super::{
     Progress, Step, StepError, cgroups, console, dev, hooks, identity, images, mounts, refuse, rootfs,
 };
 
 /// Namespaces of the sandbox that the container joins; None is the host's.
 #[derive(Debug)]
-pub struct Joined<'a> {
+pub struct JoinedNamespaces<'a> {
     /// Network.
     pub net: Option<&'a OwnedFd>,
     /// SysV IPC and POSIX queues.
@@ -31,15 +31,15 @@ pub struct Joined<'a> {
     pub hooks: Option<&'a OwnedFd>,
 }
 
-/// Turns the child into the container's program, telling `note` how far it is. With `crossing` another
+/// Turns the child into the container's program, telling `note` how far it is. With `entry` another
 /// process, in the pod's user namespace, becomes it. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
 pub fn run(
     start: &StartContainer,
-    joined: &Joined<'_>,
-    crossing: Option<&Crossing<'_>>,
+    joined: &JoinedNamespaces<'_>,
+    entry: Option<&UsernsEntry<'_>>,
     streams: &Streams<'_>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<Infallible, StepError> {
@@ -51,10 +51,10 @@ pub fn run(
     cgroups::enter(start.cgroup.as_ref())?;
     identity::oom_score(start.oom_score_adj)?;
     rustix::process::setsid().step(|| "start a session".into())?;
-    let parts = gather(start, joined, crossing, note)?;
-    if let Some(crossing) = crossing {
-        users::give(streams, crossing.mapping, start.uid, start.gid)?;
-        users::cross(crossing, note)?;
+    let parts = gather(start, joined, entry, note)?;
+    if let Some(entry) = entry {
+        users::give_to_user(streams, entry.mapping, start.uid, start.gid)?;
+        users::enter_userns(entry, note)?;
         rustix::process::setsid().step(|| "start a session".into())?;
         let place = rootfs::here()?;
         users::become_root()?;
@@ -79,29 +79,28 @@ pub fn run(
 }
 
 /// What the root is built of: all that takes the node's own rights, in no mount namespace or a private one.
-struct Parts<'a> {
+struct RootParts<'a> {
     root: OwnedFd,
     sys: OwnedFd,
     shm: OwnedFd,
     sources: Vec<Option<OwnedFd>>,
     /// None: devices are made in place.
-    dev: Option<dev::Carried<'a>>,
+    dev: Option<dev::PreparedDev<'a>>,
 }
 
 fn gather<'a>(
     start: &'a StartContainer,
-    joined: &Joined<'_>,
-    crossing: Option<&Crossing<'_>>,
+    joined: &JoinedNamespaces<'_>,
+    entry: Option<&UsernsEntry<'_>>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
-) -> Result<Parts<'a>, StepError> {
+) -> Result<RootParts<'a>, StepError> {
     let Some(root) = &start.rootfs else {
         return refuse(libc::EINVAL, "the request has no root file system");
     };
-    let mut sources =
-        mounts::sources(&start.mounts, crossing.map(|crossing| (crossing.mapping, crossing.users)))?;
+    let mut sources = mounts::sources(&start.mounts, entry.map(|entry| (entry.mapping, entry.users)))?;
     rootfs::detach_from_host()?;
-    if let Some(crossing) = crossing {
-        rootfs::map_layers(&root.layers_dir, crossing.users)?;
+    if let Some(entry) = entry {
+        rootfs::map_layers(&root.layers_dir, entry.users)?;
     }
     images::fill(&mut sources, &start.mounts, root, note)?;
     let shm = shared_memory(start, joined)?;
@@ -117,19 +116,18 @@ fn gather<'a>(
         }
     }
     note(Progress::Step("mount the root file system"))?;
-    let dev =
-        crossing.map(|crossing| dev::carry(&start.devices, crossing, &start.mount_label)).transpose()?;
+    let dev = entry.map(|entry| dev::prepare(&start.devices, entry, &start.mount_label)).transpose()?;
     let mut top = rootfs::mount(root, &start.mount_label)?;
-    if crossing.is_some() {
+    if entry.is_some() {
         top = rootfs::lift(root)?;
     }
-    Ok(Parts { root: top, sys: mounts::sysfs(start.privileged)?, shm, sources, dev })
+    Ok(RootParts { root: top, sys: mounts::sysfs(start.privileged)?, shm, sources, dev })
 }
 
 fn build_root(
     start: &StartContainer,
-    joined: &Joined<'_>,
-    parts: &Parts<'_>,
+    joined: &JoinedNamespaces<'_>,
+    parts: &RootParts<'_>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<(), StepError> {
     let Some(cgroup) = &start.cgroup else { return refuse(libc::EINVAL, "the request has no cgroup") };
@@ -152,7 +150,10 @@ fn build_root(
 
 /// The pod's /dev/shm lives in pause's mount namespace only. A mount can be copied from inside its
 /// own namespace alone, so the child goes there and comes back.
-pub(super) fn shared_memory(start: &StartContainer, joined: &Joined<'_>) -> Result<OwnedFd, StepError> {
+pub(super) fn shared_memory(
+    start: &StartContainer,
+    joined: &JoinedNamespaces<'_>,
+) -> Result<OwnedFd, StepError> {
     if start.ipc() == NamespaceMode::Host {
         return mounts::copy_tree("/dev/shm", false);
     }

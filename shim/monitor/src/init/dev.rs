@@ -1,6 +1,6 @@
 //! The container's /dev: a tmpfs with the nodes and links of the OCI runtime specification
 //! (config-linux.md, "Default Devices"), a devpts of its own, mqueue, and the pod's shared memory.
-//! Called by `init::container` before the pivot; with a user namespace in two parts, `carry` before the
+//! Called by `init::container` before the pivot; with a user namespace in two parts, `prepare` before the
 //! step into it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{attach, copy_tree, new_filesystem, target};
-use super::users::Crossing;
+use super::users::UsernsEntry;
 use super::{Step, StepError, lsm, refuse};
 
 const NODES: [(&str, u32, u32); 6] =
@@ -43,7 +43,7 @@ const TTY: [(&str, &str); 1] = [("gid", "5")];
 /// What only the node's root can make, for a container whose users are its own: nodes in a file system of
 /// the node (in one of the pod's they would be dead), and the node's devices.
 #[derive(Debug)]
-pub(super) struct Carried<'a> {
+pub(super) struct PreparedDev<'a> {
     tmpfs: OwnedFd,
     /// Mounts of the node's own files: owner and mode are the node's, as runc has it.
     devices: Vec<(&'a Device, OwnedFd)>,
@@ -52,12 +52,12 @@ pub(super) struct Carried<'a> {
 }
 
 /// Makes it, before the step into the user namespace.
-pub(super) fn carry<'a>(
+pub(super) fn prepare<'a>(
     devices: &'a [Device],
-    crossing: &Crossing<'_>,
+    entry: &UsernsEntry<'_>,
     mount_label: &str,
-) -> Result<Carried<'a>, StepError> {
-    let (uid, gid) = crossing.root()?;
+) -> Result<PreparedDev<'a>, StepError> {
+    let (uid, gid) = entry.root()?;
     let [owner, group] = [uid.as_raw().to_string(), gid.as_raw().to_string()];
     let owners = [("uid", owner.as_str()), ("gid", group.as_str())];
     let options = [&TMPFS[..], &owners, &lsm::context(mount_label)].concat();
@@ -69,11 +69,11 @@ pub(super) fn carry<'a>(
     }
     let own = devices.iter().filter(|device| device.container_path != PTMX && !has_gone(device));
     let copy = |device: &'a Device| {
-        of_the_node(device)?;
+        stat_node_device(device)?;
         Ok((device, copy_tree(&device.host_path, false)?))
     };
-    let tty = crate::user_mapping::to_host(crossing.mapping.gids.as_ref(), 5).is_some();
-    Ok(Carried { tmpfs, devices: own.map(copy).collect::<Result<_, StepError>>()?, tty })
+    let tty = crate::user_mapping::to_host(entry.mapping.gids.as_ref(), 5).is_some();
+    Ok(PreparedDev { tmpfs, devices: own.map(copy).collect::<Result<_, StepError>>()?, tty })
 }
 
 /// Builds /dev under `root`. `shm` is a detached copy of the pod's /dev/shm.
@@ -81,7 +81,7 @@ pub(super) fn build(
     root: BorrowedFd<'_>,
     shm: &OwnedFd,
     start: &StartContainer,
-    carried: Option<&Carried<'_>>,
+    carried: Option<&PreparedDev<'_>>,
 ) -> Result<(), StepError> {
     let context = lsm::context(&start.mount_label);
     let plain = ResolveFlags::NO_SYMLINKS;
@@ -108,14 +108,16 @@ pub(super) fn build(
     match carried {
         None => {
             let mut own = start.devices.iter().filter(|device| !has_gone(device));
-            own.try_for_each(|device| passed_through(root, device))
+            own.try_for_each(|device| make_node_device(root, device))
         }
-        Some(carried) => carried.devices.iter().try_for_each(|(device, copy)| bound(root, device, copy)),
+        Some(carried) => {
+            carried.devices.iter().try_for_each(|(device, copy)| bind_device(root, device, copy))
+        }
     }
 }
 
 /// A device of the node, mounted under the name the request gives it.
-fn bound(root: BorrowedFd<'_>, device: &Device, copy: &OwnedFd) -> Result<(), StepError> {
+fn bind_device(root: BorrowedFd<'_>, device: &Device, copy: &OwnedFd) -> Result<(), StepError> {
     let path = &device.container_path;
     let place = target(root, path, false, ResolveFlags::empty())?;
     let look = |fd: &OwnedFd| rustix::fs::fstat(fd).step(|| format!("look at {path}"));
@@ -141,11 +143,12 @@ fn node(dev: &OwnedFd, name: &str, kind: FileType, number: u64, mode: u32) -> Re
 /// Whether it is one of all the node's, and the node does not have it any more.
 fn has_gone(device: &Device) -> bool {
     let gone = [Some(libc::ENOENT), Some(libc::ENODEV)];
-    device.optional && of_the_node(device).is_err_and(|error| gone.contains(&error.source.raw_os_error()))
+    device.optional
+        && stat_node_device(device).is_err_and(|error| gone.contains(&error.source.raw_os_error()))
 }
 
 /// What the node has as this device.
-fn of_the_node(device: &Device) -> Result<rustix::fs::Stat, StepError> {
+fn stat_node_device(device: &Device) -> Result<rustix::fs::Stat, StepError> {
     let found = rustix::fs::stat(device.host_path.as_str())
         .step(|| format!("look at the device {}", device.host_path))?;
     match FileType::from_raw_mode(found.st_mode) {
@@ -155,8 +158,8 @@ fn of_the_node(device: &Device) -> Result<rustix::fs::Stat, StepError> {
 }
 
 /// A device of the node, under the name the request gives it, with the node's own mode and owner.
-fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError> {
-    let made = wanted(device)?;
+fn make_node_device(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError> {
+    let made = device_attributes(device)?;
     if device.container_path == PTMX {
         return Ok(());
     }
@@ -187,7 +190,7 @@ fn passed_through(root: BorrowedFd<'_>, device: &Device) -> Result<(), StepError
     .step(|| format!("set the owner of {}", device.container_path))
 }
 
-struct Made {
+struct DeviceAttributes {
     kind: FileType,
     number: u64,
     mode: u32,
@@ -196,7 +199,7 @@ struct Made {
 }
 
 /// As a CDI file says, or as it is on the node.
-fn wanted(device: &Device) -> Result<Made, StepError> {
+fn device_attributes(device: &Device) -> Result<DeviceAttributes, StepError> {
     if let Some(node) = &device.node {
         let kind = match node.kind.as_str() {
             "b" => FileType::BlockDevice,
@@ -210,11 +213,11 @@ fn wanted(device: &Device) -> Result<Made, StepError> {
             }
         };
         let number = rustix::fs::makedev(node.major, node.minor);
-        return Ok(Made { kind, number, mode: node.mode, uid: node.uid, gid: node.gid });
+        return Ok(DeviceAttributes { kind, number, mode: node.mode, uid: node.uid, gid: node.gid });
     }
-    let found = of_the_node(device)?;
+    let found = stat_node_device(device)?;
     let kind = FileType::from_raw_mode(found.st_mode);
-    Ok(Made {
+    Ok(DeviceAttributes {
         kind,
         number: found.st_rdev,
         mode: found.st_mode & 0o7777,

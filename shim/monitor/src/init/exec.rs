@@ -47,7 +47,7 @@ pub fn run(
     let mut namespaces = NAMESPACES;
     if let Some(mapping) = &process.users {
         reset::scheduling()?;
-        users::give(streams, mapping, process.uid, process.gid)?;
+        users::give_to_user(streams, mapping, process.uid, process.gid)?;
         // The kernel joins it first, and the others with the rights it gives.
         namespaces |= ThreadNameSpaceType::USER;
     }

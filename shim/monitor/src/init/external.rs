@@ -20,7 +20,7 @@ use rustix::mount::MountAttrFlags;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::container::{Joined, shared_memory};
+use super::container::{JoinedNamespaces, shared_memory};
 use super::program::Streams;
 use super::{Progress, Step, StepError, images, mounts, pid, refuse, reset, rootfs, users};
 use crate::descriptors;
@@ -42,7 +42,7 @@ pub const SHM: &str = "shm";
 const MAX_LOG: u64 = 64 << 10;
 
 /// What a program is run with.
-struct Run<'a> {
+struct RuntimeCall<'a> {
     external: &'a External,
     /// Names the files of this run, below the bundle.
     name: &'a str,
@@ -57,7 +57,7 @@ struct Run<'a> {
 /// The step that failed, in the program's words; the caller reports it and ends the process.
 pub fn container(
     start: &StartContainer,
-    joined: &Joined<'_>,
+    joined: &JoinedNamespaces<'_>,
     pod: Option<(&UserMapping, &OwnedFd)>,
     (streams, null): (&Streams<'_>, &OwnedFd),
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
@@ -65,17 +65,23 @@ pub fn container(
     let Some(external) = &start.external else {
         return refuse(libc::EINVAL, "the request names no OCI runtime");
     };
-    let run = Run { external, name: "config", streams, null };
-    run.begin()?;
+    let run = RuntimeCall { external, name: "config", streams, null };
+    run.prepare_process()?;
     if let Some((mapping, _)) = pod {
         // The pod's root can't take them over.
-        users::give(streams, mapping, start.uid, start.gid)?;
+        users::give_to_user(streams, mapping, start.uid, start.gid)?;
     }
     note(Progress::Step(&format!("have {} make the container", run.program())))?;
     let words = ["create", "--bundle", ".", "--pid-file", "config.pid"];
-    run.make(&words, &start.id, CLONE_NEWNS, |note| ready(start, external, joined, pod, note), note)?;
+    run.run_create(
+        &words,
+        &start.id,
+        CLONE_NEWNS,
+        |note| prepare_mounts(start, external, joined, pod, note),
+        note,
+    )?;
     note(Progress::Step(&format!("have {} start the container", run.program())))?;
-    run.step(&["start"], &start.id, [null, null, null], 0, |_| Ok(()), note)?;
+    run.run_step(&["start"], &start.id, [null, null, null], 0, |_| Ok(()), note)?;
     note(Progress::Ready)?;
     sys::exec::exit_now(0)
 }
@@ -93,15 +99,15 @@ pub fn exec(
     let Some(external) = &process.external else {
         return refuse(libc::EINVAL, "the request names no OCI runtime");
     };
-    let run = Run { external, name, streams, null };
-    run.begin()?;
+    let run = RuntimeCall { external, name, streams, null };
+    run.prepare_process()?;
     if let Some(mapping) = &process.users {
-        users::give(streams, mapping, process.uid, process.gid)?;
+        users::give_to_user(streams, mapping, process.uid, process.gid)?;
     }
     let (document, pid_file) = (run.file("json"), run.file("pid"));
     note(Progress::Step(&format!("have {} begin the exec", run.program())))?;
     let words = ["exec", "--process", &document, "--pid-file", &pid_file, "--detach"];
-    let made = run.make(&words, id, 0, |_| Ok(()), note);
+    let made = run.run_create(&words, id, 0, |_| Ok(()), note);
     for kind in ["json", "pid", "log"] {
         // What is not there is as good.
         let _ = fs::remove_file(run.file(kind));
@@ -111,7 +117,7 @@ pub fn exec(
     sys::exec::exit_now(0)
 }
 
-impl Run<'_> {
+impl RuntimeCall<'_> {
     fn program(&self) -> &str {
         self.external.program.rsplit('/').next().unwrap_or_default()
     }
@@ -122,7 +128,7 @@ impl Run<'_> {
     }
 
     /// A group of its own, to be ended as one, and the document where the program looks for it.
-    fn begin(&self) -> Result<(), StepError> {
+    fn prepare_process(&self) -> Result<(), StepError> {
         rustix::process::setsid().step(|| "start a session".into())?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let bundle = &self.external.bundle;
@@ -133,13 +139,13 @@ impl Run<'_> {
     }
 
     /// Runs a step that leaves a process behind: tells who that is, and passes on its terminal.
-    fn make(
+    fn run_create(
         &self,
         words: &[&str],
         id: &str,
         namespaces: u64,
-        prepare: impl FnOnce(&mut Noted<'_>) -> Result<(), StepError>,
-        note: &mut Noted<'_>,
+        prepare: impl FnOnce(&mut ProgressFn<'_>) -> Result<(), StepError>,
+        note: &mut ProgressFn<'_>,
     ) -> Result<(), StepError> {
         let socket = self.file("sock");
         let (listener, stdio) = match self.streams {
@@ -152,13 +158,13 @@ impl Run<'_> {
             }
         };
         let terminal = if listener.is_some() { &["--console-socket", socket.as_str()][..] } else { &[] };
-        let made = self.step(&[words, terminal].concat(), id, stdio, namespaces, prepare, note);
+        let made = self.run_step(&[words, terminal].concat(), id, stdio, namespaces, prepare, note);
         if listener.is_some() {
             // Connected to by now, or never.
             let _ = fs::remove_file(&socket);
         }
         made?;
-        let pid = self.made()?;
+        let pid = self.read_pid()?;
         failpoint!("child.program-moves");
         note(Progress::Moved(pid))?;
         let (Some(listener), Streams::Terminal(terminal)) = (listener, self.streams) else { return Ok(()) };
@@ -169,7 +175,7 @@ impl Run<'_> {
             .step(|| "send the terminal's master".into())
     }
 
-    fn made(&self) -> Result<i32, StepError> {
+    fn read_pid(&self) -> Result<i32, StepError> {
         let file = self.file("pid");
         let text = fs::read_to_string(&file).step(|| format!("read {}/{file}", self.external.bundle))?;
         match text.trim().parse() {
@@ -179,14 +185,14 @@ impl Run<'_> {
     }
 
     /// Runs the program to its end.
-    fn step(
+    fn run_step(
         &self,
         words: &[&str],
         id: &str,
         stdio: [&OwnedFd; 3],
         namespaces: u64,
-        prepare: impl FnOnce(&mut Noted<'_>) -> Result<(), StepError>,
-        note: &mut Noted<'_>,
+        prepare: impl FnOnce(&mut ProgressFn<'_>) -> Result<(), StepError>,
+        note: &mut ProgressFn<'_>,
     ) -> Result<(), StepError> {
         let log = self.file("log");
         // Of the step before.
@@ -202,7 +208,7 @@ impl Run<'_> {
         )? {
             Cloned::Parent { pid, .. } => {
                 drop(tells);
-                self.outcome(words.first().unwrap_or(&""), pid, told, &log)
+                self.report_outcome(words.first().unwrap_or(&""), pid, told, &log)
             }
             Cloned::Child => {
                 let Err(error) =
@@ -216,7 +222,7 @@ impl Run<'_> {
         }
     }
 
-    fn outcome(&self, verb: &str, pid: i32, told: OwnedFd, log: &str) -> Result<(), StepError> {
+    fn report_outcome(&self, verb: &str, pid: i32, told: OwnedFd, log: &str) -> Result<(), StepError> {
         let mut text = Vec::new();
         // Ends when the program begins.
         fs::File::from(told).read_to_end(&mut text).step(|| "hear of the OCI runtime".into())?;
@@ -233,7 +239,7 @@ impl Run<'_> {
             },
             None => "it is gone".to_owned(),
         };
-        let words = said(Path::new(log)).unwrap_or(status);
+        let words = last_log_error(Path::new(log)).unwrap_or(status);
         refuse(0, format!("{} {verb} failed: {words}", self.program()))
     }
 
@@ -264,10 +270,10 @@ impl Run<'_> {
     }
 }
 
-type Noted<'a> = dyn FnMut(Progress<'_>) -> Result<(), StepError> + 'a;
+type ProgressFn<'a> = dyn FnMut(Progress<'_>) -> Result<(), StepError> + 'a;
 
 /// The last error that the program wrote into its log, which is JSON by lines.
-fn said(log: &Path) -> Option<String> {
+fn last_log_error(log: &Path) -> Option<String> {
     let mut text = String::new();
     fs::File::open(log).ok()?.take(MAX_LOG).read_to_string(&mut text).ok()?;
     let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok();
@@ -280,12 +286,12 @@ fn said(log: &Path) -> Option<String> {
 
 /// In the program's own mount namespace: the root file system at its place, and below the bundle the sources
 /// of mounts as the document names them.
-fn ready(
+fn prepare_mounts(
     start: &StartContainer,
     external: &External,
-    joined: &Joined<'_>,
+    joined: &JoinedNamespaces<'_>,
     pod: Option<(&UserMapping, &OwnedFd)>,
-    note: &mut Noted<'_>,
+    note: &mut ProgressFn<'_>,
 ) -> Result<(), StepError> {
     let Some(root) = &start.rootfs else {
         return refuse(libc::EINVAL, "the request has no root file system");
@@ -303,11 +309,11 @@ fn ready(
     fs::create_dir_all(&place).step(|| format!("make {place}"))?;
     let tmpfs = mounts::new_filesystem("tmpfs", &[("mode", "700")], MountAttrFlags::empty())?;
     mounts::attach(tmpfs.as_fd(), open(&place)?.as_fd(), &place)?;
-    put(&shm, &format!("{place}/{SHM}"))?;
+    attach_tree(&shm, &format!("{place}/{SHM}"))?;
     for (index, (mount, source)) in start.mounts.iter().zip(&sources).enumerate() {
         let Some(source) = source else { continue };
         note(Progress::Step(&format!("mount {} on {}", mount.source, mount.destination)))?;
-        put(source, &format!("{place}/{index}"))?;
+        attach_tree(source, &format!("{place}/{index}"))?;
         if mount.recursive_readonly {
             // All below it here; the mount itself is for the program.
             sys::mount::make_tree_read_only(source.as_fd())
@@ -317,7 +323,7 @@ fn ready(
     Ok(())
 }
 
-fn put(tree: &OwnedFd, path: &str) -> Result<(), StepError> {
+fn attach_tree(tree: &OwnedFd, path: &str) -> Result<(), StepError> {
     let kind = rustix::fs::fstat(tree).step(|| format!("look at the mount source for {path}"))?;
     let made = if FileType::from_raw_mode(kind.st_mode).is_dir() {
         fs::create_dir(path)
@@ -342,13 +348,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let of = |text: &str| {
             fs::write(file.path(), text).unwrap();
-            said(file.path())
+            last_log_error(file.path())
         };
         let lines = "{\"level\":\"warning\",\"msg\":\"w\"}\n{\"level\":\"error\",\"msg\":\"no such file \"}\n\
                      {\"level\":\"debug\",\"msg\":\"d\"}\nnot json\n";
         assert_eq!(of(lines).as_deref(), Some("no such file"));
         assert_eq!(of("{\"level\":\"error\"}\n"), None);
         assert_eq!(of(""), None);
-        assert_eq!(said(Path::new("/nonexistent")), None);
+        assert_eq!(last_log_error(Path::new("/nonexistent")), None);
     }
 }

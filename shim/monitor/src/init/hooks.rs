@@ -129,15 +129,15 @@ fn one(hook: &Hook, state: &[u8], env: &[Vec<u8>], cancel: Option<BorrowedFd<'_>
     let deadline = hook.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut said = [Vec::new(), Vec::new()];
     match follow(&mut child, &mut [&mut stdout, &mut stderr], &mut said, deadline, cancel).map_err(named)? {
-        End::Exited(status) if status.success() => Ok(()),
-        End::Exited(status) => {
+        HookEnd::Exited(status) if status.success() => Ok(()),
+        HookEnd::Exited(status) => {
             let [stdout, stderr] = said.each_ref().map(|bytes| String::from_utf8_lossy(bytes));
             Err(format!("{}, stdout: {stdout}, stderr: {stderr}", word(status)))
         }
-        End::Late => {
+        HookEnd::Late => {
             Err(format!("hook ran past specified timeout of {}.0s", hook.timeout.unwrap_or_default()))
         }
-        End::Cancelled => Err("the start was called off".to_owned()),
+        HookEnd::Cancelled => Err("the start was called off".to_owned()),
     }
 }
 
@@ -168,7 +168,7 @@ fn stdin(state: &[u8]) -> std::io::Result<std::fs::File> {
     Ok(file)
 }
 
-enum End {
+enum HookEnd {
     Exited(ExitStatus),
     Late,
     Cancelled,
@@ -181,16 +181,16 @@ fn follow(
     said: &mut [Vec<u8>; 2],
     deadline: Option<Instant>,
     cancel: Option<BorrowedFd<'_>>,
-) -> std::io::Result<End> {
+) -> std::io::Result<HookEnd> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
     let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let mut open = [true; 2];
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let ready = ready(&ended, streams.each_ref().map(|stream| stream.as_fd()), open, cancel, left)?;
+        let ready = poll_hook(&ended, streams.each_ref().map(|stream| stream.as_fd()), open, cancel, left)?;
         for index in 0..2 {
             if ready.streams[index] {
-                open[index] = keep(streams[index], &mut said[index])?;
+                open[index] = read_output(streams[index], &mut said[index])?;
             }
         }
         if ready.streams.contains(&true) {
@@ -198,9 +198,9 @@ fn follow(
             continue;
         }
         let end = match ready {
-            Ready { ended: true, .. } => return Ok(End::Exited(child.wait()?)),
-            Ready { cancelled: true, .. } => End::Cancelled,
-            _ if left.is_some_and(|left| left.is_zero()) => End::Late,
+            HookEvents { ended: true, .. } => return Ok(HookEnd::Exited(child.wait()?)),
+            HookEvents { cancelled: true, .. } => HookEnd::Cancelled,
+            _ if left.is_some_and(|left| left.is_zero()) => HookEnd::Late,
             _ => continue,
         };
         // Not reaped yet, so the group's number is its own.
@@ -210,19 +210,19 @@ fn follow(
     }
 }
 
-struct Ready {
+struct HookEvents {
     ended: bool,
     cancelled: bool,
     streams: [bool; 2],
 }
 
-fn ready(
+fn poll_hook(
     ended: &OwnedFd,
     streams: [BorrowedFd<'_>; 2],
     open: [bool; 2],
     cancel: Option<BorrowedFd<'_>>,
     left: Option<Duration>,
-) -> std::io::Result<Ready> {
+) -> std::io::Result<HookEvents> {
     let flags = |wanted| if wanted { PollFlags::IN } else { PollFlags::empty() };
     let mut fds = vec![PollFd::new(ended, PollFlags::IN)];
     // One that has ended would be ready for ever.
@@ -239,7 +239,7 @@ fn ready(
     }
     let hit = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
     let mut found =
-        Ready { ended: hit(0), cancelled: cancel.is_some() && hit(at.len() + 1), streams: [false; 2] };
+        HookEvents { ended: hit(0), cancelled: cancel.is_some() && hit(at.len() + 1), streams: [false; 2] };
     for (position, index) in at.iter().enumerate() {
         found.streams[*index] = hit(position + 1);
     }
@@ -247,7 +247,7 @@ fn ready(
 }
 
 /// Reads once; false at the end.
-fn keep(stream: &mut std::io::PipeReader, said: &mut Vec<u8>) -> std::io::Result<bool> {
+fn read_output(stream: &mut std::io::PipeReader, said: &mut Vec<u8>) -> std::io::Result<bool> {
     let mut chunk = [0u8; 4096];
     let count = stream.read(&mut chunk)?;
     let room = MAX_OUTPUT.saturating_sub(said.len());
@@ -323,7 +323,7 @@ fn ask(socket: &OwnedFd) -> Result<Vec<u8>, rustix::io::Errno> {
 
 /// A process of the monitor's, in the runtime's namespaces: runs what is due there once the container, whose
 /// first process is `pid`, asks for it over `socket`, and answers.
-pub fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) {
+pub fn serve_hooks(start: &StartContainer, pid: i32, socket: &OwnedFd) {
     let mut asked = [0u8; 1];
     let Some(hooks) = &start.hooks else { return };
     // An end without a question: the set-up has failed before.

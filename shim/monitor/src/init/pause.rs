@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::LinkNameSpaceType;
 
 use super::container::INERT;
-use super::users::{self, Crossing};
+use super::users::{self, UsernsEntry};
 use super::{Progress, Step, StepError, cgroups, identity, lsm, mounts, refuse, reset, rootfs};
 use crate::user_mapping;
 use gantry_sys as sys;
@@ -25,14 +25,14 @@ pub const SEED: &str = "--seed";
 /// "nobody" of upstream's pause image.
 const USER: u32 = 65535;
 
-/// Turns the child into pause, telling `note` right before exec. With `crossing` another process, in the
+/// Turns the child into pause, telling `note` right before exec. With `entry` another process, in the
 /// pod's user namespace, becomes it. Returns only on failure.
 ///
 /// # Errors
 /// The step that failed; the caller reports it and ends the process.
 pub fn run(
     start: &StartSandbox,
-    crossing: Option<&Crossing<'_>>,
+    entry: Option<&UsernsEntry<'_>>,
     null: &OwnedFd,
     program: &OwnedFd,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
@@ -49,12 +49,12 @@ pub fn run(
     rootfs::detach_from_host()?;
     join_network(start)?;
     rustix::process::chdir(start.root_dir.as_str()).step(|| format!("enter {}", start.root_dir))?;
-    if let Some(crossing) = crossing {
-        users::cross(crossing, note)?;
+    if let Some(entry) = entry {
+        users::enter_userns(entry, note)?;
         rustix::process::setsid().step(|| "start a session".into())?;
     }
     let place = rootfs::here()?;
-    configure(start, crossing)?;
+    configure(start, entry)?;
     // By the node's /proc: pause's own root has none.
     let labels = lsm::prepare_label(&start.process_label)?;
     build_root(start, &place)?;
@@ -93,8 +93,8 @@ fn join_network(start: &StartSandbox) -> Result<(), StepError> {
         .step(|| format!("join the network namespace {}", start.netns_path))
 }
 
-/// The host name and the sysctls of the pod's namespaces; with `crossing` as its root from then on.
-fn configure(start: &StartSandbox, crossing: Option<&Crossing<'_>>) -> Result<(), StepError> {
+/// The host name and the sysctls of the pod's namespaces; with `entry` as its root from then on.
+fn configure(start: &StartSandbox, entry: Option<&UsernsEntry<'_>>) -> Result<(), StepError> {
     if !start.host_network {
         rustix::system::sethostname(start.hostname.as_bytes())
             .step(|| format!("set the host name {}", start.hostname))?;
@@ -103,11 +103,11 @@ fn configure(start: &StartSandbox, crossing: Option<&Crossing<'_>>) -> Result<()
     let mut refused = Vec::new();
     for sysctl in &start.sysctls {
         match set(sysctl) {
-            Err(error) if crossing.is_some() && is_denied(&error) => refused.push(sysctl),
+            Err(error) if entry.is_some() && is_denied(&error) => refused.push(sysctl),
             result => result?,
         }
     }
-    if crossing.is_some() {
+    if entry.is_some() {
         users::become_root()?;
     }
     refused.into_iter().try_for_each(set)

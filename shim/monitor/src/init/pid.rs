@@ -8,23 +8,23 @@ use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 use super::{Step, StepError, refuse};
 use gantry_sys::clone::{CloneArgs, Cloned, clone3};
 
-/// Where a child is born.
+/// The pid namespace that a child is cloned into.
 #[derive(Debug, Clone, Copy)]
-pub enum Birthplace<'a> {
+pub enum PidNamespace<'a> {
     /// In the caller's, or with `CLONE_NEWPID` in a new one.
-    Here,
+    Inherited,
     /// In this one.
-    Namespace(&'a OwnedFd),
+    Fd(&'a OwnedFd),
     /// In that of the process behind this pidfd.
-    Of(&'a OwnedFd),
+    OfProcess(&'a OwnedFd),
 }
 
-impl<'a> Birthplace<'a> {
+impl<'a> PidNamespace<'a> {
     /// What must stay open until the clone.
     pub fn descriptor(&self) -> Option<&'a OwnedFd> {
         match self {
-            Self::Here => None,
-            Self::Namespace(fd) | Self::Of(fd) => Some(fd),
+            Self::Inherited => None,
+            Self::Fd(fd) | Self::OfProcess(fd) => Some(fd),
         }
     }
 }
@@ -33,14 +33,14 @@ impl<'a> Birthplace<'a> {
 ///
 /// # Errors
 /// When the namespace can't be entered.
-pub fn enter(birthplace: &Birthplace<'_>) -> Result<(), StepError> {
-    match birthplace {
-        Birthplace::Here => Ok(()),
-        Birthplace::Namespace(namespace) => {
+pub fn enter(pid_namespace: &PidNamespace<'_>) -> Result<(), StepError> {
+    match pid_namespace {
+        PidNamespace::Inherited => Ok(()),
+        PidNamespace::Fd(namespace) => {
             rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
                 .step(|| "enter the sandbox's pid namespace".into())
         }
-        Birthplace::Of(process) => {
+        PidNamespace::OfProcess(process) => {
             rustix::thread::move_into_thread_name_spaces(process.as_fd(), ThreadNameSpaceType::PROCESS_ID)
                 .step(|| "enter the container's pid namespace".into())
         }

@@ -22,7 +22,7 @@ pub fn user_namespaces(layers: &str, scratch: &str) -> Result<(), StepError> {
     sys::task::new_namespaces(libc::CLONE_NEWNS).step(|| "make a mount namespace".into())?;
     rootfs::detach_from_host()?;
     let line = Some(IdMapping { container_id: 0, host_id: 65_536, length: 65_536 });
-    let held = users::make(&UserMapping { uids: line, gids: line }, true)?;
+    let held = users::create_userns(&UserMapping { uids: line, gids: line }, true)?;
     let tmpfs = mounts::new_filesystem("tmpfs", &[("mode", "700")], INERT)?;
     let place = rustix::fs::open(scratch, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("open {scratch}"))?;

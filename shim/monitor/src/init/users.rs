@@ -15,7 +15,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::DumpableBehavior;
 use rustix::thread::LinkNameSpaceType;
 
-use super::pid::{self, Birthplace};
+use super::pid::{self, PidNamespace};
 use super::program::Streams;
 use super::{Progress, Step, StepError, refuse, reset};
 use crate::user_mapping;
@@ -27,7 +27,7 @@ const CLONE_NEWNET: u64 = 0x4000_0000;
 
 /// A user namespace while a process of no use is in it, which ends with this value.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldUserns {
     /// The process.
     pub pid: i32,
     /// Of the user namespace.
@@ -40,7 +40,7 @@ pub struct Held {
 ///
 /// # Errors
 /// The step that failed; the process is gone then.
-pub fn make(mapping: &UserMapping, network: bool) -> Result<Held, StepError> {
+pub fn create_userns(mapping: &UserMapping, network: bool) -> Result<HeldUserns, StepError> {
     let (Some(uids), Some(gids)) = (&mapping.uids, &mapping.gids) else {
         return refuse(libc::EINVAL, "a user namespace needs a map of users and one of groups");
     };
@@ -48,7 +48,7 @@ pub fn make(mapping: &UserMapping, network: bool) -> Result<Held, StepError> {
     let namespaces = if network { CLONE_NEWUSER | CLONE_NEWNET } else { CLONE_NEWUSER };
     let args = CloneArgs { namespaces, cgroup: None, sibling: false };
     let pid = match clone3(&args).step(|| "make a user namespace".into())? {
-        Cloned::Parent { pidfd, .. } => number(&pidfd)?,
+        Cloned::Parent { pidfd, .. } => host_pid(&pidfd)?,
         Cloned::Child => {
             // Nothing but the gate: a copy of `release` would keep this process for ever.
             if sys::fd::close_all_but(&[&gate]).is_ok() {
@@ -66,11 +66,11 @@ pub fn make(mapping: &UserMapping, network: bool) -> Result<Held, StepError> {
     let path = format!("/proc/{pid}/ns/user");
     let namespace = rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the user namespace".into())?;
-    Ok(Held { pid, namespace, _release: release })
+    Ok(HeldUserns { pid, namespace, _release: release })
 }
 
 /// The pid that /proc knows a process by: that of a caller in a pid namespace of its own is another.
-fn number(process: &OwnedFd) -> Result<i32, StepError> {
+fn host_pid(process: &OwnedFd) -> Result<i32, StepError> {
     let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
     let text = fs::read_to_string(&path).step(|| format!("read {path}"))?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
@@ -90,13 +90,13 @@ pub(super) fn map_owners(
     };
     match pod.filter(|(own, _)| *own == wanted) {
         Some((_, namespace)) => map(namespace),
-        None => map(&make(wanted, false)?.namespace),
+        None => map(&create_userns(wanted, false)?.namespace),
     }
 }
 
-/// The step over, prepared by the monitor.
+/// The entry into the pod's user namespace, prepared by the monitor.
 #[derive(Debug)]
-pub struct Crossing<'a> {
+pub struct UsernsEntry<'a> {
     /// The pod's user namespace.
     pub users: &'a OwnedFd,
     /// Its maps.
@@ -104,10 +104,10 @@ pub struct Crossing<'a> {
     /// `CLONE_NEW*` of those that the next process is born into; they belong to the pod's users.
     pub namespaces: u64,
     /// Its pid namespace.
-    pub pid: Birthplace<'a>,
+    pub pid: PidNamespace<'a>,
 }
 
-impl Crossing<'_> {
+impl UsernsEntry<'_> {
     /// The node's ids of the pod's root.
     pub(super) fn root(&self) -> Result<(Uid, Gid), StepError> {
         match user_mapping::owner(self.mapping, 0, 0) {
@@ -120,17 +120,17 @@ impl Crossing<'_> {
 /// Goes on as another process, the monitor's child as this one is, with the rights of the pod's user
 /// namespace only. Returns in that process alone, which is still the node's root by number. Where it
 /// stands is the same folder as before, in its own mount namespace.
-pub(super) fn cross(
-    crossing: &Crossing<'_>,
+pub(super) fn enter_userns(
+    entry: &UsernsEntry<'_>,
     note: &mut dyn FnMut(Progress<'_>) -> Result<(), StepError>,
 ) -> Result<(), StepError> {
     // What may only be raised by the node's root.
     reset::scheduling()?;
     let (gate, open) = pipe()?;
-    pid::enter(&crossing.pid)?;
-    rustix::thread::move_into_link_name_space(crossing.users.as_fd(), Some(LinkNameSpaceType::User))
+    pid::enter(&entry.pid)?;
+    rustix::thread::move_into_link_name_space(entry.users.as_fd(), Some(LinkNameSpaceType::User))
         .step(|| "join the pod's user namespace".into())?;
-    let args = CloneArgs { namespaces: crossing.namespaces, cgroup: None, sibling: true };
+    let args = CloneArgs { namespaces: entry.namespaces, cgroup: None, sibling: true };
     match pid::clone(&args, "the process in the pod's user namespace")? {
         Cloned::Parent { pid, .. } => {
             failpoint!("child.users-move");
@@ -162,7 +162,7 @@ pub(super) fn become_root() -> Result<(), StepError> {
 
 /// Pipes were made by the node's root, and the pod's root can't take them over: they are given to the
 /// container's user before the step.
-pub(super) fn give(
+pub(super) fn give_to_user(
     streams: &Streams<'_>,
     mapping: &UserMapping,
     uid: u32,

@@ -11,8 +11,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use super::child::{Child, Input, Phase};
-use super::event_loop::{Monitor, Watched};
-use super::log::Source;
+use super::event_loop::{Monitor, WatchTarget};
+use super::log::LogStream;
 use crate::descriptors;
 use crate::init::{Step, StepError, refuse};
 
@@ -24,7 +24,7 @@ const MAX_QUEUE: usize = 1 << 20;
 pub(super) struct Sink {
     attach: String,
     container: String,
-    source: Source,
+    source: LogStream,
     /// Who asked.
     connection: u64,
     pipe: OwnedFd,
@@ -66,10 +66,10 @@ impl Monitor {
         if let Some(socket) = input {
             give_input(child, &socket)?;
         }
-        for (pipe, source) in [(stdout, Source::Stdout), (stderr, Source::Stderr)] {
+        for (pipe, source) in [(stdout, LogStream::Stdout), (stderr, LogStream::Stderr)] {
             let Some(pipe) = pipe else { continue };
             rustix::io::ioctl_fionbio(&pipe, true).step(|| "make the attach's pipe non-blocking".into())?;
-            let token = self.watch(pipe.as_fd(), Watched::Sink)?;
+            let token = self.watch(pipe.as_fd(), WatchTarget::Sink)?;
             // Only that its reader is gone, until something is queued.
             self.wait_for(token, pipe.as_fd(), EventFlags::empty())?;
             let sink = Sink {
@@ -87,7 +87,7 @@ impl Monitor {
     }
 
     /// Copies what a container wrote to its attaches.
-    pub(super) fn tee(&mut self, container: &str, source: Source, bytes: &[u8]) {
+    pub(super) fn tee(&mut self, container: &str, source: LogStream, bytes: &[u8]) {
         let tokens: Vec<u64> = self
             .sinks
             .iter()

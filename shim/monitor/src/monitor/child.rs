@@ -10,9 +10,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use gantry_proto::monitor::{CgroupTarget, Exited};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions};
 
-use super::log::{Lines, LogFile, Source};
+use super::log::{Lines, LogFile, LogStream};
 use super::report::Report;
-use super::strays::Strays;
+use super::unclaimed_exits::UnclaimedExits;
 use crate::exit::ExitRecord;
 
 /// ```text
@@ -82,21 +82,21 @@ pub(super) const UNKNOWN: i32 = 255;
 
 /// A reaped process.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ReapedProcess {
     pub(super) pid: i32,
     /// Exit code, or 128 + signal.
     pub(super) code: i32,
 }
 
 /// Reaps any one child; None when nothing has ended.
-pub(super) fn reap_one() -> Option<Ended> {
+pub(super) fn reap_one() -> Option<ReapedProcess> {
     let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
     let code = match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => code,
         (None, Some(signal)) => 128 + signal,
         (None, None) => UNKNOWN,
     };
-    Some(Ended { pid: pid.as_raw_nonzero().get(), code })
+    Some(ReapedProcess { pid: pid.as_raw_nonzero().get(), code })
 }
 
 /// Kills who is left of the group of a process that was reaped just now: the number is the group's for as long as
@@ -141,13 +141,13 @@ impl Child {
     }
 
     /// Takes the process that went on with the set-up for the child.
-    pub(super) fn follow_move(&mut self, strays: &mut Strays) {
+    pub(super) fn follow_move(&mut self, unclaimed_exits: &mut UnclaimedExits) {
         let Phase::Starting { report, ended, .. } = &mut self.phase else { return };
         let moved = report.moved_to().filter(|pid| *pid != self.pid).and_then(Pid::from_raw);
         let Some(pid) = moved else { return };
         self.pid = pid.as_raw_nonzero().get();
         let lives = is_ours(self.pid);
-        let told = strays.claim(self.pid, lives);
+        let told = unclaimed_exits.claim(self.pid, lives);
         if lives {
             self.pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
             self.start_time_ticks = super::spawn::start_time_ticks(self.pid).unwrap_or(0);
@@ -173,12 +173,12 @@ impl Child {
 
     /// Reads one output once, for fairness among many, and shows `tee` what came; returns the output
     /// when it has ended.
-    pub(super) fn read(&mut self, token: u64, tee: &mut dyn FnMut(Source, &[u8])) -> Option<Output> {
+    pub(super) fn read(&mut self, token: u64, tee: &mut dyn FnMut(LogStream, &[u8])) -> Option<Output> {
         self.read_once(token, tee).1
     }
 
     /// As `read`; the first value says whether there was anything.
-    fn read_once(&mut self, token: u64, tee: &mut dyn FnMut(Source, &[u8])) -> (bool, Option<Output>) {
+    fn read_once(&mut self, token: u64, tee: &mut dyn FnMut(LogStream, &[u8])) -> (bool, Option<Output>) {
         let Some(index) = self.outputs.iter().position(|output| output.token == token) else {
             return (false, None);
         };
@@ -202,7 +202,7 @@ impl Child {
 
     /// Reads what is there already; bounded, because a straggler may write for ever. Returns the
     /// outputs that have ended.
-    pub(super) fn drain(&mut self, tee: &mut dyn FnMut(Source, &[u8])) -> Vec<Output> {
+    pub(super) fn drain(&mut self, tee: &mut dyn FnMut(LogStream, &[u8])) -> Vec<Output> {
         let mut over = Vec::new();
         for _ in 0..64 {
             let tokens: Vec<u64> = self.outputs.iter().map(|output| output.token).collect();
@@ -219,12 +219,12 @@ impl Child {
         over
     }
 
-    fn write(&mut self, source: Source, bytes: &[u8]) {
+    fn write(&mut self, source: LogStream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if let Some(error) = self.log.append(source, bytes) {
-            complain(format_args!("{}: lines of the log are lost: {error}", self.id));
+            log_stderr(format_args!("{}: lines of the log are lost: {error}", self.id));
         }
     }
 
@@ -271,10 +271,11 @@ impl Child {
             let (source, rest) = (lines.source(), lines.finish(finished_at));
             self.write(source, &rest);
         }
-        let record = ExitRecord::seen(exit_code, finished_at, oom_kills).started(self.started_at);
+        let record =
+            ExitRecord::with_exit_code(exit_code, finished_at, oom_kills).with_started_at(self.started_at);
         if let Err(error) = record.write(&self.record_dir) {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            complain(format_args!("{}: {error}: {cause}", self.id));
+            log_stderr(format_args!("{}: {error}: {cause}", self.id));
         }
         Some(Exited {
             id: self.id.clone(),
@@ -288,7 +289,7 @@ impl Child {
 
 /// Descriptor 2 is the monitor's own log, maybe on the disk that is full: a line lost there must not
 /// end the pod, as the panic of `eprintln!` would.
-pub(super) fn complain(what: std::fmt::Arguments<'_>) {
+pub(super) fn log_stderr(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
@@ -307,7 +308,7 @@ mod tests {
     /// A child whose set-up has told that `pid` goes on with it.
     fn moved_to(pid: i32) -> Child {
         let (pipe, told) = super::super::spawn::pipe().unwrap();
-        super::super::report::noting(&told)(crate::init::Progress::Moved(pid)).unwrap();
+        super::super::report::write_progress(&told)(crate::init::Progress::Moved(pid)).unwrap();
         let mut report = Report::new(pipe, 0);
         assert!(report.read());
         let mut child = Child::new("c", "", None, LogFile::open("").unwrap());
@@ -325,20 +326,20 @@ mod tests {
     fn an_end_of_the_past_is_not_that_of_a_process_that_lives_under_its_number() {
         let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = i32::try_from(process.id()).unwrap();
-        let mut strays = Strays::default();
-        strays.keep(Ended { pid, code: 3 }, 1);
+        let mut unclaimed_exits = UnclaimedExits::default();
+        unclaimed_exits.add(ReapedProcess { pid, code: 3 }, 1);
         let mut child = moved_to(pid);
-        child.follow_move(&mut strays);
+        child.follow_move(&mut unclaimed_exits);
         assert_eq!((child.pid, end_of(&child), child.pidfd.is_some()), (pid, None, true));
         process.kill().unwrap();
         process.wait().unwrap();
         // Reaped, and noted; or forgotten.
         let mut child = moved_to(pid);
-        strays.keep(Ended { pid, code: 137 }, 2);
-        child.follow_move(&mut strays);
+        unclaimed_exits.add(ReapedProcess { pid, code: 137 }, 2);
+        child.follow_move(&mut unclaimed_exits);
         assert_eq!((end_of(&child), child.pidfd.is_some()), (Some(137), false));
         let mut child = moved_to(pid);
-        child.follow_move(&mut strays);
+        child.follow_move(&mut unclaimed_exits);
         assert_eq!(end_of(&child), Some(UNKNOWN));
     }
 }

@@ -11,11 +11,11 @@ use gantry_proto::monitor::{
 };
 
 use super::child::{self, Child, Input, Output, Phase};
-use super::event_loop::{Monitor, Watched, failure};
-use super::exec::Exec;
-use super::log::{Lines, LogFile, Source};
+use super::event_loop::{Monitor, WatchTarget, failure};
+use super::exec::ExecState;
+use super::log::{Lines, LogFile, LogStream};
 use super::report::Report;
-use super::spawn::{self, Ends, Namespaces, Spawned};
+use super::spawn::{self, ParentStreams, PodNamespaces, SpawnedChild};
 use crate::descriptors;
 use crate::init::{Step, StepError, console, refuse};
 
@@ -55,7 +55,7 @@ impl Monitor {
         start: &StartContainer,
         reply_to: (u64, u64),
     ) -> Result<(), StepError> {
-        if self.adopted_by(&start.id, reply_to)? {
+        if self.adopt_start(&start.id, reply_to)? {
             return Ok(());
         }
         let Some((_, Some(namespaces))) = &self.sandbox else {
@@ -86,12 +86,12 @@ impl Monitor {
 
     /// Whether this start was under way or done already: asked for by a runtime that died before it
     /// heard the answer, and now once more by the next.
-    fn adopted_by(&mut self, id: &str, asks: (u64, u64)) -> Result<bool, StepError> {
+    fn adopt_start(&mut self, id: &str, asks: (u64, u64)) -> Result<bool, StepError> {
         let Some(child) = self.children.get_mut(id) else { return Ok(false) };
         match &mut child.phase {
             Phase::Starting { reply_to, .. } => *reply_to = asks,
             Phase::Running => {
-                let started = child.started();
+                let started = child.to_started();
                 self.reply(asks.0, asks.1, reply::Result::Started(started));
             }
             Phase::Draining { .. } => return refuse(libc::EEXIST, "this container is just ending"),
@@ -107,7 +107,7 @@ impl Monitor {
     fn follow(
         &mut self,
         mut child: Child,
-        spawned: Spawned,
+        spawned: SpawnedChild,
         stdin_once: bool,
         reply_to: (u64, u64),
     ) -> Result<(), StepError> {
@@ -117,16 +117,16 @@ impl Monitor {
         let id = child.id.clone();
         let mut terminal = None;
         match spawned.ends {
-            Ends::None => {}
-            Ends::Pipes { stdin, stdout, stderr } => {
+            ParentStreams::None => {}
+            ParentStreams::Pipes { stdin, stdout, stderr } => {
                 child.input = stdin.map_or(Input::None, |end| Input::Pipe { end, once: stdin_once });
-                for (pipe, source) in [(stdout, Source::Stdout), (stderr, Source::Stderr)] {
+                for (pipe, source) in [(stdout, LogStream::Stdout), (stderr, LogStream::Stderr)] {
                     self.read_from(&mut child, pipe, source)?;
                 }
             }
-            Ends::Terminal(socket) => terminal = Some(socket),
+            ParentStreams::Terminal(socket) => terminal = Some(socket),
         }
-        let token = self.watch(spawned.report.as_fd(), Watched::Report(id.clone()))?;
+        let token = self.watch(spawned.report.as_fd(), WatchTarget::Report(id.clone()))?;
         let report = Report::new(spawned.report, token);
         let deadline = Instant::now() + SET_UP;
         child.phase = Phase::Starting { report, terminal, reply_to, ended: None, deadline };
@@ -134,8 +134,8 @@ impl Monitor {
         Ok(())
     }
 
-    fn read_from(&mut self, child: &mut Child, pipe: OwnedFd, source: Source) -> Result<(), StepError> {
-        let token = self.watch(pipe.as_fd(), Watched::Output(child.id.clone()))?;
+    fn read_from(&mut self, child: &mut Child, pipe: OwnedFd, source: LogStream) -> Result<(), StepError> {
+        let token = self.watch(pipe.as_fd(), WatchTarget::Output(child.id.clone()))?;
         child.outputs.push(Output { token, pipe, lines: Lines::new(source) });
         Ok(())
     }
@@ -147,10 +147,10 @@ impl Monitor {
         };
         let more = report.read();
         if let Some(child) = self.children.get_mut(id) {
-            child.follow_move(&mut self.strays);
+            child.follow_move(&mut self.unclaimed_exits);
         }
         if !more {
-            self.started_or_not(id);
+            self.answer_start(id);
         }
     }
 
@@ -160,17 +160,17 @@ impl Monitor {
         for child in self.children.values_mut() {
             if let Phase::Starting { report, .. } = &mut child.phase {
                 report.read_pending();
-                child.follow_move(&mut self.strays);
+                child.follow_move(&mut self.unclaimed_exits);
             }
         }
     }
 
     fn is_starting(&self) -> bool {
         let starting = |child: &Child| matches!(child.phase, Phase::Starting { .. });
-        self.children.values().any(starting) || self.execs.values().any(Exec::is_starting)
+        self.children.values().any(starting) || self.execs.values().any(ExecState::is_starting)
     }
 
-    fn started_or_not(&mut self, id: &str) {
+    fn answer_start(&mut self, id: &str) {
         let Some(child) = self.children.get_mut(id) else { return };
         let Phase::Starting { report, terminal, reply_to, ended, .. } =
             std::mem::replace(&mut child.phase, Phase::Running)
@@ -180,14 +180,14 @@ impl Monitor {
         self.unwatch(report.token, report.pipe.as_fd());
         failpoint!("monitor.ready");
         let result =
-            report.verdict().and_then(|()| self.take_up(id, terminal).map_err(|error| failure(&error)));
+            report.verdict().and_then(|()| self.set_up_parent(id, terminal).map_err(|error| failure(&error)));
         let nobodys = self.is_pause(id) && !self.connections.contains_key(&reply_to.0);
         match result {
             Ok(()) => {
                 let Some(child) = self.children.get_mut(id) else { return };
                 // It may have ended before its report was read.
                 child.started_at = ended.map_or(i64::MAX, |(_, at)| at).min(child::unix_nanos());
-                let started = child.started();
+                let started = child.to_started();
                 if nobodys {
                     // The record of its sandbox is not complete: the next runtime would undo it. A
                     // container goes on, and the next runtime hears of it in its welcome.
@@ -195,7 +195,7 @@ impl Monitor {
                 }
                 self.reply(reply_to.0, reply_to.1, reply::Result::Started(started));
                 if let Some((exit_code, at)) = ended {
-                    self.ended(id, exit_code, at);
+                    self.handle_exit(id, exit_code, at);
                 }
             }
             Err(why) => self.give_up(id, reply_to, why),
@@ -203,27 +203,28 @@ impl Monitor {
     }
 
     /// What the monitor needs of a child once it is set up: pause's namespaces, a terminal's master.
-    fn take_up(&mut self, id: &str, terminal: Option<OwnedFd>) -> Result<(), StepError> {
+    fn set_up_parent(&mut self, id: &str, terminal: Option<OwnedFd>) -> Result<(), StepError> {
         let Some(mut child) = self.children.remove(id) else { return Ok(()) };
-        let taken = self.take_up_of(&mut child, terminal);
+        let taken = self.set_up_parent_of(&mut child, terminal);
         self.children.insert(id.to_owned(), child);
         taken
     }
 
-    fn take_up_of(&mut self, child: &mut Child, terminal: Option<OwnedFd>) -> Result<(), StepError> {
+    fn set_up_parent_of(&mut self, child: &mut Child, terminal: Option<OwnedFd>) -> Result<(), StepError> {
         if let Some((start, namespaces)) = &mut self.sandbox
             && start.id == child.id
         {
-            *namespaces = Some(Namespaces::of(child.pid, start)?);
+            *namespaces = Some(PodNamespaces::of(child.pid, start)?);
             // Pause holds it from now on.
             self.users = None;
         }
         if let Some(socket) = terminal {
             let master = descriptors::receive_one(&socket).step(|| "receive the terminal's master".into())?;
             rustix::io::ioctl_fionbio(&master, true).step(|| "make the terminal non-blocking".into())?;
-            child.terminal = console::held(console::slave_of(&master)).step(|| "hold the terminal".into())?;
+            child.terminal =
+                console::ignore_hung_up(console::slave_of(&master)).step(|| "hold the terminal".into())?;
             child.input = Input::Terminal;
-            self.read_from(child, master, Source::Stdout)?;
+            self.read_from(child, master, LogStream::Stdout)?;
         }
         Ok(())
     }
@@ -233,7 +234,7 @@ impl Monitor {
             child.kill();
             if !self.connections.contains_key(&reply_to.0) && !self.is_pause(id) {
                 // The next runtime took it for running, or will look for how it ended.
-                child::complain(format_args!("{id} did not start: {}", why.step));
+                child::log_stderr(format_args!("{id} did not start: {}", why.step));
                 let finished_at = child::unix_nanos();
                 let (exit_code, deadline) = (NOT_STARTED, Instant::now());
                 child.phase = Phase::Draining { exit_code, finished_at, oom_kills: 0, deadline };
@@ -259,7 +260,7 @@ impl Monitor {
         self.finish_due();
     }
 
-    /// Collects every process that has ended: ours, and strays that came to us as subreaper.
+    /// Collects every process that has ended: ours, and orphans that came to us as subreaper.
     pub(super) fn reap(&mut self) {
         self.clear_signals();
         while let Some(status) = child::reap_one() {
@@ -271,17 +272,17 @@ impl Monitor {
             let id =
                 self.children.values().find(|child| child.pid == status.pid).map(|child| child.id.clone());
             match id {
-                Some(id) => self.ended(&id, status.code, child::unix_nanos()),
-                None if self.exec_ended(&status) => {}
-                None => self.strays.keep(status, child::unix_nanos()),
+                Some(id) => self.handle_exit(&id, status.code, child::unix_nanos()),
+                None if self.handle_exec_exit(&status) => {}
+                None => self.unclaimed_exits.add(status, child::unix_nanos()),
             }
         }
         if !self.is_starting() {
-            self.strays.forget();
+            self.unclaimed_exits.clear();
         }
     }
 
-    fn ended(&mut self, id: &str, exit_code: i32, at: i64) {
+    fn handle_exit(&mut self, id: &str, exit_code: i32, at: i64) {
         let Some(child) = self.children.get_mut(id) else { return };
         if let Phase::Starting { ended, .. } = &mut child.phase {
             *ended = Some((exit_code, at));
@@ -353,7 +354,7 @@ impl Monitor {
 }
 
 impl Child {
-    pub(super) fn started(&self) -> Started {
+    pub(super) fn to_started(&self) -> Started {
         Started {
             id: self.id.clone(),
             pid: self.pid,

@@ -18,13 +18,13 @@ use gantry_proto::monitor::{
 use rustix::event::{Timespec, epoll};
 
 use super::attach::Sink;
-use super::child::{Child, complain};
+use super::child::{Child, log_stderr};
 use super::connection::Connection;
-use super::exec::Exec;
-use super::spawn::Namespaces;
-use super::strays::Strays;
+use super::exec::ExecState;
+use super::spawn::PodNamespaces;
+use super::unclaimed_exits::UnclaimedExits;
 use super::{Error, Options};
-use crate::init::users::{self, Held};
+use crate::init::users::{self, HeldUserns};
 use crate::init::{Step, StepError, refuse};
 use gantry_sys as sys;
 
@@ -33,7 +33,7 @@ const SIGNALS: u64 = 1;
 
 /// What a token of the epoll set stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Watched {
+pub(super) enum WatchTarget {
     Connection,
     /// Of pause or a container.
     Report(String),
@@ -49,23 +49,23 @@ pub(super) struct Monitor {
     listener: UnixListener,
     pub(super) null: OwnedFd,
     next_token: u64,
-    watched: BTreeMap<u64, Watched>,
+    watched: BTreeMap<u64, WatchTarget>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) children: BTreeMap<String, Child>,
-    pub(super) execs: BTreeMap<String, Exec>,
+    pub(super) execs: BTreeMap<String, ExecState>,
     pub(super) sinks: BTreeMap<u64, Sink>,
     /// Who has ended as nobody's while something was starting, and when.
-    pub(super) strays: Strays,
-    pub(super) sandbox: Option<(StartSandbox, Option<Namespaces>)>,
+    pub(super) unclaimed_exits: UnclaimedExits,
+    pub(super) sandbox: Option<(StartSandbox, Option<PodNamespaces>)>,
     /// The sandbox's user namespace until pause is in it.
-    pub(super) users: Option<Held>,
+    pub(super) users: Option<HeldUserns>,
     /// Until when no connection is accepted, for want of memory or descriptors.
-    deaf_until: Option<Instant>,
+    accept_backoff_until: Option<Instant>,
     finished: bool,
 }
 
 /// How long to wait for others to give back what there was none of.
-const DEAF: Duration = Duration::from_secs(1);
+const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Runs until the runtime says that nothing is left to hold.
 ///
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
     let mut monitor = Monitor::new(options, UnixListener::from(listener))?;
     monitor.connect(UnixStream::from(first))?;
     while !monitor.finished {
-        monitor.turn()?;
+        monitor.run_once()?;
     }
     Ok(())
 }
@@ -125,10 +125,10 @@ impl Monitor {
             children: BTreeMap::new(),
             execs: BTreeMap::new(),
             sinks: BTreeMap::new(),
-            strays: Strays::default(),
+            unclaimed_exits: UnclaimedExits::default(),
             sandbox: None,
             users: None,
-            deaf_until: None,
+            accept_backoff_until: None,
             finished: false,
         };
         monitor.add(monitor.listener.as_fd(), LISTENER)?;
@@ -141,7 +141,7 @@ impl Monitor {
             .step(|| "watch a descriptor".into())
     }
 
-    pub(super) fn watch(&mut self, fd: BorrowedFd<'_>, what: Watched) -> Result<u64, StepError> {
+    pub(super) fn watch(&mut self, fd: BorrowedFd<'_>, what: WatchTarget) -> Result<u64, StepError> {
         let token = self.next_token;
         self.next_token += 1;
         self.add(fd, token)?;
@@ -171,13 +171,13 @@ impl Monitor {
     fn connect(&mut self, stream: UnixStream) -> Result<(), StepError> {
         let connection = Connection::new(stream).step(|| "make a connection non-blocking".into())?;
         // By this very descriptor: epoll knows a file by its number, too.
-        let token = self.watch(connection.stream.as_fd(), Watched::Connection)?;
+        let token = self.watch(connection.stream.as_fd(), WatchTarget::Connection)?;
         self.connections.insert(token, connection);
         Ok(())
     }
 
     /// One wake-up: whatever is ready, then whatever is due.
-    fn turn(&mut self) -> Result<(), Error> {
+    fn run_once(&mut self) -> Result<(), Error> {
         let mut events = Vec::with_capacity(32);
         let wait = self.next_deadline().map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -193,25 +193,25 @@ impl Monitor {
                 LISTENER => self.accept(),
                 SIGNALS => self.reap(),
                 _ => match self.watched.get(&token).cloned() {
-                    Some(Watched::Connection) => self.serve(token, event.flags),
-                    Some(Watched::Report(id)) => self.read_report(&id),
-                    Some(Watched::Output(id)) => self.read_output(token, &id),
-                    Some(Watched::ExecReport(id)) => self.read_exec_report(&id),
-                    Some(Watched::Sink) => self.feed_sink(token),
+                    Some(WatchTarget::Connection) => self.serve(token, event.flags),
+                    Some(WatchTarget::Report(id)) => self.read_report(&id),
+                    Some(WatchTarget::Output(id)) => self.read_output(token, &id),
+                    Some(WatchTarget::ExecReport(id)) => self.read_exec_report(&id),
+                    Some(WatchTarget::Sink) => self.feed_sink(token),
                     None => {}
                 },
             }
         }
         self.finish_due();
         self.end_stuck_execs();
-        self.hear_again();
+        self.resume_accepting();
         Ok(())
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let children = self.children.values().filter_map(Child::deadline);
-        let execs = self.execs.values().filter_map(Exec::deadline);
-        let due = children.chain(execs).chain(self.deaf_until).min()?;
+        let execs = self.execs.values().filter_map(ExecState::deadline);
+        let due = children.chain(execs).chain(self.accept_backoff_until).min()?;
         Some(due.saturating_duration_since(Instant::now()))
     }
 
@@ -231,21 +231,21 @@ impl Monitor {
             Err(error) => Err(error).step(|| "accept a runtime".into()),
         };
         if let Err(error) = accepted {
-            complain(format_args!("{}: {}; trying again", error.what, error.source));
+            log_stderr(format_args!("{}: {}; trying again", error.what, error.source));
             // The listener stays ready: waiting for it would not wait.
             let _ = epoll::delete(&self.epoll, self.listener.as_fd());
-            self.deaf_until = Some(Instant::now() + DEAF);
+            self.accept_backoff_until = Some(Instant::now() + ACCEPT_BACKOFF);
         }
     }
 
-    fn hear_again(&mut self) {
+    fn resume_accepting(&mut self) {
         let now = Instant::now();
-        if self.deaf_until.is_none_or(|until| until > now) {
+        if self.accept_backoff_until.is_none_or(|until| until > now) {
             return;
         }
-        self.deaf_until = match self.add(self.listener.as_fd(), LISTENER) {
+        self.accept_backoff_until = match self.add(self.listener.as_fd(), LISTENER) {
             Ok(()) => None,
-            Err(_) => Some(now + DEAF),
+            Err(_) => Some(now + ACCEPT_BACKOFF),
         };
     }
 
@@ -344,7 +344,7 @@ impl Monitor {
             return refuse(libc::EEXIST, "this monitor has its sandbox's users already");
         }
         let mapping = wanted.users.unwrap_or_default();
-        let held = users::make(&mapping, wanted.network)?;
+        let held = users::create_userns(&mapping, wanted.network)?;
         failpoint!("monitor.users-made");
         let start_time_ticks = super::spawn::start_time_ticks(held.pid)?;
         let started =
@@ -358,7 +358,7 @@ impl Monitor {
             protocol_version: PROTOCOL_VERSION,
             monitor_pid: rustix::process::getpid().as_raw_nonzero().get(),
             // Those that set themselves up, too: the runtime that asked for them never heard of it.
-            running: self.children.values().map(Child::started).collect(),
+            running: self.children.values().map(Child::to_started).collect(),
         }
     }
 

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use gantry_proto::monitor::{Exec as Request, ExecEnded, Failure, SignalExec, Started, frame, reply};
 use rustix::process::{Pid, Signal};
 
-use super::child::{self, Ended, Phase};
+use super::child::{self, Phase, ReapedProcess};
 use super::children::SET_UP;
-use super::event_loop::{Monitor, Watched};
+use super::event_loop::{Monitor, WatchTarget};
 use super::external;
 use super::report::Report;
 use super::spawn;
-use super::strays::Strays;
+use super::unclaimed_exits::UnclaimedExits;
 use crate::init::{Step, StepError, refuse};
 
 /// How long an OCI runtime may still take to say which process is the exec's, once that is to be signalled.
@@ -27,7 +27,7 @@ const MOVE: Duration = Duration::from_secs(5);
 ///     └──report says failed, or nothing, or deadline──▶ (gone: the runtime has the answer)
 /// ```
 #[derive(Debug)]
-enum State {
+enum ExecPhase {
     /// Setting itself up; an end before the report is read waits in `ended`.
     Starting {
         report: Report,
@@ -39,19 +39,19 @@ enum State {
 }
 
 #[derive(Debug)]
-pub(super) struct Exec {
+pub(super) struct ExecState {
     pid: i32,
     start_time_ticks: u64,
     /// Who asked.
     connection: u64,
     /// Begun by an OCI runtime: another process goes on in its place, and the report is the monitor's own kind's.
-    external: Option<External>,
-    state: State,
+    external: Option<ExternalExec>,
+    state: ExecPhase,
 }
 
 /// What is known of an exec that an OCI runtime begins.
 #[derive(Debug)]
-struct External {
+struct ExternalExec {
     /// Its files, without what kind each is.
     files: PathBuf,
     /// `pid` is the exec's own process, not who waits for the program any more.
@@ -60,10 +60,10 @@ struct External {
     due: Option<Signal>,
 }
 
-impl External {
+impl ExternalExec {
     /// The process that the program has left behind, where it came to write that down: a child of the
     /// monitor's by now, or still the program's, whom `helper` waits for.
-    fn begun(&self, helper: i32) -> Option<i32> {
+    fn left_behind_pid(&self, helper: i32) -> Option<i32> {
         let pid = fs::read_to_string(self.files.with_extension("pid")).ok()?.trim().parse().ok()?;
         let mut parents = std::iter::successors(spawn::parent(pid), |pid| spawn::parent(*pid)).take(3);
         (!self.moved && (child::is_ours(pid) || parents.any(|parent| parent == helper))).then_some(pid)
@@ -78,20 +78,20 @@ impl External {
     }
 }
 
-impl Exec {
+impl ExecState {
     pub(super) fn is_starting(&self) -> bool {
-        matches!(self.state, State::Starting { .. })
+        matches!(self.state, ExecPhase::Starting { .. })
     }
 
     /// Takes the process that an OCI runtime has left for the exec.
-    fn follow_move(&mut self, strays: &mut Strays) {
-        let State::Starting { report, ended, .. } = &mut self.state else { return };
+    fn follow_move(&mut self, unclaimed_exits: &mut UnclaimedExits) {
+        let ExecPhase::Starting { report, ended, .. } = &mut self.state else { return };
         let Some(external) = self.external.as_mut().filter(|external| !external.moved) else { return };
         let Some(pid) = report.moved_to() else { return };
         (self.pid, external.moved) = (pid, true);
         let due = external.due.take();
         let lives = child::is_ours(pid);
-        let told = strays.claim(pid, lives);
+        let told = unclaimed_exits.claim(pid, lives);
         if lives {
             self.start_time_ticks = spawn::start_time_ticks(pid).unwrap_or(0);
         } else {
@@ -106,15 +106,15 @@ impl Exec {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Starting { deadline, .. } => Some(deadline),
-            State::Running => None,
+            ExecPhase::Starting { deadline, .. } => Some(deadline),
+            ExecPhase::Running => None,
         }
     }
 
     /// To the process and its group. An OCI runtime that is just beginning it may have let go of it already: who
     /// ended that one would leave the process to itself, so it is told as soon as it is known.
     fn signal(&mut self, signal: Signal) {
-        if let State::Starting { ended, deadline, .. } = &mut self.state {
+        if let ExecPhase::Starting { ended, deadline, .. } = &mut self.state {
             if ended.is_some() {
                 return;
             }
@@ -129,7 +129,7 @@ impl Exec {
 
     /// Ends it, with the program that begins it and what that has left behind.
     fn give_up(&self) {
-        let begun = self.external.as_ref().and_then(|external| external.begun(self.pid));
+        let begun = self.external.as_ref().and_then(|external| external.left_behind_pid(self.pid));
         // One that has been reaped has ended, and its number may be another's.
         if child::is_ours(self.pid) {
             send(self.pid, Signal::KILL);
@@ -170,20 +170,20 @@ impl Monitor {
             return refuse(libc::ESRCH, format!("container {} is not running", request.container_id));
         };
         let spawned = spawn::exec(request, process, (pid, pidfd), descriptors, &self.null)?;
-        let token = self.watch(spawned.report.as_fd(), Watched::ExecReport(request.id.clone()))?;
+        let token = self.watch(spawned.report.as_fd(), WatchTarget::ExecReport(request.id.clone()))?;
         let report = Report::new(spawned.report, token);
         let deadline = Instant::now() + SET_UP;
-        let external = process.external.as_ref().map(|external| External {
+        let external = process.external.as_ref().map(|external| ExternalExec {
             files: PathBuf::from(&external.bundle).join(external::file_name(request)),
             moved: false,
             due: None,
         });
-        let exec = Exec {
+        let exec = ExecState {
             pid: spawned.pid,
             start_time_ticks: spawned.start_time_ticks,
             connection: reply_to.0,
             external,
-            state: State::Starting { report, request: reply_to.1, ended: None, deadline },
+            state: ExecPhase::Starting { report, request: reply_to.1, ended: None, deadline },
         };
         self.execs.insert(request.id.clone(), exec);
         Ok(())
@@ -191,14 +191,14 @@ impl Monitor {
 
     pub(super) fn read_exec_report(&mut self, id: &str) {
         let Some(exec) = self.execs.get_mut(id) else { return };
-        let State::Starting { report, .. } = &mut exec.state else { return };
+        let ExecPhase::Starting { report, .. } = &mut exec.state else { return };
         let more = report.read();
-        exec.follow_move(&mut self.strays);
+        exec.follow_move(&mut self.unclaimed_exits);
         if more {
             return;
         }
-        let State::Starting { report, request, ended, .. } =
-            std::mem::replace(&mut exec.state, State::Running)
+        let ExecPhase::Starting { report, request, ended, .. } =
+            std::mem::replace(&mut exec.state, ExecPhase::Running)
         else {
             return;
         };
@@ -214,39 +214,39 @@ impl Monitor {
                 };
                 self.reply(connection, request, reply::Result::Started(started));
                 if let Some(code) = ended {
-                    self.tell_exec_end(id, code);
+                    self.report_exec_end(id, code);
                 }
             }
-            Err(why) => self.exec_failed(id, connection, request, why),
+            Err(why) => self.report_exec_failure(id, connection, request, why),
         }
     }
 
-    fn exec_failed(&mut self, id: &str, connection: u64, request: u64, why: Failure) {
+    fn report_exec_failure(&mut self, id: &str, connection: u64, request: u64, why: Failure) {
         if let Some(exec) = self.execs.remove(id) {
             exec.give_up();
         }
         self.reply(connection, request, reply::Result::Failure(why));
     }
 
-    /// Whether a process that was reaped, and is no container's, was an exec's: it may be a stray.
-    pub(super) fn exec_ended(&mut self, process: &Ended) -> bool {
+    /// Whether a process that was reaped, and is no container's, was an exec's: it may be an orphan.
+    pub(super) fn handle_exec_exit(&mut self, process: &ReapedProcess) -> bool {
         for exec in self.execs.values_mut().filter(|exec| exec.external.is_some()) {
-            if let State::Starting { report, .. } = &mut exec.state {
+            if let ExecPhase::Starting { report, .. } = &mut exec.state {
                 report.read_pending();
             }
-            exec.follow_move(&mut self.strays);
+            exec.follow_move(&mut self.unclaimed_exits);
         }
         let found = self.execs.iter_mut().find(|(_, exec)| exec.pid == process.pid);
         let Some((id, exec)) = found else { return false };
         let id = id.clone();
         match &mut exec.state {
-            State::Starting { ended, .. } => *ended = Some(process.code),
-            State::Running => self.tell_exec_end(&id, process.code),
+            ExecPhase::Starting { ended, .. } => *ended = Some(process.code),
+            ExecPhase::Running => self.report_exec_end(&id, process.code),
         }
         true
     }
 
-    fn tell_exec_end(&mut self, id: &str, exit_code: i32) {
+    fn report_exec_end(&mut self, id: &str, exit_code: i32) {
         if let Some(exec) = self.execs.remove(id) {
             let ended = ExecEnded { id: id.to_owned(), exit_code };
             self.send(exec.connection, frame::Frame::ExecEnded(ended));
@@ -256,13 +256,13 @@ impl Monitor {
     /// Gives up the execs whose set-up hangs.
     pub(super) fn end_stuck_execs(&mut self) {
         let now = Instant::now();
-        let stuck = |exec: &Exec| exec.deadline().is_some_and(|deadline| deadline <= now);
+        let stuck = |exec: &ExecState| exec.deadline().is_some_and(|deadline| deadline <= now);
         let ids: Vec<String> =
             self.execs.iter().filter(|(_, exec)| stuck(exec)).map(|(id, _)| id.clone()).collect();
         for id in ids {
             let Some(exec) = self.execs.remove(&id) else { continue };
             exec.give_up();
-            if let State::Starting { report, request, .. } = exec.state {
+            if let ExecPhase::Starting { report, request, .. } = exec.state {
                 self.unwatch(report.token, report.pipe.as_fd());
                 self.reply(exec.connection, request, reply::Result::Failure(report.hangs_at()));
             }

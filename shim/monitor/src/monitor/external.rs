@@ -7,9 +7,11 @@ use std::os::fd::OwnedFd;
 
 use gantry_proto::monitor::{Exec, StartContainer};
 
-use super::report::{end_with, noting};
-use super::spawn::{Ends, Namespaces, Spawned, Theirs, keep_only, pipe, start_time_ticks, streams_of};
-use crate::init::container::Joined;
+use super::report::{report_and_exit, write_progress};
+use super::spawn::{
+    ChildStreams, ParentStreams, PodNamespaces, SpawnedChild, keep_only, pipe, start_time_ticks, streams_of,
+};
+use crate::init::container::JoinedNamespaces;
 use crate::init::program::Streams;
 use crate::init::{self, StepError, pid};
 use gantry_sys::clone::{CloneArgs, Cloned};
@@ -20,26 +22,32 @@ const HERE: CloneArgs<'static> = CloneArgs { namespaces: 0, cgroup: None, siblin
 /// Clones the child that has the program make the container.
 pub(super) fn container(
     start: &StartContainer,
-    held: &Namespaces,
+    held: &PodNamespaces,
     null: &OwnedFd,
-) -> Result<Spawned, StepError> {
+) -> Result<SpawnedChild, StepError> {
     let (ends, theirs) = streams_of(start)?;
     let (report, child_end) = pipe()?;
     match pid::clone(&HERE, "a process for the OCI runtime")? {
         Cloned::Parent { pid, pidfd } => {
             drop((child_end, theirs));
-            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
+            Ok(SpawnedChild { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
         }
-        Cloned::Child => end_with(&child_end, || {
+        Cloned::Child => report_and_exit(&child_end, || {
             let streams = theirs.streams(null);
             let mut kept = streams.descriptors();
             kept.extend([&child_end, null, &held.mnt]);
             kept.extend(held.users.as_ref());
             keep_only(&kept)?;
             // The program joins the rest by their paths.
-            let joined = Joined { net: None, ipc: None, uts: None, mnt: &held.mnt, hooks: None };
+            let joined = JoinedNamespaces { net: None, ipc: None, uts: None, mnt: &held.mnt, hooks: None };
             let users = start.users.as_ref().zip(held.users.as_ref());
-            init::external::container(start, &joined, users, (&streams, null), &mut noting(&child_end))
+            init::external::container(
+                start,
+                &joined,
+                users,
+                (&streams, null),
+                &mut write_progress(&child_end),
+            )
         }),
     }
 }
@@ -53,24 +61,24 @@ pub(super) fn file_name(request: &Exec) -> String {
 pub(super) fn exec(
     request: &Exec,
     process: &StartContainer,
-    theirs: &Theirs,
+    theirs: &ChildStreams,
     null: &OwnedFd,
-) -> Result<Spawned, StepError> {
+) -> Result<SpawnedChild, StepError> {
     let (report, child_end) = pipe()?;
     match pid::clone(&HERE, "a process for the OCI runtime")? {
         Cloned::Parent { pid, pidfd } => {
             drop(child_end);
             let start_time_ticks = start_time_ticks(pid)?;
-            Ok(Spawned { pid, pidfd, start_time_ticks, report, ends: Ends::None })
+            Ok(SpawnedChild { pid, pidfd, start_time_ticks, report, ends: ParentStreams::None })
         }
-        Cloned::Child => end_with(&child_end, || {
+        Cloned::Child => report_and_exit(&child_end, || {
             let streams: Streams<'_> = theirs.streams(null);
             let mut kept = streams.descriptors();
             kept.extend([&child_end, null]);
             keep_only(&kept)?;
             let name = file_name(request);
             let who = (name.as_str(), request.container_id.as_str());
-            init::external::exec(process, who, (&streams, null), &mut noting(&child_end))
+            init::external::exec(process, who, (&streams, null), &mut write_progress(&child_end))
         }),
     }
 }

@@ -15,7 +15,7 @@ const MAX_LINE: usize = 16 * 1024;
 
 /// Which of the two streams a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum LogStream {
     Stdout,
     Stderr,
 }
@@ -23,17 +23,17 @@ pub(super) enum Source {
 /// The unfinished last line of one stream.
 #[derive(Debug)]
 pub(super) struct Lines {
-    source: Source,
+    stream: LogStream,
     partial: Vec<u8>,
 }
 
 impl Lines {
-    pub(super) fn new(source: Source) -> Self {
-        Self { source, partial: Vec::new() }
+    pub(super) fn new(source: LogStream) -> Self {
+        Self { stream: source, partial: Vec::new() }
     }
 
-    pub(super) fn source(&self) -> Source {
-        self.source
+    pub(super) fn source(&self) -> LogStream {
+        self.stream
     }
 
     /// Adds bytes as they were read and returns what is to be written now.
@@ -74,9 +74,9 @@ impl Lines {
     }
 
     fn write(&self, out: &mut Vec<u8>, stamp: &str, tag: &[u8], line: &[u8]) {
-        let source: &[u8] = match self.source {
-            Source::Stdout => b"stdout",
-            Source::Stderr => b"stderr",
+        let source: &[u8] = match self.stream {
+            LogStream::Stdout => b"stdout",
+            LogStream::Stderr => b"stderr",
         };
         for part in [stamp.as_bytes(), b" ", source, b" ", tag, b" ", line, b"\n"] {
             out.extend_from_slice(part);
@@ -89,11 +89,11 @@ impl Lines {
 pub(super) struct LogFile {
     path: PathBuf,
     file: Option<File>,
-    complained: bool,
+    error_reported: bool,
     /// The file ends within a line that could not be taken back.
     torn: bool,
-    stdout: Parts,
-    stderr: Parts,
+    stdout: LineParts,
+    stderr: LineParts,
 }
 
 /// What the file has of a stream.
@@ -103,7 +103,7 @@ pub(super) struct LogFile {
 ///   └──part P written──▲
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Parts {
+enum LineParts {
     /// Its last part ends a line.
     Whole,
     /// Its last part is one of a line that goes on.
@@ -118,8 +118,8 @@ impl LogFile {
     pub(super) fn open(path: &str) -> io::Result<Self> {
         let file = if path.is_empty() { None } else { Some(create(Path::new(path))?) };
         let torn = file.as_ref().is_some_and(ends_within_a_line);
-        let (stdout, stderr) = (Parts::Whole, Parts::Whole);
-        Ok(Self { path: path.into(), file, complained: false, torn, stdout, stderr })
+        let (stdout, stderr) = (LineParts::Whole, LineParts::Whole);
+        Ok(Self { path: path.into(), file, error_reported: false, torn, stdout, stderr })
     }
 
     /// Goes on in a new file at the same path, after somebody renamed the old one. When that can't be
@@ -135,42 +135,42 @@ impl LogFile {
 
     /// Appends whole lines of one stream. A full disk loses these lines, not the container: its pipe must
     /// go on being read. Returns the error once for each spell of failing, for the monitor's own log.
-    pub(super) fn append(&mut self, source: Source, lines: &[u8]) -> Option<io::Error> {
+    pub(super) fn append(&mut self, source: LogStream, lines: &[u8]) -> Option<io::Error> {
         let file = self.file.as_mut()?;
         let parts = match source {
-            Source::Stdout => &mut self.stdout,
-            Source::Stderr => &mut self.stderr,
+            LogStream::Stdout => &mut self.stdout,
+            LogStream::Stderr => &mut self.stderr,
         };
-        let bytes = [lead(self.torn, *parts, lines), lines.to_vec()].concat();
+        let bytes = [with_lead(self.torn, *parts, lines), lines.to_vec()].concat();
         let (written, error) = write(file, &bytes);
         let begun = bytes.get(..written).unwrap_or_default();
         let whole = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         if written > 0 {
-            self.torn = whole < written && take_back(file, written - whole).is_err();
+            self.torn = whole < written && truncate_last(file, written - whole).is_err();
         }
         match last_line(begun.get(..whole).unwrap_or_default()).and_then(tag) {
-            Some(b"P") => *parts = Parts::Open,
-            Some(_) => *parts = Parts::Whole,
+            Some(b"P") => *parts = LineParts::Open,
+            Some(_) => *parts = LineParts::Whole,
             None => {}
         }
         let Some(error) = error else {
-            self.complained = false;
+            self.error_reported = false;
             return None;
         };
-        if *parts == Parts::Open {
-            *parts = Parts::Cut;
+        if *parts == LineParts::Open {
+            *parts = LineParts::Cut;
         }
-        (!std::mem::replace(&mut self.complained, true)).then_some(error)
+        (!std::mem::replace(&mut self.error_reported, true)).then_some(error)
     }
 }
 
 /// What makes an end of what is broken off in the file.
-fn lead(torn: bool, parts: Parts, lines: &[u8]) -> Vec<u8> {
+fn with_lead(torn: bool, parts: LineParts, lines: &[u8]) -> Vec<u8> {
     let mut lead = Vec::new();
     if torn {
         lead.push(b'\n');
     }
-    if parts == Parts::Cut {
+    if parts == LineParts::Cut {
         // The time and stream of what follows.
         let mut fields = lines.split(|byte| *byte == b' ');
         for field in [fields.next(), fields.next()] {
@@ -197,7 +197,7 @@ fn write(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
 }
 
 /// Takes the last bytes off the file again: nobody else writes to it.
-fn take_back(file: &File, count: usize) -> io::Result<()> {
+fn truncate_last(file: &File, count: usize) -> io::Result<()> {
     let length = file.metadata()?.len();
     file.set_len(length.saturating_sub(count as u64))
 }
@@ -224,7 +224,7 @@ fn create(path: &Path) -> io::Result<File> {
     }
     // What stands there and is no file was planted by a pod that may write to the node's logs: it would lead a root
     // program to any file of the node, or hold up this thread for ever.
-    if let Some(kind) = found(path)?.filter(|kind| !kind.is_file()) {
+    if let Some(kind) = existing_type(path)?.filter(|kind| !kind.is_file()) {
         if !(kind.is_symlink() || kind.is_fifo() || kind.is_socket()) {
             return Err(no_file());
         }
@@ -238,7 +238,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// What is there, itself and not what it leads to.
-fn found(path: &Path) -> io::Result<Option<FileType>> {
+fn existing_type(path: &Path) -> io::Result<Option<FileType>> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found.file_type())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_line_is_written_when_it_is_whole_and_the_rest_at_the_end() {
-        let mut lines = Lines::new(Source::Stdout);
+        let mut lines = Lines::new(LogStream::Stdout);
         assert_eq!(text(&lines.feed(b"one\ntw", 0)), "1970-01-01T00:00:00.000000000Z stdout F one\n");
         assert_eq!(text(&lines.feed(b"o\n\n", 0)).lines().count(), 2);
         lines.feed(b"end", 0);
@@ -299,14 +299,14 @@ mod tests {
 
     #[test]
     fn a_terminals_line_is_written_without_its_carriage_return() {
-        let mut lines = Lines::new(Source::Stdout);
+        let mut lines = Lines::new(LogStream::Stdout);
         assert!(text(&lines.feed(b"a\rb\r\n", 0)).ends_with(" F a\rb\n"));
         assert!(text(&lines.feed(b"\r\n", 0)).ends_with(" F \n"));
     }
 
     #[test]
     fn a_line_over_the_limit_comes_in_parts_and_one_at_the_limit_does_not() {
-        let mut lines = Lines::new(Source::Stderr);
+        let mut lines = Lines::new(LogStream::Stderr);
         let long = [vec![b'x'; MAX_LINE + 5], b"\n".to_vec()].concat();
         let out = text(&lines.feed(&long, 0));
         let tags: Vec<&str> = out.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
@@ -321,18 +321,18 @@ mod tests {
         let path = folder.path().join("0.log");
         let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
         let part = b"2026-11-22T07:00:00.000000000Z stdout P begins\n";
-        assert!(log.append(Source::Stdout, part).is_none());
+        assert!(log.append(LogStream::Stdout, part).is_none());
         // What follows goes where there is never room.
         let file = log.file.replace(OpenOptions::new().append(true).open("/dev/full").unwrap());
         let rest = b"2026-11-22T07:00:00.000000000Z stdout F ends\n";
-        assert!(log.append(Source::Stdout, rest).is_some(), "told once");
-        assert!(log.append(Source::Stdout, rest).is_none(), "and not again");
+        assert!(log.append(LogStream::Stdout, rest).is_some(), "told once");
+        assert!(log.append(LogStream::Stdout, rest).is_none(), "and not again");
         log.file = file;
         let other = b"2026-11-22T07:00:01.000000000Z stderr F other\n";
         let next = b"2026-11-22T07:00:02.000000000Z stdout F next\n";
-        assert!(log.append(Source::Stderr, other).is_none());
-        assert!(log.append(Source::Stdout, next).is_none());
-        assert!(log.append(Source::Stdout, next).is_none());
+        assert!(log.append(LogStream::Stderr, other).is_none());
+        assert!(log.append(LogStream::Stdout, next).is_none());
+        assert!(log.append(LogStream::Stdout, next).is_none());
         let expected = "2026-11-22T07:00:00.000000000Z stdout P begins\n\
             2026-11-22T07:00:01.000000000Z stderr F other\n\
             2026-11-22T07:00:02.000000000Z stdout F \n\
@@ -348,7 +348,7 @@ mod tests {
         std::fs::write(&path, "2026-11-22T07:00:00.000000000Z stdout F who").unwrap();
         let mut log = LogFile::open(path.to_str().unwrap()).unwrap();
         let line = b"2026-11-22T07:00:01.000000000Z stdout F whole\n";
-        assert!(log.append(Source::Stdout, line).is_none());
+        assert!(log.append(LogStream::Stdout, line).is_none());
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().nth(1).map(str::as_bytes), line.strip_suffix(b"\n"));
     }
@@ -358,7 +358,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("0.log");
         std::fs::write(&path, "whole\nhal").unwrap();
-        take_back(&create(&path).unwrap(), 3).unwrap();
+        truncate_last(&create(&path).unwrap(), 3).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\n");
     }
 
@@ -377,7 +377,7 @@ mod tests {
         ];
         let line = b"2026-11-22T07:00:00.000000000Z stdout F own\n";
         let own = |log: &mut LogFile| {
-            assert!(log.append(Source::Stdout, line).is_none());
+            assert!(log.append(LogStream::Stdout, line).is_none());
             assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
             assert_eq!(std::fs::read(&path).unwrap(), line);
             std::fs::remove_file(&path).unwrap();
@@ -403,7 +403,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
         let line = b"2026-11-22T07:00:00.000000000Z stdout F goes on\n";
-        assert!(log.append(Source::Stdout, line).is_none());
+        assert!(log.append(LogStream::Stdout, line).is_none());
         assert_eq!(std::fs::read(&renamed).unwrap(), line);
     }
 }

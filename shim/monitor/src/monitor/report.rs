@@ -77,7 +77,7 @@ impl Report {
 }
 
 /// What a report says.
-struct Parsed {
+struct ParsedReport {
     /// The last one.
     step: Option<String>,
     /// Who goes on.
@@ -85,9 +85,9 @@ struct Parsed {
     outcome: Result<(), Failure>,
 }
 
-fn parse(mut bytes: &[u8]) -> Parsed {
+fn parse(mut bytes: &[u8]) -> ParsedReport {
     let killed = Failure { errno: 0, step: "the process was killed before its program ran".into() };
-    let mut parsed = Parsed { step: None, moved: None, outcome: Err(killed) };
+    let mut parsed = ParsedReport { step: None, moved: None, outcome: Err(killed) };
     loop {
         bytes = match bytes {
             [READY, rest @ ..] => {
@@ -115,7 +115,7 @@ fn parse(mut bytes: &[u8]) -> Parsed {
 }
 
 /// The child's side: passes on how far it is.
-pub(super) fn noting(report: &OwnedFd) -> impl FnMut(Progress<'_>) -> Result<(), StepError> {
+pub(super) fn write_progress(report: &OwnedFd) -> impl FnMut(Progress<'_>) -> Result<(), StepError> {
     move |progress| {
         let bytes = match progress {
             Progress::Ready => vec![READY],
@@ -131,7 +131,7 @@ pub(super) fn noting(report: &OwnedFd) -> impl FnMut(Progress<'_>) -> Result<(),
 }
 
 /// The child's last act when exec did not happen: say which step, then be gone.
-pub(super) fn end_with(report: &OwnedFd, setup: impl FnOnce() -> Result<Infallible, StepError>) -> ! {
+pub(super) fn report_and_exit(report: &OwnedFd, setup: impl FnOnce() -> Result<Infallible, StepError>) -> ! {
     let Err(error) = setup();
     let errno = error.source.raw_os_error().unwrap_or(0);
     let mut bytes = vec![FAILED];

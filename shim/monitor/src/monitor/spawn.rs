@@ -13,13 +13,13 @@ use rustix::pipe::PipeFlags;
 use rustix::thread::LinkNameSpaceType;
 
 use super::external;
-use super::report::{end_with, noting};
+use super::report::{report_and_exit, write_progress};
 use crate::init::cgroups::View;
 use crate::init::console::Terminal;
-use crate::init::container::Joined;
-use crate::init::pid::{self, Birthplace};
+use crate::init::container::JoinedNamespaces;
+use crate::init::pid::{self, PidNamespace};
 use crate::init::program::Streams;
-use crate::init::users::Crossing;
+use crate::init::users::UsernsEntry;
 use crate::init::{self, Step, StepError, refuse};
 use gantry_sys as sys;
 use gantry_sys::clone::{CloneArgs, Cloned};
@@ -32,18 +32,18 @@ const CLONE_NEWPID: u64 = 0x2000_0000;
 
 /// A child that sets itself up.
 #[derive(Debug)]
-pub(super) struct Spawned {
+pub(super) struct SpawnedChild {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) start_time_ticks: u64,
     /// Ends at exec, or with the child.
     pub(super) report: OwnedFd,
-    pub(super) ends: Ends,
+    pub(super) ends: ParentStreams,
 }
 
 /// The monitor's ends of a child's streams.
 #[derive(Debug)]
-pub(super) enum Ends {
+pub(super) enum ParentStreams {
     /// Pause has none, an exec's are the runtime's.
     None,
     /// Write end of stdin where it is wanted, read ends of the others.
@@ -54,7 +54,7 @@ pub(super) enum Ends {
 
 /// The pod's namespaces, held open: they outlive pause.
 #[derive(Debug)]
-pub(super) struct Namespaces {
+pub(super) struct PodNamespaces {
     net: Option<OwnedFd>,
     ipc: Option<OwnedFd>,
     uts: Option<OwnedFd>,
@@ -65,7 +65,7 @@ pub(super) struct Namespaces {
     pub(super) users: Option<OwnedFd>,
 }
 
-impl Namespaces {
+impl PodNamespaces {
     /// Those of pause, once it runs.
     pub(super) fn of(pid: i32, start: &StartSandbox) -> Result<Self, StepError> {
         let open = |kind: &str| {
@@ -89,7 +89,7 @@ pub(super) fn pause(
     start: &StartSandbox,
     users: Option<&OwnedFd>,
     null: &OwnedFd,
-) -> Result<Spawned, StepError> {
+) -> Result<SpawnedChild, StepError> {
     let program = rustix::fs::open(start.pause_path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("open the pause program {}", start.pause_path))?;
     let mut namespaces = CLONE_NEWNS;
@@ -106,8 +106,8 @@ pub(super) fn pause(
     if cgroup.is_some() {
         namespaces |= CLONE_NEWCGROUP;
     }
-    let crossing = crossing(start.users.as_ref(), users, namespaces, Birthplace::Here)?;
-    if crossing.is_some() {
+    let entry = userns_entry(start.users.as_ref(), users, namespaces, PidNamespace::Inherited)?;
+    if entry.is_some() {
         namespaces = CLONE_NEWNS;
     }
     let (report, child_end) = pipe()?;
@@ -115,13 +115,19 @@ pub(super) fn pause(
     match pid::clone(&args, "pause")? {
         Cloned::Parent { pid, pidfd } => {
             drop(child_end);
-            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
+            Ok(SpawnedChild {
+                pid,
+                pidfd,
+                start_time_ticks: start_time_ticks(pid)?,
+                report,
+                ends: ParentStreams::None,
+            })
         }
-        Cloned::Child => end_with(&child_end, || {
+        Cloned::Child => report_and_exit(&child_end, || {
             let mut kept = vec![&child_end, null, &program];
-            kept.extend(crossing.as_ref().map(|crossing| crossing.users));
+            kept.extend(entry.as_ref().map(|entry| entry.users));
             keep_only(&kept)?;
-            init::pause::run(start, crossing.as_ref(), null, &program, &mut noting(&child_end))
+            init::pause::run(start, entry.as_ref(), null, &program, &mut write_progress(&child_end))
         }),
     }
 }
@@ -130,10 +136,10 @@ pub(super) fn pause(
 /// container whose pid namespace it joins, where it joins one.
 pub(super) fn container(
     start: &StartContainer,
-    held: &Namespaces,
+    held: &PodNamespaces,
     target: Option<&OwnedFd>,
     null: &OwnedFd,
-) -> Result<Spawned, StepError> {
+) -> Result<SpawnedChild, StepError> {
     if start.external.is_some() {
         return external::container(start, held, null);
     }
@@ -146,7 +152,7 @@ pub(super) fn container(
         namespaces |= CLONE_NEWCGROUP;
     }
     let (hooks, asks) = hooks_of(start)?;
-    let joined = Joined {
+    let joined = JoinedNamespaces {
         hooks: asks.as_ref(),
         net: held.net.as_ref().filter(|_| start.net() != NamespaceMode::Host),
         ipc: held.ipc.as_ref().filter(|_| start.ipc() != NamespaceMode::Host),
@@ -155,38 +161,38 @@ pub(super) fn container(
     };
     let (ends, theirs) = streams_of(start)?;
     let (report, child_end) = pipe()?;
-    let birthplace = match (start.pid(), &held.pid, target) {
-        (NamespaceMode::Private | NamespaceMode::Host, ..) => Birthplace::Here,
-        (NamespaceMode::Sandbox, Some(namespace), _) => Birthplace::Namespace(namespace),
+    let pid_namespace = match (start.pid(), &held.pid, target) {
+        (NamespaceMode::Private | NamespaceMode::Host, ..) => PidNamespace::Inherited,
+        (NamespaceMode::Sandbox, Some(namespace), _) => PidNamespace::Fd(namespace),
         (NamespaceMode::Sandbox, None, _) => {
             return refuse(libc::EINVAL, "the sandbox has no pid namespace to share");
         }
-        (NamespaceMode::Target, _, Some(process)) => Birthplace::Of(process),
+        (NamespaceMode::Target, _, Some(process)) => PidNamespace::OfProcess(process),
         (NamespaceMode::Target, _, None) => return refuse(libc::EINVAL, "no target container is named"),
     };
-    let crossing = crossing(start.users.as_ref(), held.users.as_ref(), namespaces, birthplace)?;
+    let entry = userns_entry(start.users.as_ref(), held.users.as_ref(), namespaces, pid_namespace)?;
     let (born, namespaces) =
-        if crossing.is_some() { (Birthplace::Here, CLONE_NEWNS) } else { (birthplace, namespaces) };
+        if entry.is_some() { (PidNamespace::Inherited, CLONE_NEWNS) } else { (pid_namespace, namespaces) };
     let args = CloneArgs { namespaces, cgroup: cgroup.as_ref().map(AsFd::as_fd), sibling: false };
     match clone_in(&born, &args)? {
         Cloned::Parent { pid, pidfd } => {
             drop((child_end, theirs, asks));
             // When it fails, the child finds nobody to ask, and ends.
-            hooks.map_or(Ok(()), |socket| beside(start, pid, &socket))?;
-            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
+            hooks.map_or(Ok(()), |socket| spawn_hook_runner(start, pid, &socket))?;
+            Ok(SpawnedChild { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends })
         }
-        Cloned::Child => end_with(&child_end, || {
+        Cloned::Child => report_and_exit(&child_end, || {
             let streams = theirs.streams(null);
             let mut kept = streams.descriptors();
             kept.extend([joined.net, joined.ipc, joined.uts, joined.hooks].into_iter().flatten());
             kept.extend([&child_end, joined.mnt]);
-            if let Some(crossing) = &crossing {
-                kept.push(crossing.users);
-                kept.extend(crossing.pid.descriptor());
+            if let Some(entry) = &entry {
+                kept.push(entry.users);
+                kept.extend(entry.pid.descriptor());
             }
             keep_only(&kept)?;
-            let note = &mut noting(&child_end);
-            init::container::run(start, &joined, crossing.as_ref(), &streams, note)
+            let note = &mut write_progress(&child_end);
+            init::container::run(start, &joined, entry.as_ref(), &streams, note)
         }),
     }
 }
@@ -204,14 +210,14 @@ fn hooks_of(start: &StartContainer) -> Result<(Option<OwnedFd>, Option<OwnedFd>)
 }
 
 /// Clones the process that runs hooks in the monitor's own namespaces: the monitor waits for nobody. It is
-/// reaped like any stray.
-fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), StepError> {
+/// reaped like any orphan.
+fn spawn_hook_runner(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), StepError> {
     let args = CloneArgs { namespaces: 0, cgroup: None, sibling: false };
     match pid::clone(&args, "a process for hooks")? {
         Cloned::Parent { .. } => Ok(()),
         Cloned::Child => {
             if keep_only(&[socket]).is_ok() {
-                init::hooks::beside(start, pid, socket);
+                init::hooks::serve_hooks(start, pid, socket);
             }
             sys::exec::exit_now(0)
         }
@@ -220,16 +226,16 @@ fn beside(start: &StartContainer, pid: i32, socket: &OwnedFd) -> Result<(), Step
 
 /// With a user namespace the child takes a step: it is born into the node's namespaces, and the process that
 /// goes on into `namespaces` and `pid`, which then belong to the pod's users.
-fn crossing<'a>(
+fn userns_entry<'a>(
     mapping: Option<&'a UserMapping>,
     users: Option<&'a OwnedFd>,
     namespaces: u64,
-    pid: Birthplace<'a>,
-) -> Result<Option<Crossing<'a>>, StepError> {
+    pid: PidNamespace<'a>,
+) -> Result<Option<UsernsEntry<'a>>, StepError> {
     match (mapping, users) {
         (None, None) => Ok(None),
         (Some(mapping), Some(users)) => {
-            Ok(Some(Crossing { users, mapping, namespaces: namespaces | CLONE_NEWCGROUP, pid }))
+            Ok(Some(UsernsEntry { users, mapping, namespaces: namespaces | CLONE_NEWCGROUP, pid }))
         }
         (Some(_), None) => refuse(libc::EINVAL, "the sandbox has no user namespace"),
         (None, Some(_)) => refuse(libc::EINVAL, "the sandbox has a user namespace, the request names none"),
@@ -237,12 +243,12 @@ fn crossing<'a>(
 }
 
 /// The child's ends of its streams; the null device where there is none.
-pub(super) enum Theirs {
+pub(super) enum ChildStreams {
     Pipes([Option<OwnedFd>; 3]),
     Terminal(OwnedFd),
 }
 
-impl Theirs {
+impl ChildStreams {
     pub(super) fn streams<'a>(&'a self, null: &'a OwnedFd) -> Streams<'a> {
         match self {
             Self::Pipes(ends) => {
@@ -254,12 +260,12 @@ impl Theirs {
     }
 }
 
-pub(super) fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepError> {
+pub(super) fn streams_of(start: &StartContainer) -> Result<(ParentStreams, ChildStreams), StepError> {
     if start.tty {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .step(|| "make a socket pair".into())?;
-        return Ok((Ends::Terminal(ours), Theirs::Terminal(theirs)));
+        return Ok((ParentStreams::Terminal(ours), ChildStreams::Terminal(theirs)));
     }
     let (stdout, child_stdout) = pipe()?;
     let (stderr, child_stderr) = pipe()?;
@@ -268,8 +274,8 @@ pub(super) fn streams_of(start: &StartContainer) -> Result<(Ends, Theirs), StepE
     }
     let (child_stdin, stdin) = start.stdin.then(pipe).transpose()?.unzip();
     Ok((
-        Ends::Pipes { stdin, stdout, stderr },
-        Theirs::Pipes([child_stdin, Some(child_stdout), Some(child_stderr)]),
+        ParentStreams::Pipes { stdin, stdout, stderr },
+        ChildStreams::Pipes([child_stdin, Some(child_stdout), Some(child_stderr)]),
     ))
 }
 
@@ -281,12 +287,12 @@ pub(super) fn exec(
     container: (i32, &OwnedFd),
     descriptors: Vec<OwnedFd>,
     null: &OwnedFd,
-) -> Result<Spawned, StepError> {
+) -> Result<SpawnedChild, StepError> {
     let mut descriptors = descriptors.into_iter();
     let mut next = |wanted: bool| if wanted { descriptors.next() } else { None };
     let theirs = match next(request.tty) {
-        Some(socket) => Theirs::Terminal(socket),
-        None => Theirs::Pipes([next(request.stdin), next(request.stdout), next(request.stderr)]),
+        Some(socket) => ChildStreams::Terminal(socket),
+        None => ChildStreams::Pipes([next(request.stdin), next(request.stdout), next(request.stderr)]),
     };
     if process.external.is_some() {
         return external::exec(request, process, &theirs, null);
@@ -304,14 +310,20 @@ pub(super) fn exec(
     match cloned {
         Cloned::Parent { pid, pidfd } => {
             drop(child_end);
-            Ok(Spawned { pid, pidfd, start_time_ticks: start_time_ticks(pid)?, report, ends: Ends::None })
+            Ok(SpawnedChild {
+                pid,
+                pidfd,
+                start_time_ticks: start_time_ticks(pid)?,
+                report,
+                ends: ParentStreams::None,
+            })
         }
-        Cloned::Child => end_with(&child_end, || {
+        Cloned::Child => report_and_exit(&child_end, || {
             let streams = theirs.streams(null);
             let mut kept = streams.descriptors();
             kept.extend([&child_end, container.1]);
             keep_only(&kept)?;
-            init::exec::run(process, container.1, &streams, &mut noting(&child_end))
+            init::exec::run(process, container.1, &streams, &mut write_progress(&child_end))
         }),
     }
 }
@@ -319,7 +331,7 @@ pub(super) fn exec(
 fn clone_exec(cgroup: Option<&CgroupTarget>, container: &OwnedFd) -> Result<Cloned, StepError> {
     let cgroup = v2_folder(cgroup)?;
     let args = CloneArgs { namespaces: 0, cgroup: cgroup.as_ref().map(AsFd::as_fd), sibling: false };
-    clone_in(&Birthplace::Of(container), &args)
+    clone_in(&PidNamespace::OfProcess(container), &args)
 }
 
 /// The cgroup that a container's first process stands in now, at or below the container's own.
@@ -350,13 +362,13 @@ pub(super) fn keep_only(descriptors: &[&OwnedFd]) -> Result<(), StepError> {
 
 /// setns(2) for a pid namespace changes where children are born, not the caller: go there, clone,
 /// come back. The child's exit still arrives here (runtime-traps P9).
-fn clone_in(birthplace: &Birthplace<'_>, args: &CloneArgs<'_>) -> Result<Cloned, StepError> {
-    if let Birthplace::Here = birthplace {
+fn clone_in(pid_namespace: &PidNamespace<'_>, args: &CloneArgs<'_>) -> Result<Cloned, StepError> {
+    if let PidNamespace::Inherited = pid_namespace {
         return pid::clone(args, "the container");
     }
     let own = rustix::fs::open("/proc/self/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open the monitor's pid namespace".into())?;
-    pid::enter(birthplace)?;
+    pid::enter(pid_namespace)?;
     let cloned = pid::clone(args, "the process");
     if !matches!(cloned, Ok(Cloned::Child)) {
         rustix::thread::move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))
