@@ -113,7 +113,7 @@ pub(crate) fn config(flags: RuntimeFlags) -> Result<Config> {
         pull_without,
         default_network: false,
         unset_seccomp_profile,
-        handlers: gantry_shim::config::handlers::all(handlers.iter().map(String::as_str))?,
+        handlers: gantry_shim::config::handlers::parse_all(handlers.iter().map(String::as_str))?,
         cdi: gantry_shim::cdi::Config { enabled: enable_cdi, spec_dirs: cdi_spec_dirs },
         disable_apparmor,
         enable_selinux,

@@ -77,7 +77,7 @@ impl AppArmor {
     }
 
     /// Says once what nobody would notice: pods that ask for the default profile run without one.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn warn_if_off(&self) {
         if self.lacks_parser {
             tracing::warn!(
                 "the kernel has AppArmor and the node has no /{PARSER}: containers that ask for RuntimeDefault run \
@@ -98,7 +98,7 @@ impl AppArmor {
         match apparmor::profile(security, self.enabled)? {
             Profile::Unconfined => Ok(String::new()),
             Profile::Named(name) if self.has(&name)? => Ok(name),
-            Profile::Named(name) => Err(not_found(&name).into()),
+            Profile::Named(name) => Err(not_found_error(&name).into()),
             Profile::Default => {
                 if !self.has(DEFAULT)? {
                     self.load(scratch)?;
@@ -151,7 +151,7 @@ impl AppArmor {
     }
 }
 
-fn not_found(name: &str) -> spec::Error {
+fn not_found_error(name: &str) -> spec::Error {
     refusal(&format!("apparmor profile not found {name}"))
 }
 

@@ -17,7 +17,7 @@ use crate::container;
 use crate::error::Error;
 use crate::exec::monitor_of;
 use crate::exec::terminal::Terminal;
-use crate::monitor_client::Told;
+use crate::monitor_client::MonitorNotice;
 use crate::node::Node;
 use crate::node::new_id;
 use crate::store::Container;
@@ -33,19 +33,19 @@ pub(crate) enum Input {
 
 /// The runtime's ends of an attach.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct AttachStreams {
     pub stdout: Option<pipe::Receiver>,
     pub stderr: Option<pipe::Receiver>,
     pub input: Option<Input>,
-    told: oneshot::Receiver<Told>,
+    notice: oneshot::Receiver<MonitorNotice>,
 }
 
-impl Attached {
+impl AttachStreams {
     /// Whether the monitor ended it because its reader fell behind. The monitor says so before the
     /// pipes end, and not always before this runtime has read it.
     pub(crate) async fn was_dropped(&mut self) -> bool {
         let patience = std::time::Duration::from_millis(100);
-        matches!(tokio::time::timeout(patience, &mut self.told).await, Ok(Ok(Told::Detached)))
+        matches!(tokio::time::timeout(patience, &mut self.notice).await, Ok(Ok(MonitorNotice::Detached)))
     }
 }
 
@@ -57,10 +57,10 @@ pub(crate) async fn attach(
     node: &Node,
     container: &Arc<Container>,
     request: &cri::AttachRequest,
-) -> Result<Attached, Error> {
+) -> Result<AttachStreams, Error> {
     let client = monitor_of(node, container)?;
     let owned = container.clone();
-    let start = tokio::task::spawn_blocking(move || container::planned(&owned)).await??;
+    let start = tokio::task::spawn_blocking(move || container::read_planned_start(&owned)).await??;
     // As containerd: input that a container does not have is nobody's error.
     let input = start.tty || (request.stdin && start.stdin);
     let wrap = |source| Error::Streams("make the streams of the attach", source);
@@ -89,7 +89,7 @@ pub(crate) async fn attach(
         stderr: stderr.is_some(),
         input,
     });
-    let told = client.open(op, &id, descriptors).await?;
+    let notice = client.open(op, &id, descriptors).await?;
     let input = match socket {
         // It was sent before the monitor said that it is done.
         Some(socket) => match descriptors::receive_one(&socket) {
@@ -101,7 +101,7 @@ pub(crate) async fn attach(
         },
         None => None,
     };
-    Ok(Attached { stdout, stderr, input, told })
+    Ok(AttachStreams { stdout, stderr, input, notice })
 }
 
 /// ReopenContainerLog: the kubelet has renamed the file.
@@ -110,5 +110,5 @@ pub(crate) async fn attach(
 /// When the container does not run, or the file can't be made.
 pub(crate) async fn reopen_log(node: Arc<Node>, container: Arc<Container>) -> Result<(), Error> {
     let client = monitor_of(&node, &container)?;
-    Ok(client.tell(request::Op::ReopenLog(ReopenLog { container_id: container.id.clone() })).await?)
+    Ok(client.send_request(request::Op::ReopenLog(ReopenLog { container_id: container.id.clone() })).await?)
 }

@@ -74,7 +74,7 @@ impl Default for Config {
 ///
 /// # Errors
 /// When they are not to be had, or an annotation holds something else.
-pub(crate) fn wanted(config: &cri::ContainerConfig, enabled: bool) -> Result<Vec<String>, Error> {
+pub(crate) fn requested_devices(config: &cri::ContainerConfig, enabled: bool) -> Result<Vec<String>, Error> {
     let fields = config.cdi_devices.iter().map(|device| device.name.clone());
     if !enabled {
         let names: Vec<String> = fields.collect();

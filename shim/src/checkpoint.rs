@@ -18,7 +18,7 @@ use std::time::Duration;
 use gantry_base::error::chain;
 use gantry_proto::cri;
 
-use job::Job;
+use job::CheckpointJob;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error as Failed;
@@ -59,9 +59,17 @@ pub(crate) async fn checkpoint(
     }
     let sandbox = node.store.sandbox(&container.sandbox_id)?.record();
     let work = container.folder.join(WORK);
-    let made = Job { node, criu, container: container.clone(), sandbox, work: work.clone(), location, time }
-        .make()
-        .await;
+    let made = CheckpointJob {
+        node,
+        criu,
+        container: container.clone(),
+        sandbox,
+        work: work.clone(),
+        location,
+        time,
+    }
+    .make()
+    .await;
     let removed =
         tokio::task::spawn_blocking(move || remove::tree(&work).map_err(file("remove", &work))).await?;
     made.and(removed.map_err(Into::into))

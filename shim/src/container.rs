@@ -26,7 +26,7 @@ use prost::Message;
 
 use crate::error::Error;
 use crate::handler::plan;
-use crate::store::container::Ended;
+use crate::store::container::ContainerExit;
 use crate::store::record::{ContainerRecord, SandboxRecord, StartFailure};
 use crate::store::{Container, ContainerState};
 
@@ -38,7 +38,7 @@ const START_FILE: &str = "start.pb";
 ///
 /// # Errors
 /// When the file is damaged or gone.
-pub(crate) fn planned(container: &Container) -> Result<StartContainer, Error> {
+pub(crate) fn read_planned_start(container: &Container) -> Result<StartContainer, Error> {
     let path = container.folder.join(START_FILE);
     let wrap = |source| Error::Files { what: "read", path: path.clone(), source };
     let bytes = fs::read(&path).map_err(wrap)?;
@@ -60,14 +60,14 @@ pub(crate) fn specification(
 
 /// The name that may exist once.
 #[must_use]
-pub(crate) fn reserved(name: &str, attempt: u32, sandbox: &str) -> String {
+pub(crate) fn reserved_name(name: &str, attempt: u32, sandbox: &str) -> String {
     format!("{name}_{sandbox}_{attempt}")
 }
 
 /// How a container whose start failed has ended, in containerd's words and number.
 #[must_use]
-pub(crate) fn start_error(failure: &StartFailure) -> Ended {
-    Ended {
+pub(crate) fn start_error(failure: &StartFailure) -> ContainerExit {
+    ContainerExit {
         exit_code: 128,
         started_at: 0,
         finished_at: failure.at,
@@ -79,7 +79,7 @@ pub(crate) fn start_error(failure: &StartFailure) -> Ended {
 impl ContainerState {
     /// For messages.
     #[must_use]
-    pub(crate) fn word(&self) -> &'static str {
+    pub(crate) fn reason_text(&self) -> &'static str {
         match self {
             Self::Created => "created",
             Self::Running(_) => "running",

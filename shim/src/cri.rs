@@ -5,11 +5,11 @@
 //! Each mutating call runs in a task of its own: tonic drops a handler's future when the client gives
 //! up, and what was begun must be finished or undone all the same (runtime-traps §4).
 
-pub(crate) mod held;
 pub(crate) mod images;
 mod runtime_status;
 mod stats;
 mod streams;
+pub(crate) mod until_sent;
 mod update;
 
 use std::future::Future;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
 use gantry_proto::{beyond, cri};
-use streams::{Pieces, pieces};
+use streams::{ResponseChunks, chunk_responses};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
@@ -43,10 +43,10 @@ impl Service {
     }
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 /// Runs `work` to its end, whatever becomes of the caller.
-async fn detached<T: Send + 'static>(
+async fn run_detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Status> {
     let result = tokio::spawn(work).await.map_err(Error::from).and_then(|result| result);
@@ -57,7 +57,7 @@ async fn detached<T: Send + 'static>(
 }
 
 /// None for an object that is not there: stopping and removing it is done already.
-fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status> {
+fn ignore_not_found<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(LookupError::NotFound { .. }) => Ok(None),
@@ -70,18 +70,21 @@ impl Beyond for Service {
     async fn watch_out_of_memory(
         &self,
         _: Request<beyond::WatchOutOfMemoryRequest>,
-    ) -> Answer<crate::feed::Events<beyond::OutOfMemory>> {
-        Ok(Response::new(self.node.ooms.subscribe()?))
+    ) -> RpcResult<crate::event_stream::ResponseStream<beyond::OutOfMemory>> {
+        Ok(Response::new(self.node.oom_events.subscribe()?))
     }
 
     async fn load_images(
         &self,
         request: Request<tonic::Streaming<beyond::LoadImagesRequest>>,
-    ) -> Answer<beyond::LoadImagesResponse> {
+    ) -> RpcResult<beyond::LoadImagesResponse> {
         images::load(&self.node.images, request.into_inner()).await
     }
 
-    async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
+    async fn tag_image(
+        &self,
+        request: Request<beyond::TagImageRequest>,
+    ) -> RpcResult<beyond::TagImageResponse> {
         images::tag(&self.node.images, request.into_inner()).await
     }
 }
@@ -91,11 +94,11 @@ impl RuntimeService for Service {
     async fn get_container_events(
         &self,
         _: Request<cri::GetEventsRequest>,
-    ) -> Answer<crate::feed::Events<cri::ContainerEventResponse>> {
-        Ok(Response::new(self.node.feed.subscribe()?))
+    ) -> RpcResult<crate::event_stream::ResponseStream<cri::ContainerEventResponse>> {
+        Ok(Response::new(self.node.container_events.subscribe()?))
     }
 
-    async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
+    async fn version(&self, _: Request<cri::VersionRequest>) -> RpcResult<cri::VersionResponse> {
         Ok(Response::new(cri::VersionResponse {
             version: "0.1.0".into(),
             runtime_name: "gantry".into(),
@@ -104,7 +107,7 @@ impl RuntimeService for Service {
         }))
     }
 
-    async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
+    async fn status(&self, request: Request<cri::StatusRequest>) -> RpcResult<cri::StatusResponse> {
         let verbose = request.into_inner().verbose;
         let folders = if verbose { self.node.config.cdi.spec_dirs.clone() } else { Vec::new() };
         let bad =
@@ -117,7 +120,7 @@ impl RuntimeService for Service {
     async fn update_runtime_config(
         &self,
         request: Request<cri::UpdateRuntimeConfigRequest>,
-    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
+    ) -> RpcResult<cri::UpdateRuntimeConfigResponse> {
         let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
         let cidr = network.map(|network| network.pod_cidr).unwrap_or_default();
         tracing::info!(cidr, "the pods' range stays what the CNI configuration says");
@@ -127,7 +130,7 @@ impl RuntimeService for Service {
     async fn runtime_config(
         &self,
         _: Request<cri::RuntimeConfigRequest>,
-    ) -> Answer<cri::RuntimeConfigResponse> {
+    ) -> RpcResult<cri::RuntimeConfigResponse> {
         let driver = match self.node.config.systemd_cgroup {
             true => cri::CgroupDriver::Systemd,
             false => cri::CgroupDriver::Cgroupfs,
@@ -139,19 +142,20 @@ impl RuntimeService for Service {
     async fn run_pod_sandbox(
         &self,
         request: Request<cri::RunPodSandboxRequest>,
-    ) -> Answer<cri::RunPodSandboxResponse> {
-        let pod_sandbox_id = detached(sandbox::run::run(self.node.clone(), request.into_inner())).await?;
+    ) -> RpcResult<cri::RunPodSandboxResponse> {
+        let pod_sandbox_id = run_detached(sandbox::run::run(self.node.clone(), request.into_inner())).await?;
         Ok(Response::new(cri::RunPodSandboxResponse { pod_sandbox_id }))
     }
 
     async fn stop_pod_sandbox(
         &self,
         request: Request<cri::StopPodSandboxRequest>,
-    ) -> Answer<cri::StopPodSandboxResponse> {
-        if let Some(sandbox) = absent_is_done(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
+    ) -> RpcResult<cri::StopPodSandboxResponse> {
+        if let Some(sandbox) =
+            ignore_not_found(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
         {
             let node = self.node.clone();
-            detached(async move { sandbox::stop::stop(&node, &sandbox).await }).await?;
+            run_detached(async move { sandbox::stop::stop(&node, &sandbox).await }).await?;
         }
         Ok(Response::new(cri::StopPodSandboxResponse {}))
     }
@@ -159,11 +163,12 @@ impl RuntimeService for Service {
     async fn remove_pod_sandbox(
         &self,
         request: Request<cri::RemovePodSandboxRequest>,
-    ) -> Answer<cri::RemovePodSandboxResponse> {
-        if let Some(sandbox) = absent_is_done(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
+    ) -> RpcResult<cri::RemovePodSandboxResponse> {
+        if let Some(sandbox) =
+            ignore_not_found(self.node.store.sandbox(&request.into_inner().pod_sandbox_id))?
         {
             let node = self.node.clone();
-            detached(async move { sandbox::stop::remove(&node, &sandbox).await }).await?;
+            run_detached(async move { sandbox::stop::remove(&node, &sandbox).await }).await?;
         }
         Ok(Response::new(cri::RemovePodSandboxResponse {}))
     }
@@ -171,7 +176,7 @@ impl RuntimeService for Service {
     async fn pod_sandbox_status(
         &self,
         request: Request<cri::PodSandboxStatusRequest>,
-    ) -> Answer<cri::PodSandboxStatusResponse> {
+    ) -> RpcResult<cri::PodSandboxStatusResponse> {
         let request = request.into_inner();
         let sandbox = self.node.store.sandbox(&request.pod_sandbox_id).map_err(Error::from)?;
         Ok(Response::new(status::sandbox_status(&self.node.store, &sandbox, unix_nanos(), request.verbose)))
@@ -180,7 +185,7 @@ impl RuntimeService for Service {
     async fn list_pod_sandbox(
         &self,
         request: Request<cri::ListPodSandboxRequest>,
-    ) -> Answer<cri::ListPodSandboxResponse> {
+    ) -> RpcResult<cri::ListPodSandboxResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         Ok(Response::new(cri::ListPodSandboxResponse { items: status::sandboxes(&self.node.store, &filter) }))
     }
@@ -188,29 +193,29 @@ impl RuntimeService for Service {
     async fn create_container(
         &self,
         request: Request<cri::CreateContainerRequest>,
-    ) -> Answer<cri::CreateContainerResponse> {
+    ) -> RpcResult<cri::CreateContainerResponse> {
         let container_id =
-            detached(container::create::create(self.node.clone(), request.into_inner())).await?;
+            run_detached(container::create::create(self.node.clone(), request.into_inner())).await?;
         Ok(Response::new(cri::CreateContainerResponse { container_id }))
     }
 
     async fn start_container(
         &self,
         request: Request<cri::StartContainerRequest>,
-    ) -> Answer<cri::StartContainerResponse> {
+    ) -> RpcResult<cri::StartContainerResponse> {
         let container = self.node.store.container(&request.into_inner().container_id).map_err(Error::from)?;
-        detached(container::start::start(self.node.clone(), container)).await?;
+        run_detached(container::start::start(self.node.clone(), container)).await?;
         Ok(Response::new(cri::StartContainerResponse {}))
     }
 
     async fn stop_container(
         &self,
         request: Request<cri::StopContainerRequest>,
-    ) -> Answer<cri::StopContainerResponse> {
+    ) -> RpcResult<cri::StopContainerResponse> {
         let request = request.into_inner();
-        if let Some(container) = absent_is_done(self.node.store.container(&request.container_id))? {
+        if let Some(container) = ignore_not_found(self.node.store.container(&request.container_id))? {
             let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
-            detached(async move { container::stop::stop(&container, grace).await }).await?;
+            run_detached(async move { container::stop::stop(&container, grace).await }).await?;
         }
         Ok(Response::new(cri::StopContainerResponse {}))
     }
@@ -218,12 +223,12 @@ impl RuntimeService for Service {
     async fn remove_container(
         &self,
         request: Request<cri::RemoveContainerRequest>,
-    ) -> Answer<cri::RemoveContainerResponse> {
+    ) -> RpcResult<cri::RemoveContainerResponse> {
         if let Some(container) =
-            absent_is_done(self.node.store.container(&request.into_inner().container_id))?
+            ignore_not_found(self.node.store.container(&request.into_inner().container_id))?
         {
             let node = self.node.clone();
-            detached(async move { container::stop::remove(&node, &container).await }).await?;
+            run_detached(async move { container::stop::remove(&node, &container).await }).await?;
         }
         Ok(Response::new(cri::RemoveContainerResponse {}))
     }
@@ -231,7 +236,7 @@ impl RuntimeService for Service {
     async fn container_status(
         &self,
         request: Request<cri::ContainerStatusRequest>,
-    ) -> Answer<cri::ContainerStatusResponse> {
+    ) -> RpcResult<cri::ContainerStatusResponse> {
         let request = request.into_inner();
         let container = self.node.store.container(&request.container_id).map_err(Error::from)?;
         Ok(Response::new(status::container_status(&container, request.verbose)))
@@ -240,100 +245,102 @@ impl RuntimeService for Service {
     async fn stream_pod_sandboxes(
         &self,
         request: Request<cri::StreamPodSandboxesRequest>,
-    ) -> Answer<Pieces<cri::StreamPodSandboxesResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamPodSandboxesResponse>> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let items = status::sandboxes(&self.node.store, &filter);
-        Ok(pieces(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
+        Ok(chunk_responses(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
     }
 
     async fn stream_containers(
         &self,
         request: Request<cri::StreamContainersRequest>,
-    ) -> Answer<Pieces<cri::StreamContainersResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamContainersResponse>> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let items = status::containers(&self.node.store, &filter);
-        Ok(pieces(items, |containers| cri::StreamContainersResponse { containers }))
+        Ok(chunk_responses(items, |containers| cri::StreamContainersResponse { containers }))
     }
 
     async fn stream_container_stats(
         &self,
         request: Request<cri::StreamContainerStatsRequest>,
-    ) -> Answer<Pieces<cri::StreamContainerStatsResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamContainerStatsResponse>> {
         let list = cri::ListContainerStatsRequest { filter: request.into_inner().filter };
         let items = stats::containers(&self.node, list).await?.stats;
-        Ok(pieces(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
+        Ok(chunk_responses(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
     }
 
     async fn stream_pod_sandbox_stats(
         &self,
         request: Request<cri::StreamPodSandboxStatsRequest>,
-    ) -> Answer<Pieces<cri::StreamPodSandboxStatsResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamPodSandboxStatsResponse>> {
         let list = cri::ListPodSandboxStatsRequest { filter: request.into_inner().filter };
         let items = stats::sandboxes(&self.node, list).await?.stats;
-        Ok(pieces(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }))
+        Ok(chunk_responses(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse {
+            pod_sandbox_stats,
+        }))
     }
 
     async fn update_container_resources(
         &self,
         request: Request<cri::UpdateContainerResourcesRequest>,
-    ) -> Answer<cri::UpdateContainerResourcesResponse> {
+    ) -> RpcResult<cri::UpdateContainerResourcesResponse> {
         Ok(Response::new(update::container(&self.node, request.into_inner()).await?))
     }
 
     async fn update_pod_sandbox_resources(
         &self,
         request: Request<cri::UpdatePodSandboxResourcesRequest>,
-    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
+    ) -> RpcResult<cri::UpdatePodSandboxResourcesResponse> {
         Ok(Response::new(update::sandbox(&self.node, request.into_inner()).await?))
     }
 
     async fn container_stats(
         &self,
         request: Request<cri::ContainerStatsRequest>,
-    ) -> Answer<cri::ContainerStatsResponse> {
+    ) -> RpcResult<cri::ContainerStatsResponse> {
         Ok(Response::new(stats::container(&self.node, request.into_inner()).await?))
     }
 
     async fn list_container_stats(
         &self,
         request: Request<cri::ListContainerStatsRequest>,
-    ) -> Answer<cri::ListContainerStatsResponse> {
+    ) -> RpcResult<cri::ListContainerStatsResponse> {
         Ok(Response::new(stats::containers(&self.node, request.into_inner()).await?))
     }
 
     async fn pod_sandbox_stats(
         &self,
         request: Request<cri::PodSandboxStatsRequest>,
-    ) -> Answer<cri::PodSandboxStatsResponse> {
+    ) -> RpcResult<cri::PodSandboxStatsResponse> {
         Ok(Response::new(stats::sandbox(&self.node, request.into_inner()).await?))
     }
 
     async fn list_pod_sandbox_stats(
         &self,
         request: Request<cri::ListPodSandboxStatsRequest>,
-    ) -> Answer<cri::ListPodSandboxStatsResponse> {
+    ) -> RpcResult<cri::ListPodSandboxStatsResponse> {
         Ok(Response::new(stats::sandboxes(&self.node, request.into_inner()).await?))
     }
 
     async fn checkpoint_container(
         &self,
         request: Request<cri::CheckpointContainerRequest>,
-    ) -> Answer<cri::CheckpointContainerResponse> {
-        detached(checkpoint::checkpoint(self.node.clone(), request.into_inner())).await?;
+    ) -> RpcResult<cri::CheckpointContainerResponse> {
+        run_detached(checkpoint::checkpoint(self.node.clone(), request.into_inner())).await?;
         Ok(Response::new(cri::CheckpointContainerResponse {}))
     }
 
     async fn list_metric_descriptors(
         &self,
         _: Request<cri::ListMetricDescriptorsRequest>,
-    ) -> Answer<cri::ListMetricDescriptorsResponse> {
+    ) -> RpcResult<cri::ListMetricDescriptorsResponse> {
         Ok(Response::new(cri::ListMetricDescriptorsResponse { descriptors: metrics::descriptors() }))
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<cri::ListPodSandboxMetricsRequest>,
-    ) -> Answer<cri::ListPodSandboxMetricsResponse> {
+    ) -> RpcResult<cri::ListPodSandboxMetricsResponse> {
         let pod_metrics = stats::metrics(&self.node).await?;
         Ok(Response::new(cri::ListPodSandboxMetricsResponse { pod_metrics }))
     }
@@ -341,49 +348,52 @@ impl RuntimeService for Service {
     async fn stream_pod_sandbox_metrics(
         &self,
         _: Request<cri::StreamPodSandboxMetricsRequest>,
-    ) -> Answer<Pieces<cri::StreamPodSandboxMetricsResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamPodSandboxMetricsResponse>> {
         let items = stats::metrics(&self.node).await?;
-        Ok(pieces(items, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
+        Ok(chunk_responses(items, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse {
+            pod_sandbox_metrics,
+        }))
     }
 
     async fn list_containers(
         &self,
         request: Request<cri::ListContainersRequest>,
-    ) -> Answer<cri::ListContainersResponse> {
+    ) -> RpcResult<cri::ListContainersResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         Ok(Response::new(cri::ListContainersResponse {
             containers: status::containers(&self.node.store, &filter),
         }))
     }
 
-    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
+    async fn exec(&self, request: Request<cri::ExecRequest>) -> RpcResult<cri::ExecResponse> {
         Ok(Response::new(self.streaming.exec(&self.node, request.into_inner())?))
     }
 
-    async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
+    async fn attach(&self, request: Request<cri::AttachRequest>) -> RpcResult<cri::AttachResponse> {
         Ok(Response::new(self.streaming.attach(&self.node, request.into_inner())?))
     }
 
     async fn port_forward(
         &self,
         request: Request<cri::PortForwardRequest>,
-    ) -> Answer<cri::PortForwardResponse> {
+    ) -> RpcResult<cri::PortForwardResponse> {
         Ok(Response::new(self.streaming.port_forward(&self.node, request.into_inner())?))
     }
 
     async fn reopen_container_log(
         &self,
         request: Request<cri::ReopenContainerLogRequest>,
-    ) -> Answer<cri::ReopenContainerLogResponse> {
+    ) -> RpcResult<cri::ReopenContainerLogResponse> {
         let container = self.node.store.container(&request.into_inner().container_id).map_err(Error::from)?;
-        detached(attach::reopen_log(self.node.clone(), container)).await?;
+        run_detached(attach::reopen_log(self.node.clone(), container)).await?;
         Ok(Response::new(cri::ReopenContainerLogResponse {}))
     }
 
-    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
+    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> RpcResult<cri::ExecSyncResponse> {
         // Its drop, when the caller has gone, is what the task hears.
         let (_caller, gone) = oneshot::channel();
-        let (answer, room) = detached(exec::sync(self.node.clone(), request.into_inner(), gone)).await?;
-        Ok(held::with(answer, room))
+        let (answer, room) =
+            run_detached(exec::exec_sync(self.node.clone(), request.into_inner(), gone)).await?;
+        Ok(until_sent::hold_until_sent(answer, room))
     }
 }

@@ -1,9 +1,9 @@
 //! Why an operation on a sandbox or container failed, and the gRPC code that says so. Owns the union
 //! of what the modules report; printed once, at the RPC edge, with its chain of causes.
 
+pub(crate) mod cgroup_placement;
 pub(crate) mod checkpoint;
 pub(crate) mod image_mounts;
-pub(crate) mod place;
 pub(crate) mod target;
 pub(crate) mod token;
 
@@ -15,7 +15,7 @@ use gantry_base::error::chain;
 use tonic::{Code, Status};
 
 use crate::store::LookupError;
-use crate::store::names::Taken;
+use crate::store::names::NameTaken;
 use crate::store::record;
 use crate::{cdi, cgroup, monitor_client, seccomp, spec};
 use gantry_image as image;
@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     Lookup(#[from] LookupError),
     #[error(transparent)]
-    Name(#[from] Taken),
+    Name(#[from] NameTaken),
     #[error(transparent)]
     Spec(#[from] spec::Error),
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub enum Error {
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
     #[error(transparent)]
-    Place(#[from] place::Error),
+    Place(#[from] cgroup_placement::Error),
     #[error(transparent)]
     Systemd(#[from] gantry_systemd::Error),
     #[error("there is a unit {0} already, and not of this pod: systemctl stop {0}")]

@@ -1,5 +1,5 @@
 //! The event task: what monitors tell becomes the state of containers and sandboxes. Owns no state
-//! of its own. Started by `runtime::Runtime::start`; `monitor_gone` is also recovery's.
+//! of its own. Started by `runtime::Runtime::start`; `handle_monitor_loss` is also recovery's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Eve
     while let Some(event) = events.recv().await {
         failpoint!("task.events");
         match event {
-            Event::Exited { sandbox, exited } => exit_seen(&node, &sandbox, &exited),
+            Event::Exited { sandbox, exited } => record_exit(&node, &sandbox, &exited),
             Event::Gone { sandbox } => {
                 let Ok(sandbox) = node.store.sandbox(&sandbox) else { continue };
                 // A stop lets go of its monitor first: that is no loss.
                 if sandbox.monitor().is_some() {
-                    tokio::spawn(connection_lost(node.clone(), sandbox));
+                    tokio::spawn(handle_connection_loss(node.clone(), sandbox));
                 }
             }
         }
@@ -39,7 +39,7 @@ pub(crate) async fn run(node: Arc<Node>, mut events: mpsc::UnboundedReceiver<Eve
 
 /// A connection can be lost while its monitor lives, which drops a runtime that does not read, and a
 /// monitor that lives may not answer yet. Only one that is gone ends its pod.
-pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+pub(crate) async fn handle_connection_loss(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     // News of connections that this makes in vain is not news of a loss.
     sandbox.set_monitor(None);
     let mut pause = RECONNECT;
@@ -52,7 +52,7 @@ pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
             }
             Ok(false) => {
                 tracing::warn!(sandbox = sandbox.id, "the monitor is gone, ending the pod");
-                return monitor_gone(node, sandbox).await;
+                return handle_monitor_loss(node, sandbox).await;
             }
             Err(error) => {
                 tracing::warn!(
@@ -71,10 +71,10 @@ pub(crate) async fn connection_lost(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     }
 }
 
-fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
+fn record_exit(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
     if exited.id == sandbox {
         if let Ok(sandbox) = node.store.sandbox(sandbox) {
-            stop::lost(node, &sandbox);
+            stop::mark_lost(node, &sandbox);
         }
         return;
     }
@@ -87,14 +87,14 @@ fn exit_seen(node: &Arc<Node>, sandbox: &str, exited: &Exited) {
 
 /// Without its monitor nobody writes a pod's logs or sees its exits: the pod is ended. Exit codes come
 /// from the records, from the kernel where it keeps them (Linux 6.15), else 255.
-pub(crate) async fn monitor_gone(node: Arc<Node>, sandbox: Arc<Sandbox>) {
+pub(crate) async fn handle_monitor_loss(node: Arc<Node>, sandbox: Arc<Sandbox>) {
     sandbox.set_monitor(None);
     // First whoever it had running an OCI runtime: that one would go on, and make anew what is ended here.
     end::kill(&node, vec![node.monitor_cgroup(&sandbox.id), sandbox.record().pause_cgroup()]).await;
     failpoint!("lost.killed");
     end::end_rest(&node, &sandbox.id).await;
     failpoint!("lost.ended");
-    stop::lost(&node, &sandbox);
+    stop::mark_lost(&node, &sandbox);
     // A start that the monitor had still answered moves its container on, and then looks at the sandbox:
     // it finds it lost, or is found here.
     end::end_rest(&node, &sandbox.id).await;

@@ -21,12 +21,12 @@ use tokio::sync::oneshot;
 use crate::container;
 use crate::error::Error;
 use crate::handler::plan;
-use crate::monitor_client::{self, MonitorClient, Told};
-use crate::node::room::Room;
+use crate::monitor_client::{self, MonitorClient, MonitorNotice};
+use crate::node::output_budget::OutputBudget;
 use crate::node::{Node, new_id};
 use crate::spec;
 use crate::store::{Container, ContainerState};
-use output::{Held, Kept, Source};
+use output::{CollectedOutput, OutputOrigin, OutputPermits};
 use terminal::Terminal;
 
 /// How long output may still come when the program has ended: what it left behind may hold the pipes
@@ -40,7 +40,7 @@ const SIGKILL: i32 = 9;
 
 /// What to run, and which streams are wanted.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ExecRequest {
     pub cmd: Vec<String>,
     pub tty: bool,
     pub stdin: bool,
@@ -55,26 +55,26 @@ pub(crate) struct Exec {
     pub stdout: Option<pipe::Receiver>,
     pub stderr: Option<pipe::Receiver>,
     pub terminal: Option<Terminal>,
-    pub process: Process,
+    pub process: ExecProcess,
 }
 
 /// The process of an exec.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ExecProcess {
     id: String,
     sandbox: String,
     client: MonitorClient,
-    told: oneshot::Receiver<Told>,
+    notice: oneshot::Receiver<MonitorNotice>,
 }
 
-impl Process {
+impl ExecProcess {
     /// Waits for its end: exit code, or 128 + signal.
     ///
     /// # Errors
     /// When the monitor, and with it the pod, is gone.
-    pub(crate) async fn ended(&mut self) -> Result<i32, Error> {
-        match (&mut self.told).await {
-            Ok(Told::Ended(code)) => Ok(code),
+    pub(crate) async fn wait(&mut self) -> Result<i32, Error> {
+        match (&mut self.notice).await {
+            Ok(MonitorNotice::Ended(code)) => Ok(code),
             _ => Err(monitor_client::Error::Gone { sandbox: self.sandbox.clone() }.into()),
         }
     }
@@ -82,7 +82,7 @@ impl Process {
     /// Kills it and its process group, never the container, and waits a while for its end.
     async fn kill(&mut self) {
         kill(&self.client, &self.id).await;
-        if tokio::time::timeout(KILL_END, self.ended()).await.is_err() {
+        if tokio::time::timeout(KILL_END, self.wait()).await.is_err() {
             tracing::warn!(exec = self.id, "the process of an exec survives SIGKILL");
         }
     }
@@ -90,7 +90,7 @@ impl Process {
 
 async fn kill(client: &MonitorClient, id: &str) {
     let signal = SignalExec { id: id.to_owned(), signal: SIGKILL };
-    if let Err(error) = client.tell(request::Op::SignalExec(signal)).await {
+    if let Err(error) = client.send_request(request::Op::SignalExec(signal)).await {
         tracing::warn!(exec = id, "{}", gantry_base::error::chain(&error));
     }
 }
@@ -111,7 +111,11 @@ pub(crate) fn monitor_of(node: &Node, container: &Container) -> Result<MonitorCl
 ///
 /// # Errors
 /// The step that failed.
-pub(crate) async fn spawn(node: &Node, container: &Arc<Container>, wanted: Wanted) -> Result<Exec, Error> {
+pub(crate) async fn spawn(
+    node: &Node,
+    container: &Arc<Container>,
+    wanted: ExecRequest,
+) -> Result<Exec, Error> {
     let client = monitor_of(node, container)?;
     let id = new_id()?;
     prepare(client, id, container, wanted).await?.start().await
@@ -119,7 +123,7 @@ pub(crate) async fn spawn(node: &Node, container: &Arc<Container>, wanted: Wante
 
 /// Everything ready but the process: an ExecSync that is timed out in the middle of its start still
 /// knows what to kill.
-struct Prepared {
+struct PreparedExec {
     id: String,
     sandbox: String,
     client: MonitorClient,
@@ -135,22 +139,22 @@ async fn prepare(
     client: MonitorClient,
     id: String,
     container: &Arc<Container>,
-    wanted: Wanted,
-) -> Result<Prepared, Error> {
+    wanted: ExecRequest,
+) -> Result<PreparedExec, Error> {
     if wanted.cmd.is_empty() {
         return Err(spec::Error::Missing("cmd").into());
     }
     let owned = container.clone();
     let streams = |source: io::Error| Error::Streams("make the streams of the exec", source);
-    let Wanted { cmd, tty, stdin, stdout, stderr } = wanted;
+    let ExecRequest { cmd, tty, stdin, stdout, stderr } = wanted;
     let job = move || {
         // The container's own start: an exec is as confined as it.
-        let mut process = in_container(container::planned(&owned)?, cmd, tty);
-        plan::executed(&mut process, tty)?;
+        let mut process = exec_process(container::read_planned_start(&owned)?, cmd, tty);
+        plan::complete_exec(&mut process, tty)?;
         Ok::<_, Error>(process)
     };
     let process = tokio::task::spawn_blocking(job).await??;
-    let mut prepared = Prepared {
+    let mut prepared = PreparedExec {
         id: id.clone(),
         sandbox: container.sandbox_id.clone(),
         client,
@@ -191,10 +195,10 @@ async fn prepare(
     Ok(prepared)
 }
 
-impl Prepared {
+impl PreparedExec {
     async fn start(self) -> Result<Exec, Error> {
         let op = request::Op::Exec(self.request);
-        let told = self.client.open(op, &self.id, self.descriptors).await?;
+        let notice = self.client.open(op, &self.id, self.descriptors).await?;
         let terminal = match self.console {
             // It was sent before the monitor said that the program runs.
             Some(socket) => Some(
@@ -204,13 +208,13 @@ impl Prepared {
             ),
             None => None,
         };
-        let process = Process { id: self.id, sandbox: self.sandbox, client: self.client, told };
+        let process = ExecProcess { id: self.id, sandbox: self.sandbox, client: self.client, notice };
         Ok(Exec { stdin: self.stdin, stdout: self.stdout, stderr: self.stderr, terminal, process })
     }
 }
 
 /// The exec's process: all of the container's but the program, and what only a start needs.
-fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartContainer {
+fn exec_process(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartContainer {
     let mut process = StartContainer {
         args: cmd,
         tty: false,
@@ -239,24 +243,24 @@ fn in_container(start: StartContainer, cmd: Vec<String>, tty: bool) -> StartCont
 ///
 /// # Errors
 /// When it can't be started, or takes longer than the request allows.
-pub(crate) async fn sync(
+pub(crate) async fn exec_sync(
     node: Arc<Node>,
     request: cri::ExecSyncRequest,
     gone: oneshot::Receiver<Infallible>,
-) -> Result<(cri::ExecSyncResponse, Held), Error> {
+) -> Result<(cri::ExecSyncResponse, OutputPermits), Error> {
     let container = node.store.container(&request.container_id)?;
     let limit = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0);
-    let wanted = Wanted { cmd: request.cmd, stdout: true, stderr: true, ..Wanted::default() };
+    let wanted = ExecRequest { cmd: request.cmd, stdout: true, stderr: true, ..ExecRequest::default() };
     run_to_end(&node, &container, wanted, limit, gone).await.map_err(|error| Error::Exec(Box::new(error)))
 }
 
 async fn run_to_end(
     node: &Node,
     container: &Arc<Container>,
-    wanted: Wanted,
+    wanted: ExecRequest,
     limit: Option<u64>,
     gone: oneshot::Receiver<Infallible>,
-) -> Result<(cri::ExecSyncResponse, Held), Error> {
+) -> Result<(cri::ExecSyncResponse, OutputPermits), Error> {
     let client = monitor_of(node, container)?;
     let prepared = prepare(client.clone(), new_id()?, container, wanted).await?;
     let id = prepared.id.clone();
@@ -281,8 +285,8 @@ async fn run_to_end(
             return Err(over);
         }
     };
-    let mut output = Output::default();
-    let ended = output.follow(&mut exec, (&node.exec_room, &container.id), over).await;
+    let mut output = ExecOutput::default();
+    let ended = output.follow(&mut exec, (&node.exec_output_budget, &container.id), over).await;
     match ended? {
         Ok(code) => Ok(output.response(code)),
         Err(over) => {
@@ -294,26 +298,26 @@ async fn run_to_end(
 
 /// What an ExecSync has read.
 #[derive(Debug, Default)]
-struct Output {
-    stdout: Kept,
-    stderr: Kept,
+struct ExecOutput {
+    stdout: CollectedOutput,
+    stderr: CollectedOutput,
 }
 
-impl Output {
+impl ExecOutput {
     /// Reads until the process has ended and so has its output, or a while after. The inner error is what `over`
     /// said before the process ended; from its end on there is a result, and no time limit but that of the output.
     async fn follow(
         &mut self,
         exec: &mut Exec,
-        (room, container): (&Room, &str),
+        (budget, container): (&OutputBudget, &str),
         over: impl Future<Output = Error>,
     ) -> Result<Result<i32, Error>, Error> {
         let Exec { stdout, stderr, process, .. } = exec;
         let reading = async {
-            let source = |stream| Source { container, stream };
+            let source = |stream| OutputOrigin { container, stream };
             tokio::join!(
-                self.stdout.read(stdout.as_mut(), room, source("stdout")),
-                self.stderr.read(stderr.as_mut(), room, source("stderr"))
+                self.stdout.read(stdout.as_mut(), budget, source("stdout")),
+                self.stderr.read(stderr.as_mut(), budget, source("stderr"))
             )
         };
         tokio::pin!(reading);
@@ -322,7 +326,7 @@ impl Output {
         let code = loop {
             tokio::select! {
                 // Cancel-safe: a oneshot receiver by reference.
-                code = process.ended() => break code?,
+                code = process.wait() => break code?,
                 // Not cancelled, only polled.
                 _ = &mut reading, if !read => read = true,
                 over = &mut over => return Ok(Err(over)),
@@ -335,9 +339,9 @@ impl Output {
         Ok(Ok(code))
     }
 
-    fn response(self, exit_code: i32) -> (cri::ExecSyncResponse, Held) {
+    fn response(self, exit_code: i32) -> (cri::ExecSyncResponse, OutputPermits) {
         let Self { stdout, stderr } = self;
-        let held = stdout.held.into_iter().chain(stderr.held).collect();
+        let held = stdout.permit.into_iter().chain(stderr.permit).collect();
         (cri::ExecSyncResponse { stdout: stdout.bytes, stderr: stderr.bytes, exit_code }, held)
     }
 }
@@ -372,7 +376,7 @@ mod tests {
             tty: true,
             ..StartContainer::default()
         };
-        let process = in_container(start, vec!["ls".into()], true);
+        let process = exec_process(start, vec!["ls".into()], true);
         assert_eq!((process.args, process.uid, process.no_new_privs), (vec!["ls".to_owned()], 7, true));
         assert_eq!(process.env, [b"A=1".to_vec(), b"TERM=xterm".to_vec()]);
         assert_eq!((process.log_path.as_str(), process.tty), ("", false));

@@ -13,16 +13,16 @@ pub mod config;
 mod container;
 mod cri;
 pub mod error;
+mod event_stream;
 mod events;
 mod exec;
-mod feed;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handler;
 mod metrics;
 mod monitor_client;
 mod node;
-mod ooms;
+mod oom_counts;
 mod probe;
 mod reconnect;
 mod recover;

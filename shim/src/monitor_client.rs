@@ -118,7 +118,7 @@ fn describe(failure: &Failure) -> String {
 
 /// What a monitor tells of an exec or attach, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum MonitorNotice {
     /// The exec has ended with this code, or 128 + signal.
     Ended(i32),
     /// The attach was dropped: its reader fell behind.
@@ -127,13 +127,13 @@ pub(crate) enum Told {
 
 /// A request on its way.
 #[derive(Debug)]
-struct Call {
+struct PendingCall {
     op: request::Op,
     /// Sent along.
     descriptors: Vec<OwnedFd>,
     answer: oneshot::Sender<reply::Result>,
     /// Who wants to hear of the exec or attach with this id.
-    told: Option<(String, oneshot::Sender<Told>)>,
+    notice: Option<(String, oneshot::Sender<MonitorNotice>)>,
 }
 
 /// A handle; clones share the connection.
@@ -141,12 +141,12 @@ struct Call {
 pub(crate) struct MonitorClient {
     sandbox: String,
     version: u32,
-    requests: mpsc::Sender<Call>,
+    requests: mpsc::Sender<PendingCall>,
 }
 
 /// What an operation is called, and the first protocol version that knows it. A field that an old
 /// monitor would pass over in silence counts like a request it does not know.
-fn needs(op: &request::Op) -> (&'static str, u32) {
+fn required_protocol(op: &request::Op) -> (&'static str, u32) {
     match op {
         request::Op::Hello(_) | request::Op::StartSandbox(_) | request::Op::Shutdown(_) => ("the request", 1),
         request::Op::MakeUsers(_) => ("a user namespace", 3),
@@ -195,7 +195,7 @@ fn is_labelled(start: &StartContainer) -> bool {
 }
 
 /// How long the answer to an operation may take.
-fn patience(op: &request::Op) -> Duration {
+fn response_timeout(op: &request::Op) -> Duration {
     match op {
         request::Op::MakeUsers(_)
         | request::Op::StartSandbox(_)
@@ -244,10 +244,10 @@ impl MonitorClient {
         &self,
         op: request::Op,
         descriptors: Vec<OwnedFd>,
-        told: Option<(String, oneshot::Sender<Told>)>,
+        told: Option<(String, oneshot::Sender<MonitorNotice>)>,
     ) -> Result<reply::Result, Error> {
         let gone = || Error::Gone { sandbox: self.sandbox.clone() };
-        let (what, needed) = needs(&op);
+        let (what, needed) = required_protocol(&op);
         if self.version < needed {
             return Err(Error::TooOld { sandbox: self.sandbox.clone(), theirs: self.version, what, needed });
         }
@@ -257,10 +257,13 @@ impl MonitorClient {
         let Some(op) = request.op.filter(|_| bytes < wire::MAX_FRAME) else {
             return Err(Error::TooLong { bytes });
         };
-        let patience = patience(&op);
+        let patience = response_timeout(&op);
         let (answer, answered) = oneshot::channel();
         let answered = async {
-            self.requests.send(Call { op, descriptors, answer, told }).await.map_err(|_| gone())?;
+            self.requests
+                .send(PendingCall { op, descriptors, answer, notice: told })
+                .await
+                .map_err(|_| gone())?;
             answered.await.map_err(|_| gone())
         };
         match tokio::time::timeout(patience, answered).await {
@@ -280,7 +283,7 @@ impl MonitorClient {
         op: request::Op,
         id: &str,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<oneshot::Receiver<Told>, Error> {
+    ) -> Result<oneshot::Receiver<MonitorNotice>, Error> {
         let (sender, receiver) = oneshot::channel();
         let is_exec = matches!(op, request::Op::Exec(_));
         let opened = self.call_with(op, descriptors, Some((id.to_owned(), sender))).await;
@@ -297,7 +300,8 @@ impl MonitorClient {
     fn end_later(&self, id: &str) {
         let op = request::Op::SignalExec(SignalExec { id: id.to_owned(), signal: libc::SIGKILL });
         let (answer, _) = oneshot::channel();
-        if self.requests.try_send(Call { op, descriptors: Vec::new(), answer, told: None }).is_err() {
+        if self.requests.try_send(PendingCall { op, descriptors: Vec::new(), answer, notice: None }).is_err()
+        {
             tracing::warn!(sandbox = self.sandbox, exec = id, "an exec may begin after its time");
         }
     }
@@ -306,7 +310,7 @@ impl MonitorClient {
     ///
     /// # Errors
     /// The step that failed.
-    pub(crate) async fn tell(&self, op: request::Op) -> Result<(), Error> {
+    pub(crate) async fn send_request(&self, op: request::Op) -> Result<(), Error> {
         self.call(op).await.map(drop)
     }
 

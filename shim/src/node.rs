@@ -1,7 +1,7 @@
 //! What every operation of the runtime shares: configuration, cgroup layout, images, the store, the
 //! two programs, the way to the event task. Owns no logic. Made by `runtime::Runtime::start`.
 
-pub(crate) mod room;
+pub(crate) mod output_budget;
 
 use std::fs;
 use std::io;
@@ -17,13 +17,13 @@ use crate::apparmor::AppArmor;
 use crate::cgroup::Layout;
 use crate::config::Config;
 use crate::error::Error;
-use crate::feed::Feed;
+use crate::event_stream::EventStream;
 use crate::monitor_client::Event;
 use crate::selinux::Selinux;
 use crate::store::Store;
 use gantry_image::Images;
 use gantry_image::usage::walker::Walker;
-use room::Room;
+use output_budget::OutputBudget;
 
 /// Shared by all operations, behind an Arc.
 #[derive(Debug)]
@@ -51,11 +51,11 @@ pub(crate) struct Node {
     /// Counts what layers and containers take on disk.
     pub walker: Walker,
     /// To the clients of GetContainerEvents.
-    pub feed: Feed<cri::ContainerEventResponse>,
+    pub container_events: EventStream<cri::ContainerEventResponse>,
     /// To the clients of WatchOutOfMemory.
-    pub ooms: Feed<OutOfMemory>,
+    pub oom_events: EventStream<OutOfMemory>,
     /// For the outputs of execs.
-    pub(crate) exec_room: Room,
+    pub(crate) exec_output_budget: OutputBudget,
     /// To the event task.
     pub events: mpsc::UnboundedSender<Event>,
 }

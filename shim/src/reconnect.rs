@@ -13,8 +13,8 @@ use crate::container::{end, process, start};
 use crate::error::Error;
 use crate::monitor_client::{self, MonitorClient};
 use crate::node::Node;
-use crate::ooms;
-use crate::sandbox::launch;
+use crate::oom_counts;
+use crate::sandbox::monitor_launch;
 use crate::store::{ContainerState, Sandbox, SandboxState, record};
 use gantry_sys as sys;
 
@@ -37,7 +37,7 @@ const MOVES: u32 = 3;
 /// # Errors
 /// When a monitor is there and can't be talked to: its pod must not be ended for that.
 pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<bool, Error> {
-    let stream = match launch::reconnect(node, &sandbox.id).await {
+    let stream = match monitor_launch::reconnect(node, &sandbox.id).await {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
             return Ok(false);
@@ -84,12 +84,12 @@ pub(crate) async fn reconnect(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Resul
         }
         if let Ok(pidfd) = process::open(process) {
             container.set_state(ContainerState::Running(Arc::new(pidfd)));
-            ooms::follow(node, &container, None);
+            oom_counts::watch_container(node, &container, None);
         }
     }
     let is_held = |id: &str| welcome.running.iter().any(|running| running.id == id);
     settle(node, sandbox, is_held).await;
-    follow_unheld(node, sandbox, is_held);
+    follow_unreported(node, sandbox, is_held);
     Ok(is_held(&sandbox.id))
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, st
         if let (ContainerState::Created, Ok(pidfd)) = (container.state(), process::open(started.process)) {
             let pidfd = Arc::new(pidfd);
             container.set_state(ContainerState::Running(pidfd.clone()));
-            ooms::follow(node, &container, None);
+            oom_counts::watch_container(node, &container, None);
             tokio::spawn(end::end_by_itself(node.clone(), container, Some(pidfd)));
         }
     }
@@ -115,7 +115,7 @@ pub(crate) async fn hold_without_monitor(node: &Arc<Node>, sandbox: &Sandbox, st
 
 /// Containers that ended while nobody listened: the monitor, which tells each end once, holds them no
 /// more.
-fn follow_unheld(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
+fn follow_unreported(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> bool) {
     for container in node.store.containers_of(&sandbox.id) {
         if let ContainerState::Running(pidfd) = container.state()
             && !is_held(&container.id)
@@ -136,16 +136,16 @@ async fn settle(node: &Arc<Node>, sandbox: &Sandbox, is_held: impl Fn(&str) -> b
             continue;
         }
         let held = is_held(&container.id);
-        let mut exit = end::recorded(&container).await;
+        let mut exit = end::read_exit_record(&container).await;
         while held && exit.is_none() && Instant::now() < deadline {
             tokio::time::sleep(LOOK).await;
-            exit = end::recorded(&container).await;
+            exit = end::read_exit_record(&container).await;
         }
         match exit {
             Some(exit) => end::end(node, &container, &exit),
             None if held => drop(tokio::spawn(end::end_by_itself(node.clone(), container, None))),
             None => {
-                let exit = end::last_words(&container, None).await;
+                let exit = end::determine_exit(&container, None).await;
                 end::end(node, &container, &exit);
             }
         }

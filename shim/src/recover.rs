@@ -18,8 +18,8 @@ use crate::container::{self, end, process};
 use crate::error::Error;
 use crate::monitor_client;
 use crate::node::Node;
-use crate::sandbox::{stop, stuck};
-use crate::store::container::Ended;
+use crate::sandbox::{stop, stuck_monitor};
+use crate::store::container::ContainerExit;
 use crate::store::record::{self, ContainerRecord, SandboxRecord};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use crate::{checkpoint, events, reconnect};
@@ -44,7 +44,7 @@ pub(crate) async fn run(node: &Arc<Node>) -> Result<(), Error> {
     let owned = Arc::clone(node);
     tokio::task::spawn_blocking(move || load(&owned)).await??;
     failpoint!("recover.loaded");
-    if let Err(error) = stuck::resume(node) {
+    if let Err(error) = stuck_monitor::resume(node) {
         tracing::warn!("look for monitors that hung: {error}");
     }
     let mut found = JoinSet::new();
@@ -97,7 +97,7 @@ async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
         Ok(true) if complete => {
             sandbox.set_state(SandboxState::Ready);
         }
-        Ok(_) => events::monitor_gone(node, sandbox).await,
+        Ok(_) => events::handle_monitor_loss(node, sandbox).await,
         Err(Error::Monitor(error @ monitor_client::Error::Version { .. })) => {
             tracing::error!("listing the sandbox as not ready: {error}");
             reconnect::hold_without_monitor(&node, &sandbox, SandboxState::NotReady).await;
@@ -108,7 +108,7 @@ async fn find(node: Arc<Node>, sandbox: Arc<Sandbox>) {
             let state = if complete && pause { SandboxState::Ready } else { SandboxState::NotReady };
             reconnect::hold_without_monitor(&node, &sandbox, state).await;
             if state == SandboxState::Ready {
-                tokio::spawn(events::connection_lost(node, sandbox));
+                tokio::spawn(events::handle_connection_loss(node, sandbox));
             }
         }
     }
@@ -143,7 +143,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
         };
         let live = record.boot_id == node.boot_id && !record.stopped;
         let state = if live { SandboxState::Starting } else { SandboxState::NotReady };
-        let name = record.pod.reserved();
+        let name = record.pod.reserved_name();
         node.store.names.restore("sandbox", &name, &record.id, &record.request)?;
         node.store.add_sandbox(Arc::new(Sandbox::new(record, folder, state)));
     }
@@ -156,7 +156,7 @@ fn load(node: &Arc<Node>) -> Result<(), Error> {
             }
         };
         let state = state_on_disk(node, &folder, &record)?;
-        let name = container::reserved(&record.name, record.attempt, &record.sandbox_id);
+        let name = container::reserved_name(&record.name, record.attempt, &record.sandbox_id);
         node.store.names.restore("container", &name, &record.id, &record.request)?;
         node.store.add_container(Arc::new(Container::new(record, folder, state)));
     }
@@ -188,7 +188,7 @@ fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result
         exit => exit?,
     };
     if let Some(exit) = exit {
-        return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
+        return Ok(ContainerState::Exited(ContainerExit::from_exit(&exit)));
     }
     if record.boot_id != node.boot_id && record.started.is_some() {
         let exit = ExitRecord::unknown(unix_nanos());
@@ -196,7 +196,7 @@ fn state_on_disk(node: &Node, folder: &Path, record: &ContainerRecord) -> Result
         if let Err(error) = exit.write(folder) {
             tracing::warn!(container = record.id, "{}", chain(&error));
         }
-        return Ok(ContainerState::Exited(Ended::from_exit(&exit)));
+        return Ok(ContainerState::Exited(ContainerExit::from_exit(&exit)));
     }
     Ok(ContainerState::Created)
 }

@@ -28,7 +28,7 @@ use crate::cgroup::Layout;
 use crate::config::Config;
 use crate::config::handlers::Handler;
 use crate::cri::Service;
-use crate::cri::held::UntilSent;
+use crate::cri::until_sent::UntilSent;
 use crate::node::{Node, ProgramError, Programs};
 use crate::selinux::Selinux;
 use crate::spec::profiles;
@@ -37,7 +37,7 @@ use crate::{cgroup, events, probe, recover, sandbox, streaming};
 use gantry_image as image;
 use gantry_image::Images;
 use gantry_image::usage::walker::Walker;
-use vital::Vital;
+use vital::RequiredTask;
 
 /// What cri-client sets as its limit, too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -114,7 +114,7 @@ pub struct Runtime {
     node: Arc<Node>,
     streaming: Arc<streaming::Server>,
     /// What hears of ends.
-    events: Vital,
+    events: RequiredTask,
     /// Work that ends with the runtime.
     _aside: JoinSet<()>,
     /// Held while the runtime lives: two of them on one root would each kill the other's pods.
@@ -129,7 +129,7 @@ impl Runtime {
     pub async fn start(config: Config) -> Result<Self, Error> {
         let (node, lock, receiver) = tokio::task::spawn_blocking(move || prepare(config)).await??;
         let node = Arc::new(node);
-        node.apparmor.tell();
+        node.apparmor.warn_if_off();
         recover::run(&node).await?;
         let owned = node.clone();
         let collected = tokio::task::spawn_blocking(move || sandbox::network::collect(&owned)).await?;
@@ -147,12 +147,12 @@ impl Runtime {
             std::fs::write(&marker, boot_id).map_err(|source| Error::Folder { path: marker, source })
         })
         .await??;
-        let events = Vital::spawn(events::run(node.clone(), receiver));
+        let events = RequiredTask::spawn(events::run(node.clone(), receiver));
         let streaming = Arc::new(streaming::Server::start(node.clone()).await.map_err(Error::Streaming)?);
         let mut aside = JoinSet::new();
         aside.spawn(image::prepull::run(
             node.images.clone(),
-            prepulled(&node.config)?,
+            parse_prepull_images(&node.config)?,
             image::prepull::FIRST,
         ));
         Ok(Self { node, streaming, events, _aside: aside, _lock: lock })
@@ -201,8 +201,8 @@ impl Runtime {
         let listener = listen(socket).await?;
         listening();
         let incoming = UnixListenerStream::new(listener);
-        let serving = self.router().serve_with_incoming_shutdown(incoming, self.closing(shutdown));
-        let result = self.while_it_hears(serving).await;
+        let serving = self.router().serve_with_incoming_shutdown(incoming, self.close_streams(shutdown));
+        let result = self.run_with_events(serving).await;
         // Gone already is as good; a leftover is replaced at the next start.
         let _ = std::fs::remove_file(socket);
         result
@@ -216,11 +216,11 @@ impl Runtime {
     where
         S: Stream<Item = io::Result<DuplexStream>>,
     {
-        let shutdown = self.closing(shutdown);
-        self.while_it_hears(self.router().serve_with_incoming_shutdown(incoming, shutdown)).await
+        let shutdown = self.close_streams(shutdown);
+        self.run_with_events(self.router().serve_with_incoming_shutdown(incoming, shutdown)).await
     }
 
-    async fn while_it_hears(
+    async fn run_with_events(
         &self,
         serving: impl Future<Output = Result<(), tonic::transport::Error>>,
     ) -> Result<(), Error> {
@@ -228,17 +228,17 @@ impl Runtime {
     }
 
     /// The server lets open answers end first: the event streams would never.
-    async fn closing(&self, shutdown: impl Future<Output = ()>) {
+    async fn close_streams(&self, shutdown: impl Future<Output = ()>) {
         shutdown.await;
-        self.node.feed.close();
-        self.node.ooms.close();
+        self.node.container_events.close();
+        self.node.oom_events.close();
     }
 }
 
-type Prepared = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
+type PreparedNode = (Node, std::fs::File, mpsc::UnboundedReceiver<crate::monitor_client::Event>);
 
 /// What is there before any pod: the folders under the lock, the programs and the images.
-struct Opened {
+struct OpenedNode {
     /// With folders as mount options take them.
     config: Config,
     lock: std::fs::File,
@@ -247,7 +247,7 @@ struct Opened {
     images: Images,
 }
 
-fn open(mut config: Config) -> Result<Opened, Error> {
+fn open(mut config: Config) -> Result<OpenedNode, Error> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::NotRoot);
     }
@@ -282,11 +282,11 @@ fn open(mut config: Config) -> Result<Opened, Error> {
         switches: image::Switches::without(config.pull_without.clone()),
     };
     let images = Images::open(&stored, pinned)?;
-    Ok(Opened { config, lock, programs, boot_id, images })
+    Ok(OpenedNode { config, lock, programs, boot_id, images })
 }
 
-fn prepare(config: Config) -> Result<Prepared, Error> {
-    let Opened { config, lock, programs, boot_id, images } = open(config)?;
+fn prepare(config: Config) -> Result<PreparedNode, Error> {
+    let OpenedNode { config, lock, programs, boot_id, images } = open(config)?;
     for path in [config.root.join("sandboxes"), config.root.join("containers"), config.state.join("monitors")]
     {
         folder(&path)?;
@@ -319,9 +319,9 @@ fn prepare(config: Config) -> Result<Prepared, Error> {
         user_namespaces,
         first_start_of_boot,
         walker,
-        feed: crate::feed::Feed::default(),
-        ooms: crate::feed::Feed::default(),
-        exec_room: crate::node::room::Room::default(),
+        container_events: crate::event_stream::EventStream::default(),
+        oom_events: crate::event_stream::EventStream::default(),
+        exec_output_budget: crate::node::output_budget::OutputBudget::default(),
         events,
     };
     Ok((node, lock, receiver))
@@ -333,12 +333,12 @@ fn validate(config: &Config) -> Result<(), Error> {
         Handler::Oci { .. } => None,
     });
     for profile in of_handlers.chain([&config.unset_seccomp_profile]) {
-        profiles::named("unset_seccomp_profile", profile).map_err(crate::error::Error::from)?;
+        profiles::seccomp_by_name("unset_seccomp_profile", profile).map_err(crate::error::Error::from)?;
     }
     for name in &config.pinned_images {
         image::Reference::parse(name).map_err(crate::error::Error::from)?;
     }
-    prepulled(config)?;
+    parse_prepull_images(config)?;
     for (flag, path) in [("--root", &config.root), ("--state", &config.state)] {
         if path.to_string_lossy().contains([',', ':', '\\']) {
             return Err(Error::BadPath { flag, path: path.clone() });
@@ -347,13 +347,13 @@ fn validate(config: &Config) -> Result<(), Error> {
     if config.cgroup_root.len() < 2 || !config.cgroup_root.starts_with('/') {
         return Err(Error::BadCgroupRoot(config.cgroup_root.clone()));
     }
-    if config.systemd_cgroup && sandbox::place::is_reserved(&config.cgroup_root) {
+    if config.systemd_cgroup && sandbox::cgroup_placement::is_reserved(&config.cgroup_root) {
         return Err(Error::SystemdsOwn(config.cgroup_root.clone()));
     }
     Ok(())
 }
 
-fn prepulled(config: &Config) -> Result<Vec<image::Reference>, crate::error::Error> {
+fn parse_prepull_images(config: &Config) -> Result<Vec<image::Reference>, crate::error::Error> {
     config.prepull_images.iter().map(|name| Ok(image::Reference::parse(name)?)).collect()
 }
 

@@ -1,15 +1,15 @@
 //! Sandboxes: made, stopped, removed. One teardown path serves stop, remove and a run that failed.
 //! Called by the RPC handlers and recovery.
 
+pub(crate) mod cgroup_placement;
 mod files;
-pub(crate) mod launch;
+pub(crate) mod monitor_launch;
 pub(crate) mod network;
-pub(crate) mod place;
 mod pod_arguments;
 pub(crate) mod run;
 mod scope;
 pub(crate) mod stop;
-pub(crate) mod stuck;
+pub(crate) mod stuck_monitor;
 pub(crate) mod update;
 
 use crate::cgroup::Cgroup;
@@ -20,7 +20,7 @@ use crate::store::record::{PodName, SandboxRecord};
 impl PodName {
     /// The name that may exist once, as containerd builds it.
     #[must_use]
-    pub(crate) fn reserved(&self) -> String {
+    pub(crate) fn reserved_name(&self) -> String {
         format!("{}_{}_{}_{}", self.name, self.namespace, self.uid, self.attempt)
     }
 }

@@ -25,7 +25,7 @@ const MAX_PROFILE: u64 = 4 << 20;
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum SeccompChoice {
     /// No filter.
     Unconfined,
     /// The runtime's own profile.
@@ -70,7 +70,7 @@ pub enum Error {
 ///
 /// # Errors
 /// A Localhost profile that can't be read or compiled.
-pub(crate) fn filter(wanted: &Wanted, capabilities: u64) -> Result<Filter, Error> {
+pub(crate) fn filter(wanted: &SeccompChoice, capabilities: u64) -> Result<Filter, Error> {
     let Some((profile, path)) = profile(wanted)? else { return Ok(Filter::default()) };
     let wrap = |source| Error::Profile { path: path.to_owned(), source };
     let policy = profile.policy(capabilities).map_err(wrap)?;
@@ -81,17 +81,17 @@ pub(crate) fn filter(wanted: &Wanted, capabilities: u64) -> Result<Filter, Error
 ///
 /// # Errors
 /// As `filter`.
-pub(crate) fn oci(wanted: &Wanted, capabilities: u64) -> Result<Vec<u8>, Error> {
+pub(crate) fn oci(wanted: &SeccompChoice, capabilities: u64) -> Result<Vec<u8>, Error> {
     let Some((profile, path)) = profile(wanted)? else { return Ok(Vec::new()) };
     let wrap = |source| Error::Profile { path: path.to_owned(), source };
     Ok(profile.oci(capabilities).map_err(wrap)?.to_string().into_bytes())
 }
 
-fn profile(wanted: &Wanted) -> Result<Option<(Profile, &Path)>, Error> {
+fn profile(wanted: &SeccompChoice) -> Result<Option<(Profile, &Path)>, Error> {
     let (text, path) = match wanted {
-        Wanted::Unconfined => return Ok(None),
-        Wanted::RuntimeDefault => (DEFAULT.to_owned(), Path::new("runtime/default")),
-        Wanted::Localhost(path) => (read(path)?, path.as_path()),
+        SeccompChoice::Unconfined => return Ok(None),
+        SeccompChoice::RuntimeDefault => (DEFAULT.to_owned(), Path::new("runtime/default")),
+        SeccompChoice::Localhost(path) => (read(path)?, path.as_path()),
     };
     let wrap = |source| Error::Profile { path: path.to_owned(), source };
     Ok(Some((Profile::parse(&text).map_err(wrap)?, path)))

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::spec::selinux::{Context, Policy, Wanted};
+use crate::spec::selinux::{SelinuxContext, SelinuxOptions, SelinuxPolicy};
 
 pub(crate) use relabel::{Error, tree};
 
@@ -27,7 +27,7 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Selinux {
     /// None where it is off.
-    policy: Option<Policy>,
+    policy: Option<SelinuxPolicy>,
     categories: u32,
     given: Mutex<BTreeSet<String>>,
 }
@@ -43,7 +43,7 @@ impl Selinux {
         Self::with(on.then(|| policy(Path::new("/"))), categories)
     }
 
-    fn with(policy: Option<Policy>, categories: u32) -> Self {
+    fn with(policy: Option<SelinuxPolicy>, categories: u32) -> Self {
         // Two are needed for a pair; 0 is the usual number, as in containerd.
         let categories = if categories < 2 { 1024 } else { categories };
         Self { policy, categories, given: Mutex::default() }
@@ -51,7 +51,7 @@ impl Selinux {
 
     /// The labels of a process and of its files, both empty where SELinux is off. `used` tells the labels of
     /// what is there.
-    pub(crate) fn labels(&self, wanted: &Wanted, used: impl Fn() -> Vec<String>) -> (String, String) {
+    pub(crate) fn labels(&self, wanted: &SelinuxOptions, used: impl Fn() -> Vec<String>) -> (String, String) {
         let none = || (String::new(), String::new());
         self.policy.as_ref().map_or_else(none, |policy| policy.labels(wanted, || self.level(&used)))
     }
@@ -93,7 +93,7 @@ impl Selinux {
 }
 
 fn levels(labels: Vec<String>) -> impl Iterator<Item = String> {
-    labels.into_iter().filter_map(|label| Context::parse(&label)).map(|context| context.level)
+    labels.into_iter().filter_map(|label| SelinuxContext::parse(&label)).map(|context| context.level)
 }
 
 /// As opencontainers/selinux: the file system is mounted and writable, and policy has been loaded.
@@ -105,7 +105,7 @@ fn is_on() -> bool {
     found.f_type == SELINUX_MAGIC && writable && label.trim_end_matches('\0') != "kernel"
 }
 
-fn policy(root: &Path) -> Policy {
+fn policy(root: &Path) -> SelinuxPolicy {
     let own = || {
         let config = fs::read_to_string(root.join("etc/selinux/config")).unwrap_or_default();
         let lines = config.lines().map(str::trim).filter(|line| !line.starts_with([';', '#']));
@@ -114,7 +114,7 @@ fn policy(root: &Path) -> Policy {
         fs::read_to_string(root.join("etc/selinux").join(kind).join("contexts/lxc_contexts"))
     };
     let text = fs::read_to_string(root.join(CONTEXTS)).or_else(|_| own());
-    Policy::parse(&text.unwrap_or_default())
+    SelinuxPolicy::parse(&text.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -122,14 +122,14 @@ mod tests {
     use super::*;
 
     fn on(categories: u32) -> Selinux {
-        let policy = Policy { process: "u:r:t:s0".into(), file: "u:o:f:s0".into() };
+        let policy = SelinuxPolicy { process: "u:r:t:s0".into(), file: "u:o:f:s0".into() };
         Selinux::with(Some(policy), categories)
     }
 
     #[test]
     fn off_it_labels_nothing() {
         let off = Selinux::with(None, 0);
-        assert_eq!(off.labels(&Wanted::default(), Vec::new), (String::new(), String::new()));
+        assert_eq!(off.labels(&SelinuxOptions::default(), Vec::new), (String::new(), String::new()));
         // This very machine, whatever it has: not asked for is off.
         assert!(Selinux::find(false, 0).policy.is_none());
     }
@@ -141,19 +141,19 @@ mod tests {
         let mut seen = BTreeSet::from(["u:r:t:s0:c0,c1".to_owned()]);
         let used = seen.iter().cloned().collect::<Vec<_>>();
         for _ in 0..2 {
-            let (process, file) = selinux.labels(&Wanted::default(), || used.clone());
+            let (process, file) = selinux.labels(&SelinuxOptions::default(), || used.clone());
             assert!(file.starts_with("u:o:f:s0:c") && file.ends_with(&process["u:r:t:".len()..]), "{file}");
             assert!(seen.insert(process), "{seen:?}");
         }
         // What has gone meanwhile is taken again.
-        let again = selinux.labels(&Wanted::default(), || vec!["u:r:t:s0:c0,c1".to_owned()]).0;
+        let again = selinux.labels(&SelinuxOptions::default(), || vec!["u:r:t:s0:c0,c1".to_owned()]).0;
         assert_ne!(again, "u:r:t:s0:c0,c1");
     }
 
     #[test]
     fn the_policy_is_the_distributions_or_the_loaded_ones() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(policy(root.path()), Policy::default());
+        assert_eq!(policy(root.path()), SelinuxPolicy::default());
         fs::create_dir_all(root.path().join("etc/selinux/targeted/contexts")).unwrap();
         fs::write(root.path().join("etc/selinux/config"), "# x\nSELINUX=enforcing\nSELINUXTYPE=targeted\n")
             .unwrap();

@@ -63,7 +63,7 @@ pub enum Error {
 pub(crate) const IMAGE_HANDLER: &str = "image.runtime_handler";
 
 /// Refuses `field` when the caller set it.
-fn unsupported(set: bool, field: &'static str) -> Result<(), Error> {
+fn refuse_if_set(set: bool, field: &'static str) -> Result<(), Error> {
     if set { Err(Error::Unsupported { field }) } else { Ok(()) }
 }
 
@@ -79,7 +79,7 @@ impl Namespaces {
     /// Of a sandbox.
     fn of_sandbox(options: &cri::NamespaceOption) -> Result<Self, Error> {
         let of = Self::new(options)?;
-        unsupported(of.pid == NamespaceMode::Target, "namespace_options.pid of a sandbox")?;
+        refuse_if_set(of.pid == NamespaceMode::Target, "namespace_options.pid of a sandbox")?;
         Ok(of)
     }
 

@@ -23,7 +23,7 @@ fn value(value: u64) -> Option<UInt64Value> {
 }
 
 /// A container's usage, and how many tasks it has.
-struct Measured {
+struct MeasuredContainer {
     stats: cri::ContainerStats,
     tasks: u64,
 }
@@ -35,7 +35,11 @@ struct Measured {
 pub(crate) fn container(node: &Node, container: &Container) -> Result<cri::ContainerStats, Error> {
     let state = container.state();
     if !matches!(state, ContainerState::Running(_)) {
-        return Err(Error::WrongState { id: container.id.clone(), state: state.word(), wanted: "running" });
+        return Err(Error::WrongState {
+            id: container.id.clone(),
+            state: state.reason_text(),
+            wanted: "running",
+        });
     }
     disk::measure(node, [container]);
     measure(node, container).map(|measured| measured.stats)
@@ -52,15 +56,19 @@ pub(crate) fn containers(node: &Node, filter: &cri::ContainerStatsFilter) -> Vec
     let wanted = node.store.containers().into_iter().filter(|container| {
         (id.is_empty() || container.id == id)
             && (sandbox.is_empty() || container.sandbox_id == sandbox)
-            && status::selected(&container.record().labels, &filter.label_selector)
+            && status::matches_selector(&container.record().labels, &filter.label_selector)
     });
     let wanted: Vec<_> = wanted.collect();
     disk::measure(node, wanted.iter().map(AsRef::as_ref));
-    wanted.iter().filter_map(|container| listed(node, container)).map(|measured| measured.stats).collect()
+    wanted
+        .iter()
+        .filter_map(|container| measure_for_list(node, container))
+        .map(|measured| measured.stats)
+        .collect()
 }
 
 /// For a list: one that ended under our eyes must not spoil the others.
-fn listed(node: &Node, container: &Container) -> Option<Measured> {
+fn measure_for_list(node: &Node, container: &Container) -> Option<MeasuredContainer> {
     match measure(node, container) {
         Ok(measured) => Some(measured),
         Err(_) if container.is_final() => measure(node, container).ok(),
@@ -71,7 +79,7 @@ fn listed(node: &Node, container: &Container) -> Option<Measured> {
     }
 }
 
-fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
+fn measure(node: &Node, container: &Container) -> Result<MeasuredContainer, Error> {
     let record = container.record();
     let mut stats = cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
@@ -84,7 +92,7 @@ fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
         ..cri::ContainerStats::default()
     };
     if !matches!(container.state(), ContainerState::Running(_)) {
-        return Ok(Measured { stats, tasks: 0 });
+        return Ok(MeasuredContainer { stats, tasks: 0 });
     }
     let usage = Cgroup::new(&node.layout, &record.cgroup)?.usage()?;
     let at = unix_nanos();
@@ -92,7 +100,7 @@ fn measure(node: &Node, container: &Container) -> Result<Measured, Error> {
     stats.memory = memory(&usage, at);
     stats.swap = swap(&usage, at);
     stats.io = io(&usage, at);
-    Ok(Measured { stats, tasks: usage.pids.unwrap_or(0) })
+    Ok(MeasuredContainer { stats, tasks: usage.pids.unwrap_or(0) })
 }
 
 /// A pod and its containers.
@@ -111,11 +119,11 @@ fn measure_pod(node: &Node, sandbox: &Sandbox) -> Result<cri::PodSandboxStats, E
     let record = sandbox.record();
     let usage = Cgroup::new(&node.layout, &record.cgroup_parent)?.usage()?;
     let at = unix_nanos();
-    let own: Vec<Measured> = node
+    let own: Vec<MeasuredContainer> = node
         .store
         .containers_of(&sandbox.id)
         .iter()
-        .filter_map(|container| listed(node, container))
+        .filter_map(|container| measure_for_list(node, container))
         .collect();
     let network = match (record.network.is_some(), record.pause) {
         (true, Some(pause)) => Some(network::usage(&sandbox.id, pause, at)?),
@@ -149,7 +157,7 @@ pub(crate) fn sandboxes(node: &Node, filter: &cri::PodSandboxStatsFilter) -> Vec
     let wanted = node.store.sandboxes().into_iter().filter(|sandbox| {
         sandbox.state() == SandboxState::Ready
             && (id.is_empty() || sandbox.id == id)
-            && status::selected(&sandbox.record().labels, &filter.label_selector)
+            && status::matches_selector(&sandbox.record().labels, &filter.label_selector)
     });
     let wanted: Vec<_> = wanted.collect();
     let own: Vec<_> = wanted.iter().flat_map(|pod| node.store.containers_of(&pod.id)).collect();

@@ -1,4 +1,4 @@
-//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri` and `feed`.
+//! Sandboxes and containers as CRI messages. PURE but for reading states. Called by `cri` and `event_stream`.
 
 mod inspect;
 
@@ -8,7 +8,7 @@ use gantry_cni::CniResult;
 use gantry_proto::cri;
 
 use crate::config::IFNAME;
-use crate::store::container::Ended;
+use crate::store::container::ContainerExit;
 use crate::store::record::{ContainerRecord, IdLine, PodName, Users};
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use gantry_base::timeline::Span;
@@ -20,7 +20,7 @@ pub(crate) fn info(verbose: bool, spans: &[Span]) -> BTreeMap<String, String> {
 }
 
 /// As `info`, with what `inspected` gives.
-fn inspected(
+fn with_info(
     verbose: bool,
     spans: &[Span],
     inspected: impl FnOnce() -> serde_json::Value,
@@ -32,7 +32,10 @@ fn inspected(
     info
 }
 
-pub(crate) fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+pub(crate) fn matches_selector(
+    labels: &BTreeMap<String, String>,
+    selector: &BTreeMap<String, String>,
+) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
@@ -54,7 +57,7 @@ pub(crate) fn sandboxes(store: &Store, filter: &cri::PodSandboxFilter) -> Vec<cr
         .filter(|sandbox| filter.id.is_empty() || sandbox.id.starts_with(&filter.id))
         .filter(|sandbox| wanted.is_none_or(|wanted| wanted == sandbox_state(sandbox)))
         .map(|sandbox| (sandbox_state(&sandbox), sandbox.record()))
-        .filter(|(_, record)| selected(&record.labels, &filter.label_selector))
+        .filter(|(_, record)| matches_selector(&record.labels, &filter.label_selector))
         .map(|(state, record)| cri::PodSandbox {
             id: record.id,
             metadata: Some(pod_metadata(record.pod)),
@@ -78,7 +81,7 @@ pub(crate) fn sandbox_status(
     let containers = store.containers_of(&sandbox.id);
     cri::PodSandboxStatusResponse {
         status: Some(pod_status(sandbox)),
-        info: inspected(verbose, &sandbox.spans.spans(), || inspect::sandbox(sandbox)),
+        info: with_info(verbose, &sandbox.spans.spans(), || inspect::sandbox(sandbox)),
         containers_statuses: containers
             .iter()
             .filter_map(|container| container_status(container, false).status)
@@ -152,7 +155,7 @@ pub(crate) fn container_metadata(record: &ContainerRecord) -> cri::ContainerMeta
 }
 
 /// A tag of the image, as containerd has it; what the request says only where it has none.
-fn image_told(record: &ContainerRecord) -> cri::ImageSpec {
+fn image_spec(record: &ContainerRecord) -> cri::ImageSpec {
     match record.image_name.as_str() {
         "" => record.requested_image(),
         name => cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() },
@@ -170,7 +173,7 @@ pub(crate) fn containers(store: &Store, filter: &cri::ContainerFilter) -> Vec<cr
         })
         .map(|container| (container_state(&container.state()), container.record()))
         .filter(|(state, _)| wanted.is_none_or(|wanted| wanted == *state))
-        .filter(|(_, record)| selected(&record.labels, &filter.label_selector))
+        .filter(|(_, record)| matches_selector(&record.labels, &filter.label_selector))
         .map(|(state, record)| cri::Container {
             metadata: Some(container_metadata(&record)),
             image: Some(record.requested_image()),
@@ -200,7 +203,7 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         state: container_state(&state).into(),
         created_at: record.created_at,
         started_at: record.started.map_or(0, |started| started.at),
-        image: Some(image_told(&record)),
+        image: Some(image_spec(&record)),
         log_path: record.log_path.clone(),
         resources: limits(&record),
         user: Some(cri::ContainerUser {
@@ -225,13 +228,13 @@ pub(crate) fn container_status(container: &Container, verbose: bool) -> cri::Con
         status.reason = ended.reason.to_owned();
         status.message = ended.message;
     }
-    let info = inspected(verbose, &container.spans.spans(), || inspect::container(container));
+    let info = with_info(verbose, &container.spans.spans(), || inspect::container(container));
     cri::ContainerStatusResponse { status: Some(status), info }
 }
 
 /// What the record has, unless the end came first; never after the end, which would be a run of less than
 /// nothing. 0 for one that never ran.
-fn started_at(recorded: i64, ended: &Ended) -> i64 {
+fn started_at(recorded: i64, ended: &ContainerExit) -> i64 {
     let known = if recorded == 0 { ended.started_at } else { recorded };
     known.min(ended.finished_at)
 }
@@ -277,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_container_that_has_ended_started_before_that() {
-        let ended = |started_at| Ended {
+        let ended = |started_at| ContainerExit {
             exit_code: 0,
             started_at,
             finished_at: 100,

@@ -2,12 +2,12 @@
 //! them the same; never acts on a process. Called by the RPC handlers, the event task and recovery.
 
 pub(crate) mod container;
-mod kept;
+pub(crate) mod event_order;
 pub(crate) mod names;
+mod persisted;
 pub(crate) mod pins;
 pub(crate) mod record;
 pub(crate) mod sandbox;
-pub(crate) mod story;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

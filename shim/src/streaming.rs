@@ -12,7 +12,7 @@ pub(crate) mod fuzzing;
 mod hangup;
 mod http;
 mod idle;
-mod lobby;
+mod pending_connections;
 pub(crate) mod session;
 pub mod spdy;
 pub(crate) mod status;
@@ -107,7 +107,7 @@ impl Server {
         if request.pod_sandbox_id.is_empty() {
             return Err(spec::Error::Missing("pod_sandbox_id").into());
         }
-        forward::Target::of(node, &request.pod_sandbox_id)?;
+        forward::ForwardTarget::of(node, &request.pod_sandbox_id)?;
         Ok(cri::PortForwardResponse { url: self.url("portforward", Waiting::PortForward(request))? })
     }
 

@@ -1,8 +1,8 @@
 //! Connections of those who have not said who they are. Owns which of them goes when too many come:
 //! the oldest. Never counts who was let in. Called by [`super::listen`]; [`super::serve`] lets in.
 //!
-//! A twin of that in the runtime (`shim/src/streaming/lobby.rs`): all that agent and runtime share is `proto`, which has no
-//! logic (ARCHITECTURE.md), and fifty lines are no crate.
+//! A twin of that in the runtime (`shim/src/streaming/pending_connections.rs`): all that agent and runtime share is
+//! `proto`, which has no logic (ARCHITECTURE.md), and fifty lines are no crate.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

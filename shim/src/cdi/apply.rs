@@ -60,12 +60,12 @@ fn apply(start: &mut StartContainer, edits: &Edits) -> Result<(), Error> {
         variable(&mut start.env, pair);
     }
     for wanted in &edits.device_nodes {
-        let device = node::whole(wanted, (start.uid, start.gid))?;
+        let device = node::complete_device(wanted, (start.uid, start.gid))?;
         start.devices.retain(|known| known.container_path != device.container_path);
         start.devices.push(device);
     }
     for wanted in &edits.mounts {
-        let mount = mount::told(wanted)?;
+        let mount = mount::to_monitor_mount(wanted)?;
         start.mounts.retain(|known| known.destination != mount.destination);
         start.mounts.push(mount);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::file::{Device, Edits, File, Hook, Mount, NetDevice, Node};
+use super::file::{Device, Edits, Hook, Mount, NetDevice, SpecDeviceNode, SpecFile};
 use super::{name, version};
 
 /// Of the stages of the OCI runtime specification.
@@ -19,7 +19,7 @@ pub(super) struct Spec {
     pub(super) devices: BTreeMap<String, Edits>,
 }
 
-pub(super) fn spec(file: File) -> Result<Spec, String> {
+pub(super) fn spec(file: SpecFile) -> Result<Spec, String> {
     let wrap = |why: String| format!("invalid CDI Spec: {why}");
     version::check(&file).map_err(wrap)?;
     let (vendor, class) = name::kind(&file.kind).map_err(wrap)?;
@@ -65,8 +65,8 @@ fn env(env: &[String]) -> Result<(), String> {
     env.iter().find(odd).map_or(Ok(()), |pair| Err(format!("invalid environment variable {pair:?}")))
 }
 
-fn node(node: &Node) -> Result<(), String> {
-    let Node { path, host_path, kind, permissions, .. } = node;
+fn node(node: &SpecDeviceNode) -> Result<(), String> {
+    let SpecDeviceNode { path, host_path, kind, permissions, .. } = node;
     if path.is_empty() {
         return Err("invalid (empty) device path".to_owned());
     }

@@ -9,33 +9,33 @@ use serde::{Deserialize, Deserializer};
 pub(super) const MAX_BYTES: u64 = 4 << 20;
 
 /// `null` is what a field is without a value, as in Go.
-fn some<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct File {
-    #[serde(deserialize_with = "some")]
+pub(super) struct SpecFile {
+    #[serde(deserialize_with = "null_default")]
     pub(super) cdi_version: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) kind: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) annotations: BTreeMap<String, String>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) devices: Vec<Device>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) container_edits: Edits,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct Device {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) name: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) annotations: BTreeMap<String, String>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) container_edits: Edits,
 }
 
@@ -43,36 +43,36 @@ pub(super) struct Device {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct Edits {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) env: Vec<String>,
-    #[serde(deserialize_with = "some")]
-    pub(super) device_nodes: Vec<Node>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
+    pub(super) device_nodes: Vec<SpecDeviceNode>,
+    #[serde(deserialize_with = "null_default")]
     pub(super) net_devices: Vec<NetDevice>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) hooks: Vec<Hook>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) mounts: Vec<Mount>,
     pub(super) intel_rdt: Option<IntelRdt>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) additional_gids: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub(super) struct Node {
-    #[serde(deserialize_with = "some")]
+pub(super) struct SpecDeviceNode {
+    #[serde(deserialize_with = "null_default")]
     pub(super) path: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) host_path: String,
-    #[serde(deserialize_with = "some", rename = "type")]
+    #[serde(deserialize_with = "null_default", rename = "type")]
     pub(super) kind: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) major: u32,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) minor: u32,
     pub(super) file_mode: Option<u32>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) permissions: String,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
@@ -81,22 +81,22 @@ pub(super) struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct NetDevice {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) host_interface_name: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct Hook {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) hook_name: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) path: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) args: Vec<String>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) env: Vec<String>,
     pub(super) timeout: Option<u32>,
 }
@@ -104,38 +104,38 @@ pub(super) struct Hook {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct Mount {
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) host_path: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) container_path: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) options: Vec<String>,
-    #[serde(deserialize_with = "some", rename = "type")]
+    #[serde(deserialize_with = "null_default", rename = "type")]
     pub(super) kind: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct IntelRdt {
-    #[serde(deserialize_with = "some", rename = "closID")]
+    #[serde(deserialize_with = "null_default", rename = "closID")]
     pub(super) clos_id: String,
-    #[serde(deserialize_with = "some", rename = "l3CacheSchema")]
+    #[serde(deserialize_with = "null_default", rename = "l3CacheSchema")]
     pub(super) l3_cache_schema: String,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) mem_bw_schema: String,
     pub(super) schemata: Option<Vec<String>>,
-    #[serde(deserialize_with = "some")]
+    #[serde(deserialize_with = "null_default")]
     pub(super) enable_monitoring: bool,
 }
 
 /// Both forms by one parser: JSON is YAML.
-pub(super) fn parse(text: &str) -> Result<File, String> {
+pub(super) fn parse(text: &str) -> Result<SpecFile, String> {
     let options = serde_saphyr::options! {
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error,
         // As Go's parser: file modes are written that way.
         legacy_octal_numbers: true,
     };
-    let file: Option<File> = serde_saphyr::from_str_with_options(text, options)
+    let file: Option<SpecFile> = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| format!("failed to unmarshal CDI Spec: {error}"))?;
     file.ok_or_else(|| "no Spec data".to_owned())
 }

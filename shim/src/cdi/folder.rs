@@ -13,7 +13,7 @@ use super::file::{self, MAX_BYTES};
 
 /// All that a node offers.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct CdiSpecs {
     /// By full name: the file that has it.
     pub(super) devices: BTreeMap<String, Arc<Spec>>,
     /// What is wrong, by file.
@@ -28,8 +28,8 @@ pub(crate) fn errors(folders: &[PathBuf]) -> BTreeMap<PathBuf, Vec<String>> {
 
 /// Reads the folders, the last one first in rank. Of two files of one folder with the same device neither is
 /// taken.
-pub(super) fn read(folders: &[PathBuf]) -> Found {
-    let mut found = Found::default();
+pub(super) fn read(folders: &[PathBuf]) -> CdiSpecs {
+    let mut found = CdiSpecs::default();
     let mut owners: BTreeMap<String, (usize, PathBuf)> = BTreeMap::new();
     let mut conflicts = BTreeSet::new();
     for (rank, folder) in folders.iter().enumerate() {
@@ -122,7 +122,7 @@ mod tests {
         )
     }
 
-    fn env(found: &Found, name: &str) -> Option<String> {
+    fn env(found: &CdiSpecs, name: &str) -> Option<String> {
         found.devices.get(name).map(|spec| spec.devices[name].env[0].clone())
     }
 

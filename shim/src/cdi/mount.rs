@@ -54,7 +54,7 @@ fn bits(table: &[(&str, u64)], option: &str) -> Option<u64> {
 }
 
 /// As the monitor is told.
-pub(super) fn told(mount: &Mount) -> Result<monitor::Mount, Error> {
+pub(super) fn to_monitor_mount(mount: &Mount) -> Result<monitor::Mount, Error> {
     let tmpfs = mount.kind == "tmpfs";
     let is_bind = mount.options.iter().any(|option| option == "bind" || option == "rbind");
     // The type of a bind mount means nothing (runc's words); without one it can be nothing else.
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn of(kind: &str, options: &[&str]) -> Result<monitor::Mount, Error> {
-        told(&Mount {
+        to_monitor_mount(&Mount {
             host_path: "/host".into(),
             container_path: "/there".into(),
             kind: kind.into(),

@@ -4,7 +4,7 @@
 use gantry_proto::monitor::{Device, DeviceNode};
 use rustix::fs::FileType;
 
-use super::file::Node;
+use super::file::SpecDeviceNode;
 
 /// Of a device that has no mode of its own, as runc has it.
 const MODE: u32 = 0o666;
@@ -34,7 +34,7 @@ pub enum Error {
     },
 }
 
-struct OnNode {
+struct HostDevice {
     kind: &'static str,
     major: u32,
     minor: u32,
@@ -42,7 +42,7 @@ struct OnNode {
 }
 
 /// The device for a container whose program is this user and group: theirs when nobody says otherwise.
-pub(super) fn whole(node: &Node, (uid, gid): (u32, u32)) -> Result<Device, Error> {
+pub(super) fn complete_device(node: &SpecDeviceNode, (uid, gid): (u32, u32)) -> Result<Device, Error> {
     let host = if node.host_path.is_empty() { &node.path } else { &node.host_path };
     // Said in full, it need not be on the node at all.
     let complete = !node.kind.is_empty() && (node.major != 0 || node.kind == "p");
@@ -83,7 +83,7 @@ pub(super) fn whole(node: &Node, (uid, gid): (u32, u32)) -> Result<Device, Error
     })
 }
 
-fn look(path: &str) -> Result<OnNode, String> {
+fn look(path: &str) -> Result<HostDevice, String> {
     let found = rustix::fs::lstat(path).map_err(|errno| {
         let text = std::io::Error::from(errno).to_string().to_lowercase();
         text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -95,7 +95,7 @@ fn look(path: &str) -> Result<OnNode, String> {
         _ => return Err("not a device node".to_owned()),
     };
     let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
-    Ok(OnNode { kind, major, minor, mode: found.st_mode & 0o7777 })
+    Ok(HostDevice { kind, major, minor, mode: found.st_mode & 0o7777 })
 }
 
 #[cfg(test)]
@@ -105,7 +105,8 @@ mod tests {
     fn of(text: &str) -> Result<Device, String> {
         let text = format!("{{devices: [{{containerEdits: {{deviceNodes: [{text}]}}}}]}}");
         let file = super::super::file::parse(&text).unwrap();
-        whole(&file.devices[0].container_edits.device_nodes[0], (1000, 0)).map_err(|error| error.to_string())
+        complete_device(&file.devices[0].container_edits.device_nodes[0], (1000, 0))
+            .map_err(|error| error.to_string())
     }
 
     fn node(kind: &str, major: u32, minor: u32, mode: u32, uid: u32) -> Option<DeviceNode> {

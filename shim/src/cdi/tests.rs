@@ -51,17 +51,17 @@ fn devices_are_asked_for_by_the_field_and_by_annotations() {
         &["v/c=a", "v/c=b", "v/c=a"],
         &[("cdi.k8s.io/x", "v/c=b,v/c=d"), ("cdi.k8s.io", "odd"), ("other", "odd")],
     );
-    assert_eq!(wanted(&both, true).unwrap(), ["v/c=a", "v/c=b", "v/c=d"]);
+    assert_eq!(requested_devices(&both, true).unwrap(), ["v/c=a", "v/c=b", "v/c=d"]);
     let odd = config(&[], &[("cdi.k8s.io/x", "v/c=b, v/c=d")]);
     assert_eq!(
-        wanted(&odd, true).unwrap_err().to_string(),
+        requested_devices(&odd, true).unwrap_err().to_string(),
         "failed to parse CDI device annotations: invalid CDI device name \" v/c=d\""
     );
     assert_eq!(
-        wanted(&both, false).unwrap_err().to_string(),
+        requested_devices(&both, false).unwrap_err().to_string(),
         "CDI devices (v/c=a, v/c=b, v/c=a) requested but CDI support is explicitly disabled"
     );
-    assert!(wanted(&odd, false).unwrap().is_empty());
+    assert!(requested_devices(&odd, false).unwrap().is_empty());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Which version of CDI a file may say it is of: a known one that has all the file uses. PURE. The rules are
 //! those of CDI's own library.
 
-use super::file::{Edits, File};
+use super::file::{Edits, SpecFile};
 
 /// In their order.
 const KNOWN: [&str; 10] =
@@ -10,16 +10,16 @@ const KNOWN: [&str; 10] =
 /// Nothing needs less than this.
 const EARLIEST: usize = 2;
 
-pub(super) fn check(file: &File) -> Result<(), String> {
+pub(super) fn check(file: &SpecFile) -> Result<(), String> {
     let said = file.cdi_version.strip_prefix('v').unwrap_or(&file.cdi_version);
     let place = KNOWN.iter().position(|known| *known == said);
     let place = place.ok_or_else(|| format!("invalid version {:?}", file.cdi_version))?;
-    let needed = needed(file);
+    let needed = required_version(file);
     let name = KNOWN.get(needed).copied().unwrap_or_default();
     if needed > place { Err(format!("the spec version must be at least v{name}")) } else { Ok(()) }
 }
 
-fn needed(file: &File) -> usize {
+fn required_version(file: &SpecFile) -> usize {
     let edits = || file.devices.iter().map(|device| &device.container_edits).chain([&file.container_edits]);
     let any = |has: fn(&Edits) -> bool| edits().any(has);
     let digit = |name: &str| name.starts_with(|letter: char| letter.is_ascii_digit());
@@ -39,7 +39,7 @@ fn has_1_1(edits: &Edits) -> bool {
     !edits.net_devices.is_empty() || rdt.is_some_and(|rdt| rdt.schemata.is_some() || rdt.enable_monitoring)
 }
 
-fn has_annotations(file: &File) -> bool {
+fn has_annotations(file: &SpecFile) -> bool {
     !file.annotations.is_empty() || file.devices.iter().any(|device| !device.annotations.is_empty())
 }
 

@@ -64,7 +64,7 @@ impl Cgroup {
             return Err(Error::BelowUsage { path: self.path(), limit: resources.memory_limit, usage });
         }
         let files = self.files(resources)?;
-        let held: Vec<FileValue> = files.iter().filter_map(|file| self.held(file)).collect();
+        let held: Vec<FileValue> = files.iter().filter_map(|file| self.read_current(file)).collect();
         self.put(files).inspect_err(|_| {
             if let Err(error) = self.put(held) {
                 tracing::warn!(cgroup = self.path, "setting the old limits again: {}", chain(&error));
@@ -73,7 +73,7 @@ impl Cgroup {
     }
 
     /// The file with what it says now.
-    fn held(&self, (controller, file, _): &FileValue) -> Option<FileValue> {
+    fn read_current(&self, (controller, file, _): &FileValue) -> Option<FileValue> {
         let folder = self.layout.folder_of(controller, &self.path)?;
         let value = fs::read_to_string(folder.join(file)).ok()?;
         Some((controller, file.clone(), value.trim_end().to_owned()))

@@ -48,7 +48,7 @@ pub(super) async fn find() -> Result<Criu, Unfit> {
     match plan::version(&String::from_utf8_lossy(&output.stdout)) {
         Some(found) if found >= OLDEST => Ok(criu),
         Some(found) => Err(Unfit::Old { program: criu.program, found }),
-        None => Err(mute(said(&output))),
+        None => Err(mute(last_error(&output))),
     }
 }
 
@@ -123,15 +123,17 @@ impl Group {
 }
 
 /// What it said last, or how it ended.
-pub(super) fn said(output: &Output) -> String {
+pub(super) fn last_error(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     match text.trim().lines().last() {
-        Some(line) => format!("{} ({})", line.chars().take(1024).collect::<String>(), ended(output.status)),
-        None => ended(output.status),
+        Some(line) => {
+            format!("{} ({})", line.chars().take(1024).collect::<String>(), exit_text(output.status))
+        }
+        None => exit_text(output.status),
     }
 }
 
-fn ended(status: ExitStatus) -> String {
+fn exit_text(status: ExitStatus) -> String {
     status.to_string()
 }
 

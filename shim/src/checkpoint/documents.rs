@@ -52,12 +52,12 @@ pub(super) fn status(of: &cri::ContainerStatus) -> Value {
     let metadata = of.metadata.clone().unwrap_or_default();
     let mut out = Map::new();
     let mut put = |key: &str, value: Value| {
-        if is_said(&value) {
+        if is_non_empty(&value) {
             out.insert(key.to_owned(), value);
         }
     };
     put("id", json!(of.id));
-    put("metadata", said(json!({ "name": metadata.name, "attempt": metadata.attempt })));
+    put("metadata", without_empty(json!({ "name": metadata.name, "attempt": metadata.attempt })));
     put("state", json!(of.state));
     put("created_at", json!(of.created_at));
     put("started_at", json!(of.started_at));
@@ -74,7 +74,7 @@ pub(super) fn status(of: &cri::ContainerStatus) -> Value {
 }
 
 fn mount(of: &cri::Mount) -> Value {
-    said(json!({
+    without_empty(json!({
         "container_path": of.container_path,
         "host_path": of.host_path,
         "readonly": of.readonly,
@@ -87,27 +87,29 @@ fn mount(of: &cri::Mount) -> Value {
 
 fn image(of: Option<&cri::ImageSpec>) -> Value {
     let of = of.cloned().unwrap_or_default();
-    said(
+    without_empty(
         json!({ "image": of.image, "user_specified_image": of.user_specified_image, "annotations": of.annotations }),
     )
 }
 
 fn user(of: Option<&cri::ContainerUser>) -> Value {
     let Some(linux) = of.and_then(|user| user.linux.as_ref()) else { return Value::Null };
-    json!({ "linux": said(json!({
+    json!({ "linux": without_empty(json!({
         "uid": linux.uid, "gid": linux.gid, "supplemental_groups": linux.supplemental_groups
     })) })
 }
 
 /// Without what Go leaves out: all that is as if nobody had said it.
-fn said(value: Value) -> Value {
+fn without_empty(value: Value) -> Value {
     match value {
-        Value::Object(all) => Value::Object(all.into_iter().filter(|(_, value)| is_said(value)).collect()),
+        Value::Object(all) => {
+            Value::Object(all.into_iter().filter(|(_, value)| is_non_empty(value)).collect())
+        }
         other => other,
     }
 }
 
-fn is_said(value: &Value) -> bool {
+fn is_non_empty(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(value) => *value,

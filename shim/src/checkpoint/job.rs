@@ -34,7 +34,7 @@ const KEPT_LOG: &str = "criu-dump.log";
 const MAX_LOG: u64 = 16 << 20;
 
 /// What a checkpoint is made of.
-pub(super) struct Job {
+pub(super) struct CheckpointJob {
     pub node: Arc<Node>,
     pub criu: Criu,
     pub container: Arc<Container>,
@@ -46,13 +46,13 @@ pub(super) struct Job {
 }
 
 /// What is known before the dump.
-struct Ready {
+struct PreparedDump {
     start: StartContainer,
     program: PathBuf,
     words: Vec<OsString>,
 }
 
-impl Job {
+impl CheckpointJob {
     /// Makes it.
     ///
     /// # Errors
@@ -79,18 +79,18 @@ impl Job {
         tokio::task::spawn_blocking(move || work(&job)).await?
     }
 
-    fn prepare(&self) -> Result<Ready, Failed> {
+    fn prepare(&self) -> Result<PreparedDump, Failed> {
         // Of an attempt that an end of the runtime has cut off.
         remove::tree(&self.work).map_err(file("remove", &self.work))?;
         let images = self.work.join(plan::IMAGES);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&images);
         made.map_err(file("make", &images))?;
         failpoint!("checkpoint.folder"?);
-        let start = container::planned(&self.container)?;
+        let start = container::read_planned_start(&self.container)?;
         let id = &self.container.id;
         if let Some(external) = &start.external {
             let words = program::checkpoint(external, id, &images, &self.work);
-            return Ok(Ready { program: external.program.clone().into(), start, words });
+            return Ok(PreparedDump { program: external.program.clone().into(), start, words });
         }
         if start.tty {
             return Err(Error::Terminal(id.clone()).into());
@@ -101,8 +101,8 @@ impl Job {
         let text = process::streams(process.pid)?.to_string();
         fs::write(&streams, text).map_err(file("write", &streams))?;
         let freezer = Cgroup::new(&self.node.layout, &record.cgroup)?.freezer();
-        let words = plan::dump(&start, &process, &plan::Places { work: &self.work, freezer });
-        Ok(Ready { program: self.criu.program.clone(), start, words })
+        let words = plan::dump(&start, &process, &plan::DumpPaths { work: &self.work, freezer });
+        Ok(PreparedDump { program: self.criu.program.clone(), start, words })
     }
 
     /// What has come of the dump. Whatever it is, the container goes on.
@@ -113,7 +113,7 @@ impl Job {
                 failpoint!("checkpoint.dumped"?);
                 return Ok(());
             }
-            Ok(output) => criu::said(&output),
+            Ok(output) => criu::last_error(&output),
             Err(Failure::Start(error)) => error.to_string(),
             Err(Failure::Slow) => String::new(),
         };

@@ -23,7 +23,7 @@ const OWN: [&str; 7] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", 
 
 /// What /proc says of the container's first process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ProcessInfo {
     pub pid: i32,
     pub mounts: Vec<MountInfo>,
     /// Devices of the file systems that the node has mounted.
@@ -38,7 +38,7 @@ pub(super) struct Process {
 
 /// Where things are on the node.
 #[derive(Debug, Clone)]
-pub(super) struct Places<'a> {
+pub(super) struct DumpPaths<'a> {
     pub work: &'a Path,
     /// The cgroup by which criu stops all processes at once; None where there is no freezer.
     pub freezer: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub(super) struct Places<'a> {
 
 /// criu's arguments. Open TCP connections, locks and sockets of others are refused by criu, as with containerd; who
 /// wants them writes so into criu's own configuration file.
-pub(super) fn dump(start: &StartContainer, process: &Process, places: &Places<'_>) -> Vec<OsString> {
+pub(super) fn dump(start: &StartContainer, process: &ProcessInfo, places: &DumpPaths<'_>) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["dump".into(), "--tree".into(), process.pid.to_string().into()];
     words.extend(["--images-dir".into(), places.work.join(IMAGES).into()]);
     words.extend(["--work-dir".into(), places.work.into(), "--log-file".into(), LOG.into(), "-v4".into()]);
@@ -63,7 +63,7 @@ pub(super) fn dump(start: &StartContainer, process: &Process, places: &Places<'_
     words
 }
 
-fn external(start: &StartContainer, process: &Process) -> Vec<OsString> {
+fn external(start: &StartContainer, process: &ProcessInfo) -> Vec<OsString> {
     let mut all = Vec::new();
     // runc's names: it looks for them at a restore.
     if let Some(inode) = process.network {

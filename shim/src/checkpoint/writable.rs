@@ -246,7 +246,7 @@ mod tests {
         }
 
         /// Name, kind, target of a link, size.
-        fn packed(&self) -> Result<Vec<(String, EntryType, String, u64)>, Error> {
+        fn list_packed(&self) -> Result<Vec<(String, EntryType, String, u64)>, Error> {
             let to = self.0.path().join("layer.tar");
             // Of the packing before.
             let _ = fs::remove_file(&to);
@@ -272,7 +272,7 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(upper.path("socket")).unwrap();
         let long = format!("d/{}", "n".repeat(200));
         fs::write(upper.path(&long), "").unwrap();
-        let packed = upper.packed().unwrap();
+        let packed = upper.list_packed().unwrap();
         let entry = |name: &str, kind, link: &str, size| (name.to_owned(), kind, link.to_owned(), size);
         let expected = [
             entry("d", EntryType::Directory, "", 0),
@@ -290,14 +290,14 @@ mod tests {
         let file = File::create(upper.path("holes")).unwrap();
         // Larger than any disk of a test, and still a size that file systems take.
         file.set_len(1 << 42).unwrap();
-        let error = upper.packed().unwrap_err().to_string();
+        let error = upper.list_packed().unwrap_err().to_string();
         assert!(error.contains("holes has 4398046511104 bytes, and "), "{error}");
         fs::remove_file(upper.path("holes")).unwrap();
         let deep = |count: usize| upper.path(&vec!["d"; count].join("/"));
         fs::create_dir_all(deep(DEEPEST)).unwrap();
-        assert_eq!(upper.packed().unwrap().len(), DEEPEST);
+        assert_eq!(upper.list_packed().unwrap().len(), DEEPEST);
         fs::create_dir(deep(DEEPEST + 1)).unwrap();
-        let error = upper.packed().unwrap_err().to_string();
+        let error = upper.list_packed().unwrap_err().to_string();
         assert!(error.contains("is nested more than 256 deep"), "{error}");
     }
 }

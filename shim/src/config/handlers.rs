@@ -84,7 +84,7 @@ pub fn parse(text: &str) -> Result<(String, Handler), Error> {
 ///
 /// # Errors
 /// As `parse`, or a name that is there twice.
-pub fn all<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Result<Handlers, Error> {
+pub fn parse_all<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Result<Handlers, Error> {
     let mut all = Handlers::new();
     for text in handlers {
         let (name, handler) = parse(text)?;
@@ -150,6 +150,6 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
-        assert_eq!(all(["a:type=gantry", "a:type=gantry"]), Err(Error::Twice("a".to_owned())));
+        assert_eq!(parse_all(["a:type=gantry", "a:type=gantry"]), Err(Error::Twice("a".to_owned())));
     }
 }

@@ -22,7 +22,7 @@ const GROUP: &str = "group";
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// What the layers say without being put together.
-enum Found {
+enum LayerText {
     Text(String),
     Nothing,
     /// A link on the way: where it leads may be in any layer.
@@ -40,12 +40,12 @@ pub(super) fn read(layers_dir: &Path, layers: &[String], mount_point: &Path) -> 
             .map_err(|errno| wrap("read the accounts of the image in", layers_dir, errno))
     };
     match (plain(PASSWD)?, plain(GROUP)?) {
-        (Found::Link, _) | (_, Found::Link) => merged(layers_dir, layers, mount_point),
+        (LayerText::Link, _) | (_, LayerText::Link) => read_merged(layers_dir, layers, mount_point),
         (passwd, group) => Ok(Accounts { passwd: passwd.text(), group: group.text() }),
     }
 }
 
-impl Found {
+impl LayerText {
     fn text(self) -> String {
         match self {
             Self::Text(text) => text,
@@ -55,29 +55,31 @@ impl Found {
 }
 
 /// `etc/NAME` of the topmost layer that has or hides it, as overlayfs would show it.
-fn plain(layers_dir: &Path, layers: &[String], name: &str) -> Result<Found, Errno> {
+fn plain(layers_dir: &Path, layers: &[String], name: &str) -> Result<LayerText, Errno> {
     for layer in layers {
         let root = rustix::fs::open(layers_dir.join(layer), FOLDER, Mode::empty())?;
         let Some(found) = stat(&root, "etc")? else { continue };
         match kind(&found) {
             FileType::Directory => {}
-            FileType::Symlink => return Ok(Found::Link),
+            FileType::Symlink => return Ok(LayerText::Link),
             // A whiteout, or something in its place.
-            _ => return Ok(Found::Nothing),
+            _ => return Ok(LayerText::Nothing),
         }
         let etc = rustix::fs::openat(&root, "etc", FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
         match stat(&etc, name)?.map(|found| kind(&found)) {
-            None if is_opaque(&etc) => return Ok(Found::Nothing),
+            None if is_opaque(&etc) => return Ok(LayerText::Nothing),
             None => {}
-            Some(FileType::Symlink) => return Ok(Found::Link),
-            Some(_) => return contents(&etc, name).map(|text| text.map_or(Found::Nothing, Found::Text)),
+            Some(FileType::Symlink) => return Ok(LayerText::Link),
+            Some(_) => {
+                return contents(&etc, name).map(|text| text.map_or(LayerText::Nothing, LayerText::Text));
+            }
         }
     }
-    Ok(Found::Nothing)
+    Ok(LayerText::Nothing)
 }
 
 /// Both files through a read-only overlay of the layers.
-fn merged(layers_dir: &Path, layers: &[String], mount_point: &Path) -> Result<Accounts, Error> {
+fn read_merged(layers_dir: &Path, layers: &[String], mount_point: &Path) -> Result<Accounts, Error> {
     let job = |root: &OwnedFd| {
         let text = |name: &str| {
             let path = PathBuf::from("etc").join(name);

@@ -12,7 +12,7 @@ use gantry_proto::monitor::{Mount, NamespaceMode, StartContainer};
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::handler::document::{self, Limits};
+use crate::handler::document::{self, DocumentLimits};
 use crate::store::record::SandboxRecord;
 use gantry_monitor::init::cgroups::View;
 
@@ -63,7 +63,7 @@ pub(super) fn contents(start: &StartContainer, sandbox: &SandboxRecord) -> Value
         "ociVersion": "1.3.0",
         "root": { "path": root.target, "readonly": root.readonly },
         "hostname": sandbox.hostname,
-        "process": document::process(start, start.tty, as_asked()),
+        "process": document::process(start, start.tty, unlimited()),
         "mounts": start.mounts.iter().filter_map(mount).collect::<Vec<_>>(),
         "annotations": start.hooks.as_ref().map(|hooks| hooks.annotations.clone()).unwrap_or_default(),
         "hooks": document::hooks(start),
@@ -79,8 +79,8 @@ pub(super) fn contents(start: &StartContainer, sandbox: &SandboxRecord) -> Value
 }
 
 /// Of the container itself, whatever the node can give.
-fn as_asked() -> Limits {
-    Limits { held: u64::MAX, oom_score: i32::MIN, open_files: (1024, 524_288) }
+fn unlimited() -> DocumentLimits {
+    DocumentLimits { held: u64::MAX, oom_score: i32::MIN, open_files: (1024, 524_288) }
 }
 
 /// Those with a source on the node; an image's layers have no place there.

@@ -12,9 +12,10 @@ use gantry_proto::monitor::{Mount, Rootfs, StartContainer, UserMapping};
 use prost::Message;
 
 use super::labels::Labels;
-use super::sources::{self, Sources};
+use super::sources::{self, MountSources};
 use super::{
-    START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved, target,
+    START_FILE, accounts, bundle, devices, image_mounts, image_volumes, labels, propagation, reserved_name,
+    target,
 };
 use crate::cdi;
 use crate::cgroup::Cgroup;
@@ -24,12 +25,12 @@ use crate::handler::plan;
 use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec;
-use crate::spec::container::Checked;
+use crate::spec::container::CheckedContainer;
 use crate::spec::profiles;
 use crate::spec::user::User;
-use crate::store::names::{Claim, Taken, fingerprint};
+use crate::store::event_order::Kind;
+use crate::store::names::{Claim, NameTaken, fingerprint};
 use crate::store::record::{self, ContainerRecord, MountRecord, MountedImage, SandboxRecord, VERSION};
-use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState, Store};
 use gantry_base::timeline::unix_nanos;
 use gantry_image::pins::Pin;
@@ -61,13 +62,13 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     let sources = sources::resolve(&config.mounts, &labels.files, &sandbox.sources).await?;
     let named = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let id = new_id()?;
-    let name = reserved(&metadata.name, metadata.attempt, &sandbox.id);
+    let name = reserved_name(&metadata.name, metadata.attempt, &sandbox.id);
     let reservation = match node.store.names.claim(KIND, &name, &id, &fingerprint(&config)).await? {
         Claim::Mine(reservation) => reservation,
         // A caller that gave up waiting asks again: it gets the container that was made. One that has been
         // started has a caller that knows it.
-        Claim::Done(id) if is_created(&node, &id) => return Ok(id),
-        Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
+        Claim::Done(id) if exists(&node, &id) => return Ok(id),
+        Claim::Done(id) => return Err(NameTaken { kind: KIND, name, id }.into()),
     };
     failpoint!("create.named"?);
     // Before anything is made: from here to RemoveContainer the image's layers stay.
@@ -79,7 +80,7 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
     parent.privileged |= now.is_some_and(|now| now.privileged);
     let job = move || {
         let made = image_mounts::pin(&config, &pin).and_then(|mounted| {
-            make(&owned, &parent, &Pinned { image, mounted, sources, labels }, &config, &id, &into)
+            make(&owned, &parent, &PinnedImages { image, mounted, sources, labels }, &config, &id, &into)
         });
         // Here, not with the caller: letting go of layers may delete them.
         match made {
@@ -98,9 +99,9 @@ pub(crate) async fn create(node: Arc<Node>, request: cri::CreateContainerRequest
         return Err(error);
     }
     pin.keep();
-    reservation.keep();
+    reservation.commit();
     failpoint!("create.kept");
-    node.feed.of_container(&node.store, Kind::ContainerCreatedEvent, &container);
+    node.container_events.send_container_event(&node.store, Kind::ContainerCreatedEvent, &container);
     Ok(container.id.clone())
 }
 
@@ -130,29 +131,29 @@ fn undo(folder: &Path, pin: Pin) {
 }
 
 /// Of the handler as the sandbox was made with it; of its name where an older runtime has made the sandbox.
-fn unset_seccomp(node: &Node, sandbox: &SandboxRecord) -> seccomp::Wanted {
+fn unset_seccomp(node: &Node, sandbox: &SandboxRecord) -> seccomp::SeccompChoice {
     let own = sandbox.unset_seccomp_profile.clone();
     let own = own.or_else(|| node.config.unset_seccomp_of(&sandbox.runtime_handler));
-    profiles::unset(&node.config, own.as_deref())
+    profiles::unset_seccomp_profile(&node.config, own.as_deref())
 }
 
-fn is_created(node: &Node, id: &str) -> bool {
+fn exists(node: &Node, id: &str) -> bool {
     node.store.container(id).is_ok_and(|container| matches!(container.state(), ContainerState::Created))
 }
 
 /// What the container needs of the node: images, and paths.
-struct Pinned {
+struct PinnedImages {
     /// Its own.
     image: Arc<Image>,
     /// One for each mount of the request that is of an image.
     mounted: Vec<Option<Arc<Image>>>,
     /// Of its other mounts.
-    sources: Sources,
+    sources: MountSources,
     /// Which these have by now.
     labels: Labels,
 }
 
-impl Pinned {
+impl PinnedImages {
     /// What the record has to hold.
     fn layer_keys(&self) -> Vec<String> {
         let all = std::iter::once(&self.image).chain(self.mounted.iter().flatten());
@@ -163,7 +164,7 @@ impl Pinned {
 fn make(
     node: &Node,
     sandbox: &SandboxRecord,
-    pinned: &Pinned,
+    pinned: &PinnedImages,
     config: &cri::ContainerConfig,
     id: &str,
     folder: &Path,
@@ -171,7 +172,7 @@ fn make(
     let image = &pinned.image;
     let unset_seccomp = unset_seccomp(node, sandbox);
     let checked = spec::container::check(config, &node.config.handlers, &unset_seccomp)?;
-    let names = cdi::wanted(config, node.config.cdi.enabled)?;
+    let names = cdi::requested_devices(config, node.config.cdi.enabled)?;
     spec::container::resources(&checked.linux_resources).check(node.layout.is_unified())?;
     let layers = node.images.layers(image);
     let users = sandbox.users.map(|users| users.mapping());
@@ -202,7 +203,8 @@ fn make(
     start.log_path.clone_from(&log_path);
     start.record_dir = folder.display().to_string();
     image_mounts::resolve(&mut start, config, (&node.images, &pinned.mounted), folder)?;
-    let taken = config.mounts.iter().map(|mount| spec::container::cleaned(&mount.container_path)).collect();
+    let taken =
+        config.mounts.iter().map(|mount| spec::container::clean_path(&mount.container_path)).collect();
     let of = (node.images.layers_dir(), layers.as_slice());
     let volumes = image_volumes::make(&image.config.volumes, &taken, of, folder)?;
     // Copied with the image's owners, as its layers have them.
@@ -215,7 +217,7 @@ fn make(
     cdi::inject(&mut start, &names, &node.config.cdi.spec_dirs)?;
     spec::userns::check_hooks(&start)?;
     bundle::write(&mut start, config, sandbox, folder)?;
-    plan::created(&mut start, sandbox, &checked.seccomp, &folder.join(bundle::FOLDER))?;
+    plan::complete_create(&mut start, sandbox, &checked.seccomp, &folder.join(bundle::FOLDER))?;
     let path = folder.join(START_FILE);
     fs::write(&path, start.encode_to_vec()).map_err(|source| Error::Files { what: "write", path, source })?;
     failpoint!("create.planned"?);
@@ -278,7 +280,7 @@ fn rootfs(node: &Node, folder: &Path, mut lower: Vec<String>, readonly: bool) ->
 fn resolve_mounts(
     start: &mut StartContainer,
     config: &cri::ContainerConfig,
-    sources: &Sources,
+    sources: &MountSources,
     sandbox: &Path,
     readonly: bool,
 ) -> Result<(), Error> {
@@ -343,9 +345,9 @@ fn mount_record(mount: &cri::Mount) -> MountRecord {
 fn new_record(
     node: &Node,
     sandbox: &SandboxRecord,
-    pinned: &Pinned,
+    pinned: &PinnedImages,
     config: &cri::ContainerConfig,
-    checked: &Checked,
+    checked: &CheckedContainer,
     user: &User,
     id: &str,
 ) -> ContainerRecord {

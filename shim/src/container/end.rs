@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::{hooks, stop};
 use crate::cgroup::Cgroup;
 use crate::node::Node;
-use crate::store::container::Ended;
-use crate::store::story::Kind;
+use crate::store::container::ContainerExit;
+use crate::store::event_order::Kind;
 use crate::store::{Container, ContainerState};
 use gantry_monitor::exit::ExitRecord;
 use gantry_sys::pidfd;
@@ -25,9 +25,9 @@ pub(crate) const ENDED: [Kind; 2] = [Kind::ContainerStartedEvent, Kind::Containe
 
 /// Moves a container to Exited; its cgroup goes in the background, after the record is on disk.
 pub(crate) fn end(node: &Arc<Node>, container: &Arc<Container>, exit: &ExitRecord) {
-    if container.set_state(ContainerState::Exited(Ended::from_exit(exit))) {
+    if container.set_state(ContainerState::Exited(ContainerExit::from_exit(exit))) {
         for kind in ENDED {
-            node.feed.of_container(&node.store, kind, container);
+            node.container_events.send_container_event(&node.store, kind, container);
         }
     }
     let (node, container) = (Arc::clone(node), Arc::clone(container));
@@ -79,7 +79,7 @@ pub(crate) async fn end_rest(node: &Arc<Node>, sandbox: &str) {
             ContainerState::Created if container.record().started.is_some() => None,
             _ => continue,
         };
-        let exit = last_words(&container, pidfd.as_deref()).await;
+        let exit = determine_exit(&container, pidfd.as_deref()).await;
         end(node, &container, &exit);
     }
 }
@@ -95,15 +95,15 @@ pub(crate) async fn end_by_itself(node: Arc<Node>, container: Arc<Container>, pi
         None => {}
     }
     // A monitor that can be heard knows better.
-    if tokio::time::timeout(REPORT, container.ended()).await.is_ok() {
+    if tokio::time::timeout(REPORT, container.wait_for_end()).await.is_ok() {
         return;
     }
-    let exit = last_words(&container, pidfd.as_deref()).await;
+    let exit = determine_exit(&container, pidfd.as_deref()).await;
     end(&node, &container, &exit);
 }
 
 /// What the monitor has written of a container's end.
-pub(crate) async fn recorded(container: &Container) -> Option<ExitRecord> {
+pub(crate) async fn read_exit_record(container: &Container) -> Option<ExitRecord> {
     let folder = container.folder.clone();
     match tokio::task::spawn_blocking(move || ExitRecord::read(&folder)).await {
         Ok(Ok(exit)) => exit,
@@ -118,12 +118,12 @@ pub(crate) async fn recorded(container: &Container) -> Option<ExitRecord> {
     }
 }
 
-pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
-    if let Some(exit) = recorded(container).await {
+pub(crate) async fn determine_exit(container: &Container, pidfd: Option<&OwnedFd>) -> ExitRecord {
+    if let Some(exit) = read_exit_record(container).await {
         return exit;
     }
     let exit = match pidfd {
-        Some(pidfd) => from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unknown(unix_nanos())),
+        Some(pidfd) => exit_from_kernel(pidfd).await.unwrap_or_else(|| ExitRecord::unknown(unix_nanos())),
         None => ExitRecord::unknown(unix_nanos()),
     };
     let (folder, written) = (container.folder.clone(), exit.clone());
@@ -136,7 +136,7 @@ pub(crate) async fn last_words(container: &Container, pidfd: Option<&OwnedFd>) -
 }
 
 /// The kernel knows the status once the process's new parent has reaped it, which takes a moment.
-async fn from_kernel(pidfd: &OwnedFd) -> Option<ExitRecord> {
+async fn exit_from_kernel(pidfd: &OwnedFd) -> Option<ExitRecord> {
     for _ in 0..50 {
         if let Ok(Some(status)) = pidfd::wait_status(pidfd.as_fd()) {
             let code = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };

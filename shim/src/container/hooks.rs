@@ -12,7 +12,7 @@ use gantry_base::error::chain;
 use gantry_base::failpoint;
 use gantry_proto::monitor::{HookStage, Hooks};
 
-use super::{bundle, planned};
+use super::{bundle, read_planned_start};
 use crate::error::Error;
 use crate::store::Container;
 use gantry_monitor::init::hooks::{self, State};
@@ -77,7 +77,7 @@ pub(crate) fn poststop(container: &Arc<Container>) {
         }
     }
     failpoint!("stop.poststop-begun");
-    let ran = planned(container).map_err(|error| chain(&error)).and_then(|start| {
+    let ran = read_planned_start(container).map_err(|error| chain(&error)).and_then(|start| {
         if start.external.is_some() {
             // They have been run by the OCI runtime that made the container.
             return Ok(());
@@ -113,7 +113,7 @@ mod tests {
     use crate::store::record::{ContainerRecord, VERSION};
 
     /// One that has run, with this poststop hook.
-    fn ended(folder: &Path, script: &str) -> Arc<Container> {
+    fn ended_container(folder: &Path, script: &str) -> Arc<Container> {
         let hook = Hook {
             stage: HookStage::HookPoststop.into(),
             path: "/bin/sh".into(),
@@ -142,7 +142,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         let script =
             format!("echo > {}; sleep 0.3; echo x >> {}", at("begun").display(), at("ran").display());
-        let container = ended(folder.path(), &script);
+        let container = ended_container(folder.path(), &script);
         let first = container.clone();
         let runs = std::thread::spawn(move || poststop(&first));
         while !at("begun").exists() {

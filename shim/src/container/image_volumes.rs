@@ -49,7 +49,8 @@ pub(super) fn make(
     (layers_dir, layers): (&Path, &[String]),
     folder: &Path,
 ) -> Result<Vec<Mount>, Error> {
-    let wanted: BTreeSet<String> = volumes.iter().map(|path| crate::spec::container::cleaned(path)).collect();
+    let wanted: BTreeSet<String> =
+        volumes.iter().map(|path| crate::spec::container::clean_path(path)).collect();
     if wanted.len() > MOST {
         let count = wanted.len();
         return Err(crate::spec::Error::TooMany { what: "volumes of the image", count, most: MOST }.into());
@@ -94,7 +95,7 @@ fn fill(
             let found = rustix::fs::fstat(&from)?;
             budget.take(&found, &into)?;
             copy_folder(&from, &into, DEEPEST, budget)?;
-            Ok(as_found(&into, &found)?)
+            Ok(restore_attributes(&into, &found)?)
         }))
     })?;
     copied.map_err(|error| Error::Files {
@@ -134,7 +135,7 @@ fn copy_one(
             let source = rustix::fs::openat(from, name, OPEN_FOLDER, Mode::empty())?;
             let target = rustix::fs::openat(into, name, OPEN_FOLDER, Mode::empty())?;
             copy_folder(&source, &target, depth - 1, budget)?;
-            Ok(as_found(&target, found)?)
+            Ok(restore_attributes(&target, found)?)
         }
         FileType::RegularFile => {
             let plain = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -145,18 +146,18 @@ fn copy_one(
             loop {
                 match io::copy(&mut Read::by_ref(&mut source).take(PIECE), &mut target)? {
                     0 => break,
-                    written => budget.wrote(written, &target)?,
+                    written => budget.count_written(written, &target)?,
                 }
             }
             let (source, target) = (OwnedFd::from(source), OwnedFd::from(target));
-            as_found(&target, found)?;
+            restore_attributes(&target, found)?;
             // After the owner, whose change takes file capabilities away.
             Ok(copy_attributes(&source, &target)?)
         }
         FileType::Symlink => {
             let to = rustix::fs::readlinkat(from, name, Vec::new())?;
             rustix::fs::symlinkat(to.as_c_str(), into, name)?;
-            Ok(own(into, name, found)?)
+            Ok(set_owner(into, name, found)?)
         }
         // What an unpacked layer takes away.
         FileType::CharacterDevice if found.st_rdev == 0 => Ok(()),
@@ -168,20 +169,20 @@ fn copy_one(
                 Mode::from_raw_mode(found.st_mode & 0o7777),
                 found.st_rdev,
             )?;
-            own(into, name, found)?;
+            set_owner(into, name, found)?;
             let mode = Mode::from_raw_mode(found.st_mode & 0o7777);
             Ok(rustix::fs::chmodat(into, name, mode, AtFlags::empty())?)
         }
     }
 }
 
-fn own(folder: &OwnedFd, name: &CStr, found: &Stat) -> Result<(), Errno> {
+fn set_owner(folder: &OwnedFd, name: &CStr, found: &Stat) -> Result<(), Errno> {
     let (user, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
     rustix::fs::chownat(folder, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Owner, mode and times, in this order: a change of owner takes set-user-ID bits away.
-fn as_found(target: &OwnedFd, found: &Stat) -> Result<(), Errno> {
+fn restore_attributes(target: &OwnedFd, found: &Stat) -> Result<(), Errno> {
     rustix::fs::fchown(target, Some(Uid::from_raw(found.st_uid)), Some(Gid::from_raw(found.st_gid)))?;
     rustix::fs::fchmod(target, Mode::from_raw_mode(found.st_mode & 0o7777))?;
     let at = |tv_sec, nanos| Timespec { tv_sec, tv_nsec: i64::try_from(nanos).unwrap_or_default() };

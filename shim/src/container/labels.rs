@@ -7,8 +7,8 @@ use gantry_proto::monitor::StartContainer;
 use crate::error::Error;
 use crate::node::Node;
 use crate::selinux;
-use crate::spec::container::Checked;
-use crate::spec::selinux::Wanted;
+use crate::spec::container::CheckedContainer;
+use crate::spec::selinux::SelinuxOptions;
 use crate::store::record::SandboxRecord;
 
 /// SELinux' labels of a container: its process', and that of its files. Made once, since each may have a level of
@@ -30,7 +30,7 @@ pub(super) fn of(
 ) -> Result<Labels, Error> {
     let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let options = security.and_then(|security| security.selinux_options.as_ref());
-    let wanted = Wanted::new(options)?.like(&sandbox.process_label);
+    let wanted = SelinuxOptions::new(options)?.with_default_label(&sandbox.process_label);
     let (process, files) = selinux(node, &wanted);
     Ok(Labels { process, files })
 }
@@ -43,7 +43,7 @@ pub(super) fn add(
     node: &Node,
     start: &mut StartContainer,
     config: &cri::ContainerConfig,
-    checked: &Checked,
+    checked: &CheckedContainer,
     labels: &Labels,
 ) -> Result<(), Error> {
     start.apparmor_profile = node.apparmor.of(checked.security(), &node.config.state)?;
@@ -62,7 +62,7 @@ pub(super) fn add(
 }
 
 /// The labels of a process and of its files, with a level that no pod has unless one is asked for.
-pub(crate) fn selinux(node: &Node, wanted: &Wanted) -> (String, String) {
+pub(crate) fn selinux(node: &Node, wanted: &SelinuxOptions) -> (String, String) {
     node.selinux.labels(wanted, || {
         let sandboxes = node.store.sandboxes().into_iter().map(|sandbox| sandbox.record().process_label);
         let containers =

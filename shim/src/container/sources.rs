@@ -24,11 +24,11 @@ use gantry_base::mutex::lock;
 const DEADLINE: Duration = Duration::from_secs(100);
 
 /// By what the request says, what is to be mounted.
-pub(super) type Sources = BTreeMap<String, String>;
+pub(super) type MountSources = BTreeMap<String, String>;
 
 /// A path to look at.
 #[derive(Debug)]
-struct Asked {
+struct SourcePath {
     path: String,
     relabel: bool,
 }
@@ -42,14 +42,14 @@ pub(super) async fn resolve(
     mounts: &[cri::Mount],
     label: &str,
     turns: &Arc<Semaphore>,
-) -> Result<Sources, Error> {
+) -> Result<MountSources, Error> {
     let paths = mounts.iter().filter(|mount| mount.image.is_none());
-    let asked = paths.map(|mount| Asked {
+    let asked = paths.map(|mount| SourcePath {
         path: mount.host_path.clone(),
         relabel: mount.selinux_relabel && !label.is_empty(),
     });
     let label = label.to_owned();
-    let look = move |asked: &Asked| {
+    let look = move |asked: &SourcePath| {
         let wrap = |source| Error::Files {
             what: "prepare the mount source",
             path: PathBuf::from(&asked.path),
@@ -65,12 +65,12 @@ pub(super) async fn resolve(
 }
 
 async fn resolve_by(
-    asked: Vec<Asked>,
+    asked: Vec<SourcePath>,
     turns: &Arc<Semaphore>,
     deadline: Duration,
-    look: impl Fn(&Asked) -> Result<String, Error> + Send + 'static,
-) -> Result<Sources, Error> {
-    let Some(first) = asked.first() else { return Ok(Sources::new()) };
+    look: impl Fn(&SourcePath) -> Result<String, Error> + Send + 'static,
+) -> Result<MountSources, Error> {
+    let Some(first) = asked.first() else { return Ok(MountSources::new()) };
     let under_way = Arc::new(Mutex::new(PathBuf::from(&first.path)));
     let stuck =
         |path: &Mutex<PathBuf>| Error::SourceStuck { path: lock(path).clone(), seconds: deadline.as_secs() };
@@ -82,12 +82,12 @@ async fn resolve_by(
     let (answer, answered) = oneshot::channel();
     let told = Arc::clone(&under_way);
     let work = move || {
-        let one = |asked: Asked| {
+        let one = |asked: SourcePath| {
             Path::new(&asked.path).clone_into(&mut lock(&told));
             let found = look(&asked)?;
             Ok((asked.path, found))
         };
-        let found = asked.into_iter().map(one).collect::<Result<Sources, Error>>();
+        let found = asked.into_iter().map(one).collect::<Result<MountSources, Error>>();
         drop(turn);
         // Nobody listens any more when it took too long.
         drop(answer.send(found));
@@ -145,21 +145,21 @@ mod tests {
     async fn a_source_that_never_answers_is_named_and_keeps_one_turn_of_its_pod() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = Mutex::new(held);
-        let look = move |asked: &Asked| {
+        let look = move |asked: &SourcePath| {
             // Ends with the test.
             let _ = lock(&held).recv();
             Ok(asked.path.clone())
         };
         let (turns, deadline) = (turns(1), Duration::from_millis(10));
-        let asks = |path: &str| vec![Asked { path: path.to_owned(), relabel: false }];
+        let asks = |path: &str| vec![SourcePath { path: path.to_owned(), relabel: false }];
         let error = resolve_by(asks("/dead"), &turns, deadline, look).await.unwrap_err();
         assert_eq!(error.to_string(), "mount source /dead does not answer within 0 s: its disk may hang");
         // No further thread is made.
-        let never = |_: &Asked| -> Result<String, Error> { unreachable!("there is no turn") };
+        let never = |_: &SourcePath| -> Result<String, Error> { unreachable!("there is no turn") };
         let error = resolve_by(asks("/other"), &turns, deadline, never).await.unwrap_err();
         assert!(matches!(error, Error::SourceStuck { .. }), "{error}");
         drop(release);
-        let answers = |asked: &Asked| Ok(asked.path.clone());
+        let answers = |asked: &SourcePath| Ok(asked.path.clone());
         resolve_by(asks("/other"), &turns, Duration::from_secs(60), answers).await.unwrap();
     }
 }

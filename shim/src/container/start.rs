@@ -10,16 +10,16 @@ use gantry_base::failpoint;
 use gantry_proto::monitor::{Hooks, StartContainer, request};
 use prost::Message;
 
-use super::{START_FILE, end, hooks, planned, process, start_error, target};
+use super::{START_FILE, end, hooks, process, read_planned_start, start_error, target};
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
 use crate::handler::plan;
 use crate::monitor_client::MonitorClient;
 use crate::node::Node;
-use crate::ooms;
+use crate::oom_counts;
 use crate::spec::container::resources;
+use crate::store::event_order::Kind;
 use crate::store::record::{StartFailure, Started};
-use crate::store::story::Kind;
 use crate::store::{Container, ContainerState, Sandbox, SandboxState};
 use gantry_base::timeline::unix_nanos;
 use gantry_monitor::user_mapping;
@@ -41,7 +41,7 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
         state @ ContainerState::Exited(_) => {
             return Err(Error::WrongState {
                 id: container.id.clone(),
-                state: state.word(),
+                state: state.reason_text(),
                 wanted: "created",
             });
         }
@@ -58,19 +58,19 @@ pub(crate) async fn start(node: Arc<Node>, container: Arc<Container>) -> Result<
             tokio::task::spawn_blocking(move || prepare(&layout, &owned)).await??
         };
         failpoint!("start.cgroup"?);
-        let start = told(&node, &sandbox, &container, start).await?;
+        let start = complete_start(&node, &sandbox, &container, start).await?;
         let _stage = container.spans.stage("clone");
         let hooks = own_hooks(&start);
-        answered(&client, &container, start, hooks).await
+        start_in_monitor(&client, &container, start, hooks).await
     };
     match attempt.await {
-        Ok(started) => begun(&node, &sandbox, &container, &started).await,
+        Ok(started) => record_started(&node, &sandbox, &container, &started).await,
         Err(error) => Err(fail(&node, &container, &error).await),
     }
 }
 
 /// Has the monitor start the container, and runs the hooks that are due once its program runs.
-async fn answered(
+async fn start_in_monitor(
     client: &MonitorClient,
     container: &Arc<Container>,
     start: StartContainer,
@@ -93,15 +93,17 @@ pub(crate) async fn resume(node: Arc<Node>, sandbox: Arc<Sandbox>, container: Ar
     let (ContainerState::Created, Some(client)) = (container.state(), sandbox.monitor()) else { return };
     let owned = container.clone();
     let attempt = async {
-        let planned = tokio::task::spawn_blocking(move || planned(&owned)).await??;
+        let planned = tokio::task::spawn_blocking(move || read_planned_start(&owned)).await??;
         // For the answer alone: nothing can be made of it where the start is over by now.
         let asked = StartContainer { id: container.id.clone(), ..StartContainer::default() };
-        answered(&client, &container, asked, own_hooks(&planned)).await
+        start_in_monitor(&client, &container, asked, own_hooks(&planned)).await
     };
     let resumed = match attempt.await {
-        Ok(started) => begun(&node, &sandbox, &container, &started).await,
+        Ok(started) => record_started(&node, &sandbox, &container, &started).await,
         // A start that was over has ended, which its monitor tells, or has told.
-        Err(Error::Monitor(_)) if tokio::time::timeout(end::REPORT, container.ended()).await.is_ok() => {
+        Err(Error::Monitor(_))
+            if tokio::time::timeout(end::REPORT, container.wait_for_end()).await.is_ok() =>
+        {
             Ok(())
         }
         Err(error) => Err(fail(&node, &container, &error).await),
@@ -112,7 +114,7 @@ pub(crate) async fn resume(node: Arc<Node>, sandbox: Arc<Sandbox>, container: Ar
 }
 
 /// The start with what has to be said of the moment: another container may have ended since create looked.
-async fn told(
+async fn complete_start(
     node: &Arc<Node>,
     sandbox: &Sandbox,
     container: &Container,
@@ -124,12 +126,12 @@ async fn told(
         target = node.store.container(&id)?.record().started.map(|started| started.process.pid);
     }
     let (sandbox, container) = (sandbox.record(), container.record());
-    let job = move || plan::started(&mut start, &sandbox, &container, target).map(|()| start);
+    let job = move || plan::complete_start(&mut start, &sandbox, &container, target).map(|()| start);
     tokio::task::spawn_blocking(job).await?
 }
 
 /// Takes note of a container whose program runs.
-async fn begun(
+async fn record_started(
     node: &Arc<Node>,
     sandbox: &Sandbox,
     container: &Arc<Container>,
@@ -143,7 +145,7 @@ async fn begun(
     let recording = container.update(|record| record.started = Some(started));
     if let Ok(pidfd) = process::open(process) {
         container.set_state(ContainerState::Running(Arc::new(pidfd)));
-        ooms::follow(node, container, Some(0));
+        oom_counts::watch_container(node, container, Some(0));
     }
     if let Err(error) = recording.await {
         super::stop::kill(container).await?;
@@ -161,7 +163,7 @@ async fn begun(
         return Err(Error::SandboxNotReady(sandbox.id.clone()));
     }
     tracing::info!(container = container.id, pid = process.pid, "container started");
-    node.feed.of_container(&node.store, Kind::ContainerStartedEvent, container);
+    node.container_events.send_container_event(&node.store, Kind::ContainerStartedEvent, container);
     Ok(())
 }
 
@@ -198,7 +200,7 @@ async fn fail(node: &Arc<Node>, container: &Arc<Container>, error: &Error) -> Er
         tracing::warn!(container = container.id, "{}", chain(&error));
     }
     if container.set_state(ContainerState::Exited(start_error(&failure))) {
-        node.feed.of_container(&node.store, Kind::ContainerStoppedEvent, container);
+        node.container_events.send_container_event(&node.store, Kind::ContainerStoppedEvent, container);
     }
     super::stop::forget(container).await;
     let (layout, owned) = (node.layout.clone(), container.clone());

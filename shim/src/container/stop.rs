@@ -16,7 +16,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::handler::program;
 use crate::node::Node;
-use crate::store::story::Kind;
+use crate::store::event_order::Kind;
 use crate::store::{Container, ContainerState};
 use gantry_sys as sys;
 
@@ -41,7 +41,7 @@ pub(crate) async fn stop(container: &Container, grace: Duration) -> Result<(), E
                 .inspect_err(|_| container.told_to_stop.store(false, Ordering::Relaxed))?;
         }
         failpoint!("stop.asked"?);
-        if tokio::time::timeout(grace, container.ended()).await.is_ok() {
+        if tokio::time::timeout(grace, container.wait_for_end()).await.is_ok() {
             return Ok(());
         }
     }
@@ -58,8 +58,8 @@ pub(crate) async fn kill(container: &Container) -> Result<(), Error> {
     failpoint!("stop.killed"?);
     // Both arms are cancel-safe: they wait for what stays true.
     tokio::select! {
-        () = container.ended() => Ok(()),
-        () = unreported(&pidfd) => {
+        () = container.wait_for_end() => Ok(()),
+        () = wait_dead_unreported(&pidfd) => {
             tracing::warn!(container = container.id, "it is dead, and its monitor does not say so");
             Ok(())
         }
@@ -71,7 +71,7 @@ pub(crate) async fn kill(container: &Container) -> Result<(), Error> {
 
 /// Waits until the process is dead and its monitor has had the time to tell: one that hangs on a bad
 /// disk holds up no stop (runtime-traps 2.5).
-pub(crate) async fn unreported(pidfd: &OwnedFd) {
+pub(crate) async fn wait_dead_unreported(pidfd: &OwnedFd) {
     while !is_dead(pidfd) {
         tokio::time::sleep(LOOK).await;
     }
@@ -103,7 +103,7 @@ fn send(container: &Container, pidfd: &OwnedFd, signal: i32) -> Result<(), Error
 pub(crate) async fn forget(container: &Arc<Container>) {
     let _running = container.after.lock().await;
     let owned = container.clone();
-    let planned = tokio::task::spawn_blocking(move || super::planned(&owned)).await;
+    let planned = tokio::task::spawn_blocking(move || super::read_planned_start(&owned)).await;
     let Ok(Ok(StartContainer { external: Some(external), .. })) = planned else { return };
     if let Err(error) = program::delete(&external, &container.id).await {
         tracing::warn!(container = container.id, program = external.program, "{error}");
@@ -123,7 +123,7 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     kill(container).await?;
     if matches!(container.state(), ContainerState::Exited(_)) {
         // Whoever took note of the end may not have told it yet.
-        node.feed.of_container(&node.store, Kind::ContainerStoppedEvent, container);
+        node.container_events.send_container_event(&node.store, Kind::ContainerStoppedEvent, container);
     }
     forget(container).await;
     let (owned, of) = (container.clone(), node.clone());
@@ -143,6 +143,6 @@ pub(crate) async fn remove(node: &Arc<Node>, container: &Arc<Container>) -> Resu
     .await??;
     failpoint!("remove.unpinned"?);
     node.store.forget_container(&container.id);
-    node.feed.of_container(&node.store, Kind::ContainerDeletedEvent, container);
+    node.container_events.send_container_event(&node.store, Kind::ContainerDeletedEvent, container);
     Ok(())
 }

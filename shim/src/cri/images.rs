@@ -13,8 +13,8 @@ use gantry_proto::cri::image_service_server::ImageService;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::streams::{Pieces, pieces};
-use super::{Answer, Service, detached};
+use super::streams::{ResponseChunks, chunk_responses};
+use super::{RpcResult, Service, run_detached};
 use crate::config::Config;
 use crate::config::handlers::Handlers;
 use crate::error::Error;
@@ -48,15 +48,15 @@ fn list(
     config: &Config,
     filter: Option<cri::ImageFilter>,
 ) -> Result<Vec<cri::Image>, Status> {
-    let name = named(&config.handlers, filter.and_then(|filter| filter.image))?;
+    let name = image_name(&config.handlers, filter.and_then(|filter| filter.image))?;
     let found = match name.is_empty() {
         false => images.find(&name).into_iter().collect(),
         true => images.list(),
     };
-    Ok(found.iter().map(|image| listed(image, &config.pinned_images)).collect())
+    Ok(found.iter().map(|image| to_cri_listed(image, &config.pinned_images)).collect())
 }
 
-fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Status> {
+fn image_name(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Status> {
     let image = image.unwrap_or_default();
     spec::handler::of(known, spec::IMAGE_HANDLER, &image.runtime_handler).map_err(Error::from)?;
     Ok(image.image)
@@ -64,7 +64,10 @@ fn named(known: &Handlers, image: Option<cri::ImageSpec>) -> Result<String, Stat
 
 #[tonic::async_trait]
 impl ImageService for Service {
-    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
+    async fn list_images(
+        &self,
+        request: Request<cri::ListImagesRequest>,
+    ) -> RpcResult<cri::ListImagesResponse> {
         let images = list(&self.node.images, &self.node.config, request.into_inner().filter)?;
         Ok(Response::new(cri::ListImagesResponse { images }))
     }
@@ -72,33 +75,36 @@ impl ImageService for Service {
     async fn stream_images(
         &self,
         request: Request<cri::StreamImagesRequest>,
-    ) -> Answer<Pieces<cri::StreamImagesResponse>> {
+    ) -> RpcResult<ResponseChunks<cri::StreamImagesResponse>> {
         let images = list(&self.node.images, &self.node.config, request.into_inner().filter)?;
-        Ok(pieces(images, |images| cri::StreamImagesResponse { images }))
+        Ok(chunk_responses(images, |images| cri::StreamImagesResponse { images }))
     }
 
     async fn image_status(
         &self,
         request: Request<cri::ImageStatusRequest>,
-    ) -> Answer<cri::ImageStatusResponse> {
+    ) -> RpcResult<cri::ImageStatusResponse> {
         status_of(&self.node.images, &self.node.config, request.into_inner())
     }
 
-    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> RpcResult<cri::PullImageResponse> {
         pull(&self.node.images, &self.node.config, request.into_inner()).await
     }
 
     async fn remove_image(
         &self,
         request: Request<cri::RemoveImageRequest>,
-    ) -> Answer<cri::RemoveImageResponse> {
+    ) -> RpcResult<cri::RemoveImageResponse> {
         remove(&self.node.images, &self.node.config, request.into_inner()).await
     }
 
-    async fn image_fs_info(&self, _: Request<cri::ImageFsInfoRequest>) -> Answer<cri::ImageFsInfoResponse> {
+    async fn image_fs_info(
+        &self,
+        _: Request<cri::ImageFsInfoRequest>,
+    ) -> RpcResult<cri::ImageFsInfoResponse> {
         let node = self.node.clone();
         let root = self.node.config.root.display().to_string();
-        let usage = tokio::task::spawn_blocking(move || count(&node)).await.map_err(Error::from)?;
+        let usage = tokio::task::spawn_blocking(move || count_usage(&node)).await.map_err(Error::from)?;
         let usage = cri::FilesystemUsage {
             timestamp: unix_nanos(),
             fs_id: Some(cri::FilesystemIdentifier { mountpoint: root }),
@@ -117,8 +123,8 @@ fn status_of(
     images: &Images,
     config: &Config,
     request: cri::ImageStatusRequest,
-) -> Answer<cri::ImageStatusResponse> {
-    let name = named(&config.handlers, request.image)?;
+) -> RpcResult<cri::ImageStatusResponse> {
+    let name = image_name(&config.handlers, request.image)?;
     Ok(Response::new(status(images, &config.pinned_images, &name, request.verbose)))
 }
 
@@ -126,10 +132,10 @@ async fn pull(
     images: &Images,
     config: &Config,
     request: cri::PullImageRequest,
-) -> Answer<cri::PullImageResponse> {
-    let (images, name) = (images.clone(), named(&config.handlers, request.image)?);
+) -> RpcResult<cri::PullImageResponse> {
+    let (images, name) = (images.clone(), image_name(&config.handlers, request.image)?);
     let auth = request.auth.map(credentials);
-    let image = detached(async move {
+    let image = run_detached(async move {
         let reference = Reference::parse(&name).map_err(Error::from)?;
         Ok(images.pull(&reference, auth, &Recorder::default()).await?)
     })
@@ -142,10 +148,10 @@ async fn remove(
     images: &Images,
     config: &Config,
     request: cri::RemoveImageRequest,
-) -> Answer<cri::RemoveImageResponse> {
-    let (images, name) = (images.clone(), named(&config.handlers, request.image)?);
+) -> RpcResult<cri::RemoveImageResponse> {
+    let (images, name) = (images.clone(), image_name(&config.handlers, request.image)?);
     let removed =
-        detached(async move { Ok(tokio::task::spawn_blocking(move || images.remove(&name)).await??) });
+        run_detached(async move { Ok(tokio::task::spawn_blocking(move || images.remove(&name)).await??) });
     if let Some(id) = removed.await? {
         tracing::info!(image = id, "removed");
     }
@@ -156,14 +162,14 @@ async fn remove(
 pub(super) async fn load(
     images: &Images,
     mut requests: Streaming<LoadImagesRequest>,
-) -> Answer<LoadImagesResponse> {
+) -> RpcResult<LoadImagesResponse> {
     let mut next = requests.message().await?;
     let naming =
         next.as_ref().map(|first| Naming { name: first.name.clone(), repository: first.repository.clone() });
     let naming = naming.unwrap_or_default();
     let (send, pieces) = mpsc::channel(UPLOADS);
     let loader = images.clone();
-    let images = detached(async move { Ok(loader.load(naming, pieces).await?) });
+    let images = run_detached(async move { Ok(loader.load(naming, pieces).await?) });
     let upload = async move {
         while let Some(request) = next {
             // Whoever takes them has ended, and says why.
@@ -186,13 +192,13 @@ pub(super) async fn load(
 }
 
 /// Gives an image one more name.
-pub(super) async fn tag(images: &Images, request: TagImageRequest) -> Answer<TagImageResponse> {
+pub(super) async fn tag(images: &Images, request: TagImageRequest) -> RpcResult<TagImageResponse> {
     let reference = Reference::parse(&request.name).map_err(Error::from)?;
     let Some(name) = reference.tag_name() else {
         return Err(Error::DigestTag(request.name).into());
     };
     let (tagger, wanted, tag) = (images.clone(), request.image.clone(), name.clone());
-    let image = detached(async move {
+    let image = run_detached(async move {
         let image = tagger.tag(&wanted, tag).await?;
         image.ok_or(Error::NoImage(wanted))
     });
@@ -203,7 +209,7 @@ pub(super) async fn tag(images: &Images, request: TagImageRequest) -> Answer<Tag
 
 /// Layers, and what containers have written, as far as they have been counted. Blocks for half a second
 /// at most.
-fn count(node: &Node) -> Usage {
+fn count_usage(node: &Node) -> Usage {
     let containers = node.store.containers();
     let written = containers.iter().map(|container| disk::job(container));
     // Layers last: after a start there are many of them.
@@ -217,15 +223,15 @@ fn count(node: &Node) -> Usage {
 
 /// As a list has it: what an image may make as long as it likes is left out or cut, or five images would
 /// make the list of all longer than a message may be. As containerd, without annotations.
-fn listed(image: &Image, pinned: &[String]) -> cri::Image {
-    let mut shown = show(image, pinned);
+fn to_cri_listed(image: &Image, pinned: &[String]) -> cri::Image {
+    let mut shown = to_cri(image, pinned);
     shown.spec = shown.spec.map(|spec| cri::ImageSpec { annotations: BTreeMap::default(), ..spec });
     let end = shown.username.char_indices().nth(LISTED_USER).map_or(shown.username.len(), |(at, _)| at);
     shown.username.truncate(end);
     shown
 }
 
-fn show(image: &Image, pinned: &[String]) -> cri::Image {
+fn to_cri(image: &Image, pinned: &[String]) -> cri::Image {
     let (uid, username) = spec::user::of_image(&image.config.user);
     let annotations: BTreeMap<String, String> = image.annotations.clone().into_iter().collect();
     cri::Image {
@@ -263,7 +269,7 @@ fn status(images: &Images, pinned: &[String], name: &str, verbose: bool) -> cri:
             info.insert("info".to_owned(), verbose_info(images, found).to_string());
         }
     }
-    cri::ImageStatusResponse { image: found.map(|found| show(&found, pinned)), info }
+    cri::ImageStatusResponse { image: found.map(|found| to_cri(&found, pinned)), info }
 }
 
 /// As containerd's `info`, which tools read: the chain id and the image's whole config.
@@ -289,10 +295,10 @@ mod tests {
     #[test]
     fn an_image_of_an_unknown_handler_is_refused_by_name() {
         let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
-        let error = named(&Handlers::new(), Some(image)).unwrap_err();
+        let error = image_name(&Handlers::new(), Some(image)).unwrap_err();
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().contains("image.runtime_handler: \"kata\""), "{error:?}");
-        assert_eq!(named(&Handlers::new(), None).unwrap(), "");
+        assert_eq!(image_name(&Handlers::new(), None).unwrap(), "");
     }
 
     #[test]
@@ -321,8 +327,12 @@ mod tests {
         let mut image = Image::with_id("sha256:1".to_owned());
         image.annotations.insert("a".to_owned(), "x".repeat(4 << 20));
         image.config.user = "ü".repeat(1 << 20);
-        let bytes = prost::Message::encoded_len(&listed(&image, &[]));
+        let bytes = prost::Message::encoded_len(&to_cri_listed(&image, &[]));
         assert!(bytes < 2048, "{bytes}");
-        assert_eq!(show(&image, &[]).spec.unwrap().annotations.len(), 1, "whoever asks for the one gets all");
+        assert_eq!(
+            to_cri(&image, &[]).spec.unwrap().annotations.len(),
+            1,
+            "whoever asks for the one gets all"
+        );
     }
 }

@@ -12,13 +12,13 @@ use tonic::{Response, Status};
 const PIECE: usize = 4 << 20;
 
 /// What a streaming RPC answers with.
-pub(super) type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type ResponseChunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// `items` in pieces, of one object at least. An empty list is a stream without any.
-pub(super) fn pieces<I: Message + 'static, T: Send + 'static>(
+pub(super) fn chunk_responses<I: Message + 'static, T: Send + 'static>(
     items: Vec<I>,
     wrap: impl Fn(Vec<I>) -> T,
-) -> Response<Pieces<T>> {
+) -> Response<ResponseChunks<T>> {
     let (mut made, mut piece, mut room) = (Vec::new(), Vec::new(), PIECE);
     for item in items {
         let own = item.encoded_len();
@@ -55,7 +55,8 @@ mod tests {
     #[tokio::test]
     async fn a_list_of_large_objects_comes_in_pieces_that_a_message_can_hold_and_whole() {
         let items: Vec<_> = (0..70).map(|_| pod(250_000)).chain([pod(5 << 20), pod(1)]).collect();
-        let answer = pieces(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes });
+        let answer =
+            chunk_responses(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes });
         let (mut stream, mut counts) = (answer.into_inner(), Vec::new());
         while let Some(piece) = stream.next().await {
             let piece = piece.unwrap();
@@ -64,6 +65,8 @@ mod tests {
             counts.push(count);
         }
         assert_eq!(counts, [16, 16, 16, 16, 6, 1, 1]);
-        assert!(pieces(Vec::<cri::PodSandbox>::new(), |piece| piece).into_inner().next().await.is_none());
+        assert!(
+            chunk_responses(Vec::<cri::PodSandbox>::new(), |piece| piece).into_inner().next().await.is_none()
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gantry_proto::cri;
 use tonic::Status;
 
-use super::detached;
+use super::run_detached;
 use crate::error::Error;
 use crate::node::Node;
 use crate::{container, sandbox, spec};
@@ -16,7 +16,7 @@ pub(super) async fn container(
 ) -> Result<cri::UpdateContainerResourcesResponse, Status> {
     let found = node.store.container(&request.container_id).map_err(Error::from)?;
     let wanted = request.linux.ok_or(spec::Error::Missing("linux")).map_err(Error::from)?;
-    detached(container::update::update(node.clone(), found, wanted)).await?;
+    run_detached(container::update::update(node.clone(), found, wanted)).await?;
     Ok(cri::UpdateContainerResourcesResponse {})
 }
 
@@ -26,6 +26,6 @@ pub(super) async fn sandbox(
 ) -> Result<cri::UpdatePodSandboxResourcesResponse, Status> {
     let found = node.store.sandbox(&request.pod_sandbox_id).map_err(Error::from)?;
     let (overhead, resources) = (request.overhead.unwrap_or_default(), request.resources.unwrap_or_default());
-    detached(sandbox::update::update(node.clone(), found, overhead, resources)).await?;
+    run_detached(sandbox::update::update(node.clone(), found, overhead, resources)).await?;
     Ok(cri::UpdatePodSandboxResourcesResponse {})
 }

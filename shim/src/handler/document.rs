@@ -52,7 +52,7 @@ const ATTRIBUTES: [(u64, &str); 7] = [
 
 /// What only the node knows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Facts {
+pub(crate) struct NodeFacts {
     /// Process that holds the pod's namespaces.
     pub pause: i32,
     /// With the pid namespace of another container: its process.
@@ -63,12 +63,12 @@ pub(crate) struct Facts {
     pub annotations: BTreeMap<String, String>,
     /// The filter, in the specification's words.
     pub seccomp: Option<Value>,
-    pub limits: Limits,
+    pub limits: DocumentLimits,
 }
 
 /// What the node's own privileges allow.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Limits {
+pub(crate) struct DocumentLimits {
     /// Capabilities that can be given.
     pub held: u64,
     /// The lowest oom_score_adj.
@@ -79,7 +79,7 @@ pub(crate) struct Limits {
 
 /// config.json.
 #[must_use]
-pub(crate) fn container(start: &StartContainer, facts: &Facts) -> Value {
+pub(crate) fn container(start: &StartContainer, facts: &NodeFacts) -> Value {
     let root = start.rootfs.clone().unwrap_or_default();
     json!({
         "ociVersion": VERSION,
@@ -94,7 +94,7 @@ pub(crate) fn container(start: &StartContainer, facts: &Facts) -> Value {
 
 /// The process of a container or an exec.
 #[must_use]
-pub(crate) fn process(start: &StartContainer, terminal: bool, limits: Limits) -> Value {
+pub(crate) fn process(start: &StartContainer, terminal: bool, limits: DocumentLimits) -> Value {
     let sets = start.capabilities.unwrap_or_default();
     // What the node itself lacks can't be given: "privileged" means all that the node has.
     let names = |set: u64| capabilities::names(set & limits.held);
@@ -117,12 +117,12 @@ pub(crate) fn process(start: &StartContainer, terminal: bool, limits: Limits) ->
         },
     });
     let labels = [("apparmorProfile", &start.apparmor_profile), ("selinuxLabel", &start.process_label)];
-    said(&mut process, &labels);
+    insert_non_empty(&mut process, &labels);
     process
 }
 
 /// Adds what is not empty.
-fn said(to: &mut Value, words: &[(&str, &String)]) {
+fn insert_non_empty(to: &mut Value, words: &[(&str, &String)]) {
     let Some(fields) = to.as_object_mut() else { return };
     for (name, value) in words.iter().filter(|(_, value)| !value.is_empty()) {
         fields.insert((*name).to_owned(), json!(value));
@@ -196,7 +196,7 @@ pub(crate) fn propagation(mount: &Mount) -> &'static str {
     }
 }
 
-fn linux(start: &StartContainer, facts: &Facts) -> Value {
+fn linux(start: &StartContainer, facts: &NodeFacts) -> Value {
     let devices: Vec<&Device> = start.devices.iter().filter(|device| device.node.is_some()).collect();
     let mut linux = Map::new();
     let mut add = |name: &str, value: Value| drop(linux.insert(name.to_owned(), value));
@@ -237,7 +237,7 @@ fn root_propagation(mounts: &[Mount]) -> Option<&'static str> {
     }
 }
 
-fn namespaces(start: &StartContainer, facts: &Facts) -> Vec<Value> {
+fn namespaces(start: &StartContainer, facts: &NodeFacts) -> Vec<Value> {
     let of =
         |kind: &str, file: &str, pid: i32| json!({ "type": kind, "path": format!("/proc/{pid}/ns/{file}") });
     let mut all = vec![json!({ "type": "mount" })];

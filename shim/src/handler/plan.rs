@@ -11,7 +11,7 @@ use gantry_proto::monitor::{Device, DeviceNode, External, NamespaceMode, StartCo
 use rustix::process::Resource;
 use serde_json::Value;
 
-use super::document::{self, Facts, Limits};
+use super::document::{self, DocumentLimits, NodeFacts};
 use crate::error::Error;
 use crate::seccomp;
 use crate::store::record::{ContainerRecord, OciProgram, SandboxRecord};
@@ -23,10 +23,10 @@ const PTMX: &str = "/dev/ptmx";
 ///
 /// # Errors
 /// What the program can't be told.
-pub(crate) fn created(
+pub(crate) fn complete_create(
     start: &mut StartContainer,
     sandbox: &SandboxRecord,
-    wanted: &seccomp::Wanted,
+    wanted: &seccomp::SeccompChoice,
     bundle: &Path,
 ) -> Result<(), Error> {
     let Some(OciProgram { program, root }) = &sandbox.oci else { return Ok(()) };
@@ -50,7 +50,7 @@ pub(crate) fn created(
 ///
 /// # Errors
 /// A device that is not there, a sandbox whose holder is not known.
-pub(crate) fn started(
+pub(crate) fn complete_start(
     start: &mut StartContainer,
     sandbox: &SandboxRecord,
     container: &ContainerRecord,
@@ -72,7 +72,7 @@ pub(crate) fn started(
     if start.pid() == NamespaceMode::Target && target.is_none() {
         return Err(Error::NotRunning("CONTAINER_EXITED"));
     }
-    let facts = Facts {
+    let facts = NodeFacts {
         pause: pause.pid,
         target: target.unwrap_or(0),
         cgroup: container.cgroup.clone(),
@@ -92,7 +92,7 @@ pub(crate) fn started(
 ///
 /// # Errors
 /// When the node's own limits can't be read.
-pub(crate) fn executed(process: &mut StartContainer, terminal: bool) -> Result<(), Error> {
+pub(crate) fn complete_exec(process: &mut StartContainer, terminal: bool) -> Result<(), Error> {
     if process.external.is_none() {
         return Ok(());
     }
@@ -162,7 +162,7 @@ pub(crate) fn annotations(sandbox: &SandboxRecord, container: &ContainerRecord) 
 const SYS_RESOURCE: u64 = 1 << 24;
 
 /// The monitor's are the runtime's: it is its child.
-fn limits() -> Result<Limits, Error> {
+fn limits() -> Result<DocumentLimits, Error> {
     let own = |what: &'static str| {
         move |source: std::io::Error| Error::Files { what, path: "/proc/self".into(), source }
     };
@@ -178,7 +178,7 @@ fn limits() -> Result<Limits, Error> {
         text.trim().parse().unwrap_or(0)
     };
     let hard = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(524_288);
-    Ok(Limits { held, oom_score, open_files: (hard.min(1024), hard) })
+    Ok(DocumentLimits { held, oom_score, open_files: (hard.min(1024), hard) })
 }
 
 #[cfg(test)]

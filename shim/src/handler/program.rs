@@ -44,7 +44,7 @@ pub(crate) async fn delete(external: &External, id: &str) -> Result<(), String> 
     command.args(["--root", &external.root, "delete", "--force", id]);
     let deleted = match run(&mut command, DELETE).await {
         Ok(output) if output.status.success() => return Ok(()),
-        Ok(output) => Err(said(&output)),
+        Ok(output) => Err(output_tail(&output)),
         Err(error) => Err(error),
     };
     // The program may be broken, or gone.
@@ -72,7 +72,7 @@ async fn run(command: &mut Command, time: Duration) -> Result<Output, String> {
     }
 }
 
-fn said(output: &Output) -> String {
+fn output_tail(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     match text.trim().lines().last() {
         Some(line) => line.chars().take(1024).collect(),

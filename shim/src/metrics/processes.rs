@@ -16,17 +16,17 @@ const MOST_FILES: u64 = 65_536;
 
 /// Open files of some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Open {
+pub(super) struct OpenFiles {
     pub(super) files: u64,
     pub(super) sockets: u64,
 }
 
 /// None when there are too many to look at. A process that has ended meanwhile has none.
-pub(super) fn open_files(pids: &[Pid]) -> Option<Open> {
+pub(super) fn open_files(pids: &[Pid]) -> Option<OpenFiles> {
     if pids.len() >= MOST {
         return None;
     }
-    let mut open = Open::default();
+    let mut open = OpenFiles::default();
     for pid in pids {
         let folder = format!("/proc/{}/fd", pid.as_raw_nonzero());
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -12,7 +12,7 @@ fn sheet() -> Sheet {
 }
 
 /// Everything that a full reading gives.
-fn filled() -> Sheet {
+fn filled_sheet() -> Sheet {
     let psi = |seconds| Psi {
         some: Stall { total: seconds * MICROS, ..Stall::default() },
         full: Stall { total: seconds * MICROS / 2, ..Stall::default() },
@@ -59,7 +59,7 @@ fn filled() -> Sheet {
 fn every_metric_has_a_descriptor_with_as_many_labels() {
     let keys: BTreeMap<String, usize> =
         descriptors().into_iter().map(|one| (one.name, one.label_keys.len())).collect();
-    let sheet = filled();
+    let sheet = filled_sheet();
     assert!(sheet.metrics.len() > 30, "{}", sheet.metrics.len());
     for metric in &sheet.metrics {
         assert_eq!(keys.get(&metric.name), Some(&metric.label_values.len()), "{metric:?}");
@@ -69,7 +69,7 @@ fn every_metric_has_a_descriptor_with_as_many_labels() {
 
 #[test]
 fn figures_go_by_their_names_in_whole_seconds_and_bytes() {
-    let sheet = filled();
+    let sheet = filled_sheet();
     for (name, extra, expected) in [
         ("container_cpu_usage_seconds_total", &[][..], 3),
         ("container_cpu_cfs_throttled_seconds_total", &[], 2),

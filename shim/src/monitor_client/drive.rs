@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Call, Event, Told};
+use super::{Event, MonitorNotice, PendingCall};
 use gantry_monitor::wire;
 
 /// Descriptors that fit into one message; no request has more.
@@ -21,18 +21,18 @@ const MAX_DESCRIPTORS: usize = 4;
 
 /// What is being waited for.
 #[derive(Default)]
-struct Pending {
+struct PendingReply {
     answers: BTreeMap<u64, oneshot::Sender<reply::Result>>,
-    told: BTreeMap<String, oneshot::Sender<Told>>,
+    notices: BTreeMap<String, oneshot::Sender<MonitorNotice>>,
 }
 
 pub(super) async fn drive(
     mut stream: UnixStream,
-    mut requests: mpsc::Receiver<Call>,
+    mut requests: mpsc::Receiver<PendingCall>,
     sandbox: String,
     events: mpsc::UnboundedSender<Event>,
 ) {
-    let mut pending = Pending::default();
+    let mut pending = PendingReply::default();
     let (mut buffer, mut next) = (Vec::new(), 1u64);
     loop {
         failpoint!("task.monitor");
@@ -47,10 +47,10 @@ pub(super) async fn drive(
             asked = requests.recv() => {
                 let Some(call) = asked else { return };
                 pending.answers.insert(next, call.answer);
-                if let Some((id, told)) = call.told {
+                if let Some((id, notice)) = call.notice {
                     // Attaches that ended otherwise are never told of.
-                    pending.told.retain(|_, waiting| !waiting.is_closed());
-                    pending.told.insert(id, told);
+                    pending.notices.retain(|_, waiting| !waiting.is_closed());
+                    pending.notices.insert(id, notice);
                 }
                 let bytes = wire::encode(&Request { id: next, op: Some(call.op) });
                 next += 1;
@@ -93,7 +93,7 @@ async fn send(stream: &mut UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) ->
 
 fn deliver(
     buffer: &mut Vec<u8>,
-    pending: &mut Pending,
+    pending: &mut PendingReply,
     sandbox: &str,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(), wire::Error> {
@@ -109,13 +109,13 @@ fn deliver(
                 let _ = events.send(Event::Exited { sandbox: sandbox.to_owned(), exited });
             }
             Some(frame::Frame::ExecEnded(ended)) => {
-                if let Some(told) = pending.told.remove(&ended.id) {
-                    let _ = told.send(Told::Ended(ended.exit_code));
+                if let Some(told) = pending.notices.remove(&ended.id) {
+                    let _ = told.send(MonitorNotice::Ended(ended.exit_code));
                 }
             }
             Some(frame::Frame::Detached(detached)) => {
-                if let Some(told) = pending.told.remove(&detached.id) {
-                    let _ = told.send(Told::Detached);
+                if let Some(told) = pending.notices.remove(&detached.id) {
+                    let _ = told.send(MonitorNotice::Detached);
                 }
             }
             None => {}

@@ -40,11 +40,11 @@ async fn rt_2_15_every_released_protocol_is_spoken_and_a_newer_one_is_named() {
 #[tokio::test]
 async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let old = greeted_by(1).await.unwrap();
-    let error = old.tell(request::Op::Exec(Exec::default())).await.unwrap_err();
+    let error = old.send_request(request::Op::Exec(Exec::default())).await.unwrap_err();
     assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
     let mounts = vec![Mount { recursive_readonly: true, ..Mount::default() }];
     let start = StartContainer { mounts, ..StartContainer::default() };
-    let error = old.tell(request::Op::StartContainer(start)).await.unwrap_err();
+    let error = old.send_request(request::Op::StartContainer(start)).await.unwrap_err();
     assert!(matches!(error, Error::TooOld { theirs: 1, needed: 2, .. }), "{error}");
     let start = StartContainer { pid: NamespaceMode::Target.into(), ..StartContainer::default() };
     let mounts = vec![Mount { image: Some(Default::default()), ..Mount::default() }];
@@ -56,11 +56,11 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
     let mapped = StartContainer { mounts, ..StartContainer::default() };
     for start in [start, mounting, hooked, labelled, own_users, mapped] {
         let second = greeted_by(2).await.unwrap();
-        let error = second.tell(request::Op::StartContainer(start)).await.unwrap_err();
+        let error = second.send_request(request::Op::StartContainer(start)).await.unwrap_err();
         assert!(matches!(error, Error::TooOld { theirs: 2, needed: 3, .. }), "{error}");
     }
     // What it does know is sent: this one hangs up instead of answering.
-    let error = old.tell(request::Op::StartContainer(Default::default())).await.unwrap_err();
+    let error = old.send_request(request::Op::StartContainer(Default::default())).await.unwrap_err();
     assert!(matches!(error, Error::Gone { .. }), "{error}");
 }
 
@@ -68,7 +68,7 @@ async fn rt_2_15_an_old_monitor_is_not_asked_for_what_it_does_not_know() {
 async fn rt_2_5_a_monitor_that_hangs_is_named_in_time_and_told_what_is_over() {
     let (requests, mut receiver) = mpsc::channel(16);
     let client = MonitorClient { sandbox: "web-1".into(), version: PROTOCOL_VERSION, requests };
-    let error = client.tell(request::Op::ReopenLog(Default::default())).await.unwrap_err();
+    let error = client.send_request(request::Op::ReopenLog(Default::default())).await.unwrap_err();
     assert!(matches!(&error, Error::Stuck { sandbox, seconds: 20 } if sandbox == "web-1"), "{error}");
     assert!(error.to_string().contains("remove the pod"), "{error}");
     assert!(receiver.recv().await.is_some(), "it was asked");
@@ -81,6 +81,6 @@ async fn rt_2_5_a_monitor_that_hangs_is_named_in_time_and_told_what_is_over() {
     for _ in 0..16 {
         client.end_later("e");
     }
-    let error = client.tell(request::Op::Attach(Default::default())).await.unwrap_err();
+    let error = client.send_request(request::Op::Attach(Default::default())).await.unwrap_err();
     assert!(matches!(error, Error::Stuck { .. }), "{error}");
 }

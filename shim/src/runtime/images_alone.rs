@@ -12,9 +12,9 @@ use tokio::io::DuplexStream;
 use tokio_stream::Stream;
 use tonic::transport::Server;
 
-use super::{Error, MAX_MESSAGE, Opened, open};
+use super::{Error, MAX_MESSAGE, OpenedNode, open};
 use crate::config::Config;
-use crate::cri::images::alone::Alone;
+use crate::cri::images::alone::ImageServiceOnly;
 use crate::node::Programs;
 
 /// The store, open. Layers that containers of this boot stand on are kept, whoever removes their image.
@@ -33,7 +33,7 @@ impl ImagesAlone {
     /// # Errors
     /// [`Error::InUse`] when a runtime runs; what keeps the store from being opened.
     pub async fn open(config: Config) -> Result<Self, Error> {
-        let Opened { config, lock, programs, boot_id: _, images } =
+        let OpenedNode { config, lock, programs, boot_id: _, images } =
             tokio::task::spawn_blocking(move || open(config)).await??;
         Ok(Self { images, config: Arc::new(config), _programs: programs, _lock: lock })
     }
@@ -46,7 +46,7 @@ impl ImagesAlone {
     where
         S: Stream<Item = io::Result<DuplexStream>>,
     {
-        let service = Alone { images: self.images.clone(), config: Arc::clone(&self.config) };
+        let service = ImageServiceOnly { images: self.images.clone(), config: Arc::clone(&self.config) };
         let router = Server::builder()
             .add_service(
                 ImageServiceServer::new(service.clone())

@@ -7,12 +7,12 @@ use tokio::sync::watch;
 
 /// It should run as long as the runtime; held by whoever serves on the strength of it.
 #[derive(Debug)]
-pub(super) struct Vital {
+pub(super) struct RequiredTask {
     /// Nothing is ever sent: the other half goes with the task, however that ends.
     alive: watch::Receiver<()>,
 }
 
-impl Vital {
+impl RequiredTask {
     pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
         let (goes, alive) = watch::channel(());
         tokio::spawn(async move {
@@ -40,10 +40,10 @@ mod tests {
 
     #[tokio::test]
     async fn work_ends_with_the_task_that_it_needs_however_that_ends() {
-        assert_eq!(Vital::spawn(std::future::pending()).during(async { 1 }).await, Some(1));
-        let returns = Vital::spawn(async {});
+        assert_eq!(RequiredTask::spawn(std::future::pending()).during(async { 1 }).await, Some(1));
+        let returns = RequiredTask::spawn(async {});
         assert_eq!(returns.during(std::future::pending::<()>()).await, None);
-        let panics = Vital::spawn(async { panic!("a task dies") });
+        let panics = RequiredTask::spawn(async { panic!("a task dies") });
         assert_eq!(panics.during(std::future::pending::<()>()).await, None);
     }
 }

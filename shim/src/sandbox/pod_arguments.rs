@@ -122,7 +122,7 @@ fn power_of_ten(text: &str) -> Option<(u128, u128)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp::Wanted;
+    use crate::seccomp::SeccompChoice;
 
     fn spec(config: cri::PodSandboxConfig) -> SandboxSpec {
         let metadata = cri::PodSandboxMetadata {
@@ -131,8 +131,11 @@ mod tests {
             uid: "u".into(),
             attempt: 0,
         };
-        SandboxSpec::new(cri::PodSandboxConfig { metadata: Some(metadata), ..config }, &Wanted::Unconfined)
-            .unwrap()
+        SandboxSpec::new(
+            cri::PodSandboxConfig { metadata: Some(metadata), ..config },
+            &SeccompChoice::Unconfined,
+        )
+        .unwrap()
     }
 
     #[test]

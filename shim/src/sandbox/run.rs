@@ -11,7 +11,7 @@ use gantry_base::failpoint;
 use gantry_proto::cri;
 use gantry_proto::monitor::{MakeUsers, NamespaceMode, StartSandbox, UserMapping, request};
 
-use super::{files, launch, network, place, scope, stop};
+use super::{cgroup_placement, files, monitor_launch, network, scope, stop};
 use crate::cgroup::{self, Cgroup, Layout, Resources};
 use crate::container::labels;
 use crate::error::Error;
@@ -20,12 +20,12 @@ use crate::node::{Node, new_id};
 use crate::seccomp;
 use crate::spec::container::resources;
 use crate::spec::sandbox::SandboxSpec;
-use crate::spec::selinux::Wanted;
+use crate::spec::selinux::SelinuxOptions;
 use crate::spec::{self, profiles};
 use crate::status;
-use crate::store::names::{Claim, Taken, fingerprint};
+use crate::store::event_order::Kind;
+use crate::store::names::{Claim, NameTaken, fingerprint};
 use crate::store::record::{self, OciProgram, Process, SandboxRecord, VERSION};
-use crate::store::story::Kind;
 use crate::store::{Sandbox, SandboxState};
 use gantry_base::timeline::unix_nanos;
 
@@ -48,19 +48,19 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     let named = request.runtime_handler;
     spec::handler::of(&node.config.handlers, "runtime_handler", &named)?;
     let unset_seccomp_profile = node.config.unset_seccomp_of(&named);
-    let unset_seccomp = profiles::unset(&node.config, unset_seccomp_profile.as_deref());
+    let unset_seccomp = profiles::unset_seccomp_profile(&node.config, unset_seccomp_profile.as_deref());
     let spec = SandboxSpec::new(config, &unset_seccomp)?;
     let oci = oci_runtime(&node, &named, &spec).await?;
     if let (Some(_), Err(why)) = (&spec.users, &node.user_namespaces) {
         return Err(Error::NoUserNamespaces(why.clone()));
     }
     let id = new_id()?;
-    let name = spec.pod.reserved();
+    let name = spec.pod.reserved_name();
     let reservation = match node.store.names.claim(KIND, &name, &id, &asked).await? {
         Claim::Mine(reservation) => reservation,
         // A caller that gave up waiting asks again: it gets the sandbox that was made.
         Claim::Done(id) if is_ready(&node, &id) => return Ok(id),
-        Claim::Done(id) => return Err(Taken { kind: KIND, name, id }.into()),
+        Claim::Done(id) => return Err(NameTaken { kind: KIND, name, id }.into()),
     };
     let folder = node.sandbox_folder(&id);
     let record = SandboxRecord {
@@ -73,9 +73,9 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
     node.store.add_sandbox(sandbox.clone());
     failpoint!("run.named");
     let _operation = sandbox.operation.lock().await;
-    match make(&node, &sandbox, &spec).await {
+    match create(&node, &sandbox, &spec).await {
         Ok(()) => {
-            reservation.keep();
+            reservation.commit();
             tracing::info!(sandbox = id, pod = sandbox.record().pod.name, "sandbox is ready");
             Ok(id)
         }
@@ -83,7 +83,7 @@ pub(crate) async fn run(node: Arc<Node>, request: cri::RunPodSandboxRequest) -> 
             Ok(()) => failure,
             Err(cleanup) => {
                 // Listed as not ready until somebody removes it.
-                reservation.keep();
+                reservation.commit();
                 Error::Undo { failure: Box::new(failure), cleanup: chain(&cleanup) }
             }
         }),
@@ -107,9 +107,9 @@ fn is_ready(node: &Node, id: &str) -> bool {
 
 fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> Result<SandboxRecord, Error> {
     let root = &node.config.cgroup_root;
-    let place = match node.config.systemd_cgroup {
-        true => place::of_systemd(root, &spec.cgroup_parent, id)?,
-        false => place::of_cgroupfs(root, &spec.cgroup_parent, id)?,
+    let placement = match node.config.systemd_cgroup {
+        true => cgroup_placement::of_systemd(root, &spec.cgroup_parent, id)?,
+        false => cgroup_placement::of_cgroupfs(root, &spec.cgroup_parent, id)?,
     };
     Ok(SandboxRecord {
         version: VERSION,
@@ -128,9 +128,9 @@ fn new_record(node: &Node, id: &str, spec: &SandboxSpec, request: String) -> Res
         users: spec.users.as_ref().and_then(record::Users::new),
         privileged: spec.privileged,
         process_label: labels::selinux(node, &spec.selinux).0,
-        cgroup_parent: place.parent,
-        owns_cgroup_parent: place.owned,
-        scope: place.scope,
+        cgroup_parent: placement.parent,
+        owns_cgroup_parent: placement.owned,
+        scope: placement.scope,
         created_at: unix_nanos(),
         network: None,
         monitor: None,
@@ -149,7 +149,7 @@ pub(super) fn hostname(spec: &SandboxSpec) -> String {
     }
 }
 
-async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<(), Error> {
+async fn create(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> Result<(), Error> {
     {
         // Off the async threads: the log folder may stand on a disk that hangs.
         let (sandbox, spec) = (sandbox.clone(), spec.clone());
@@ -157,17 +157,17 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     }
     // Both run to their end even when one fails: the teardown must not race with a plugin at work.
     let (networked, monitored) = match &spec.users {
-        None => tokio::join!(networked(node, sandbox, spec, None), monitored(node, sandbox, spec)),
+        None => tokio::join!(create_network(node, sandbox, spec, None), start_monitor(node, sandbox, spec)),
         // A network namespace belongs to the users it was made by, and they are the monitor's to make
         // (runtime-traps 2.10).
         Some(users) => {
-            let monitored = monitored(node, sandbox, spec).await;
+            let monitored = start_monitor(node, sandbox, spec).await;
             let held = match &monitored {
                 Ok(_) => hold_users(sandbox, users, !spec.host_network).await.map(Some),
                 Err(_) => Ok(None),
             };
             match held {
-                Ok(Some(holder)) => (networked(node, sandbox, spec, Some(holder)).await, monitored),
+                Ok(Some(holder)) => (create_network(node, sandbox, spec, Some(holder)).await, monitored),
                 other => (other.map(drop), monitored),
             }
         }
@@ -188,13 +188,13 @@ async fn make(node: &Arc<Node>, sandbox: &Arc<Sandbox>, spec: &SandboxSpec) -> R
     failpoint!("run.complete"?);
     sandbox.set_state(SandboxState::Ready);
     for kind in [Kind::ContainerCreatedEvent, Kind::ContainerStartedEvent] {
-        node.feed.of_sandbox(&node.store, kind, sandbox);
+        node.container_events.send_sandbox_event(&node.store, kind, sandbox);
     }
     Ok(())
 }
 
 /// The network: a namespace of its own, or that of the process `holder`, and what CNI makes of it.
-async fn networked(
+async fn create_network(
     node: &Arc<Node>,
     sandbox: &Arc<Sandbox>,
     spec: &SandboxSpec,
@@ -227,12 +227,12 @@ async fn networked(
     Ok(())
 }
 
-async fn monitored(
+async fn start_monitor(
     node: &Arc<Node>,
     sandbox: &Arc<Sandbox>,
     spec: &SandboxSpec,
-) -> Result<(Cgroup, Option<scope::Seed>), Error> {
-    let (client, process) = launch::start(node, &sandbox.id).await?;
+) -> Result<(Cgroup, Option<scope::ScopeSeed>), Error> {
+    let (client, process) = monitor_launch::start(node, &sandbox.id).await?;
     sandbox.set_monitor(Some(client));
     failpoint!("run.monitor-started"?);
     sandbox.update(|record| record.monitor = Some(process)).await?;
@@ -295,8 +295,9 @@ fn prepare(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(), Error> {
 }
 
 /// SELinux: pause has the label of the record, its files that level. A privileged pod's has none.
-fn labelled(node: &Node, spec: &SandboxSpec, process_label: &str) -> StartSandbox {
-    let (_, mount_label) = labels::selinux(node, &Wanted::default().like(process_label));
+fn with_selinux_labels(node: &Node, spec: &SandboxSpec, process_label: &str) -> StartSandbox {
+    let (_, mount_label) =
+        labels::selinux(node, &SelinuxOptions::default().with_default_label(process_label));
     let process_label = if spec.privileged { String::new() } else { process_label.to_owned() };
     StartSandbox { process_label, mount_label, ..StartSandbox::default() }
 }
@@ -330,7 +331,7 @@ async fn start_pause(
         seccomp_filter: filter.program,
         seccomp_flags: filter.flags,
         users: spec.users,
-        ..labelled(node, spec, &sandbox.record().process_label)
+        ..with_selinux_labels(node, spec, &sandbox.record().process_label)
     };
     let started = client.start(request::Op::StartSandbox(start)).await?;
     failpoint!("run.pause-started");

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use gantry_base::failpoint;
 use gantry_systemd::{Property, Systemd, Value};
 
-use super::place;
+use super::cgroup_placement;
 use crate::cgroup::{Cgroup, Layout};
 use crate::error::Error;
 use crate::node::Node;
@@ -22,9 +22,9 @@ const STOP_MICROSECONDS: u64 = 1_000_000;
 /// A process that keeps a scope open until pause does. Dropping it ends and reaps it, which blocks; when this process
 /// ends in whatever way, so does it, for its standard input does.
 #[derive(Debug)]
-pub(super) struct Seed(Child);
+pub(super) struct ScopeSeed(Child);
 
-impl Drop for Seed {
+impl Drop for ScopeSeed {
     fn drop(&mut self) {
         // Ended by a teardown already: what was wanted.
         let _ = self.0.kill();
@@ -34,7 +34,7 @@ impl Drop for Seed {
 
 /// Makes the sandbox's scope, when it is to have one: systemd wants a process in it, and pause is to be cloned into
 /// a cgroup that is there.
-pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, Error> {
+pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<ScopeSeed>, Error> {
     let Some(scope) = &record.scope else { return Ok(None) };
     let systemd = Systemd::default();
     if record.owns_cgroup_parent {
@@ -42,8 +42,8 @@ pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, 
         systemd.start(&scope.slice, &own_slice(&node.config.state, node.layout.is_unified()))?;
         failpoint!("scope.slice"?);
     }
-    let seed =
-        sow(&node.programs.pause_path()).map_err(|source| Error::Seed { id: record.id.clone(), source })?;
+    let seed = spawn_seed(&node.programs.pause_path())
+        .map_err(|source| Error::Seed { id: record.id.clone(), source })?;
     failpoint!("scope.seeded"?);
     let pid = seed.0.id();
     let made = systemd.start(&scope.unit, &properties(record, scope, pid, node.layout.is_unified()))?;
@@ -57,16 +57,16 @@ pub(super) fn open(node: &Node, record: &SandboxRecord) -> Result<Option<Seed>, 
     Ok(Some(seed))
 }
 
-fn sow(pause: &str) -> std::io::Result<Seed> {
+fn spawn_seed(pause: &str) -> std::io::Result<ScopeSeed> {
     let mut command = Command::new(pause);
     command.arg(SEED).env_clear().current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     // Ctrl-C at the runtime's terminal ends the runtime, not a pod that is starting.
-    command.process_group(0).spawn().map(Seed)
+    command.process_group(0).spawn().map(ScopeSeed)
 }
 
 /// systemd reads them back from a file of lines, where it escapes only per cents.
-fn plain(text: &str) -> String {
+fn escape_percent(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect()
 }
@@ -81,7 +81,7 @@ fn accounting(unified: bool) -> impl Iterator<Item = Property> {
 /// The pod's limits are its slice's, or its own cgroup's: the scope has none, not even systemd's default of tasks.
 fn properties(record: &SandboxRecord, scope: &Scope, pid: u32, unified: bool) -> Vec<Property> {
     let pod = &record.pod;
-    let name = plain(&format!("{}/{}", pod.namespace, pod.name));
+    let name = escape_percent(&format!("{}/{}", pod.namespace, pod.name));
     let mut list = vec![
         Property::text("Description", &format!("gantry pod {name} {}", record.id)),
         Property::text("Slice", &scope.slice),
@@ -109,13 +109,13 @@ pub(super) fn close(layout: &Layout, scope: &Scope) -> Result<(), Error> {
 }
 
 /// Whose a slice is: of one runtime, for as long as its pods may be on.
-fn own(state: &Path) -> String {
-    format!("gantry pods of {}", plain(&state.to_string_lossy()))
+fn owner_text(state: &Path) -> String {
+    format!("gantry pods of {}", escape_percent(&state.to_string_lossy()))
 }
 
 fn own_slice(state: &Path, unified: bool) -> Vec<Property> {
     let mut list =
-        vec![Property::text("Description", &own(state)), Property::flag("DefaultDependencies", false)];
+        vec![Property::text("Description", &owner_text(state)), Property::flag("DefaultDependencies", false)];
     list.extend(accounting(unified));
     list
 }
@@ -124,9 +124,9 @@ fn own_slice(state: &Path, unified: bool) -> Vec<Property> {
 /// nobody in it. What another puts into it meanwhile runs on.
 pub(super) fn leave_slice(node: &Node) -> Result<(), Error> {
     let root = &node.config.cgroup_root;
-    let (systemd, slice) = (Systemd::default(), place::own_slice(root));
-    let cgroup = Cgroup::new(&node.layout, &place::own_folder(root)?)?;
-    if systemd.description(&slice)? != Some(own(&node.config.state)) || !cgroup.is_vacant() {
+    let (systemd, slice) = (Systemd::default(), cgroup_placement::own_slice(root));
+    let cgroup = Cgroup::new(&node.layout, &cgroup_placement::own_folder(root)?)?;
+    if systemd.description(&slice)? != Some(owner_text(&node.config.state)) || !cgroup.is_vacant() {
         return Ok(());
     }
     systemd.stop_alone(&slice)?;
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn what_a_client_names_its_pod_is_one_line_of_a_unit() {
-        assert_eq!(plain("kube-system/a.b-c_1"), "kube-system/a.b-c_1");
-        assert_eq!(plain("a\nExecStop=/x\\\0%i"), "a_ExecStop_/x___i");
-        assert_eq!(own(Path::new("/run/gantry \n")), "gantry pods of /run/gantry__");
+        assert_eq!(escape_percent("kube-system/a.b-c_1"), "kube-system/a.b-c_1");
+        assert_eq!(escape_percent("a\nExecStop=/x\\\0%i"), "a_ExecStop_/x___i");
+        assert_eq!(owner_text(Path::new("/run/gantry \n")), "gantry pods of /run/gantry__");
     }
 }

@@ -9,13 +9,13 @@ use gantry_base::error::chain;
 use gantry_base::failpoint;
 use rustix::process::Signal;
 
-use super::{launch, network, scope};
+use super::{monitor_launch, network, scope};
 use crate::cgroup::Cgroup;
 use crate::container::{self, end, process};
 use crate::error::Error;
 use crate::node::Node;
+use crate::store::event_order::Kind;
 use crate::store::record::SandboxRecord;
-use crate::store::story::Kind;
 use crate::store::{Sandbox, SandboxState};
 
 /// How long pause has to end after SIGKILL.
@@ -26,10 +26,10 @@ const MONITOR_END: Duration = Duration::from_secs(2);
 
 /// Keeps the first error, logs every later one.
 #[derive(Default)]
-struct Errors(Option<Error>);
+struct FirstError(Option<Error>);
 
-impl Errors {
-    fn note(&mut self, result: Result<(), Error>) {
+impl FirstError {
+    fn push(&mut self, result: Result<(), Error>) {
         match (result, &self.0) {
             (Err(error), None) => self.0 = Some(error),
             (Err(error), Some(_)) => tracing::warn!("while tearing down: {}", chain(&error)),
@@ -83,7 +83,7 @@ pub(super) async fn teardown_and_forget(node: &Arc<Node>, sandbox: &Arc<Sandbox>
     failpoint!("remove.folder"?);
     if sandbox.record().complete {
         // While it can still be found: the event shows its last status.
-        node.feed.of_sandbox(&node.store, Kind::ContainerDeletedEvent, sandbox);
+        node.container_events.send_sandbox_event(&node.store, Kind::ContainerDeletedEvent, sandbox);
     }
     node.store.forget_sandbox(&sandbox.id);
     Ok(())
@@ -94,24 +94,24 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     if record.stopped && node.store.containers_of(&sandbox.id).iter().all(|container| container.is_final()) {
         return Ok(());
     }
-    let mut errors = Errors::default();
+    let mut errors = FirstError::default();
     for container in node.store.containers_of(&sandbox.id) {
-        errors.note(container::stop::kill(&container).await);
+        errors.push(container::stop::kill(&container).await);
     }
     failpoint!("stop.containers"?);
-    errors.note(end_pause(sandbox).await);
+    errors.push(end_pause(sandbox).await);
     failpoint!("stop.pause"?);
     if let Some(client) = sandbox.monitor() {
         // Let go first: the end of this monitor is no loss of a pod.
         sandbox.set_monitor(None);
         // One that hangs on a bad disk is killed with its cgroup below.
         match tokio::time::timeout(MONITOR_END, client.shut_down()).await {
-            Ok(result) => errors.note(result.map_err(Error::from)),
+            Ok(result) => errors.push(result.map_err(Error::from)),
             Err(_) => tracing::warn!(sandbox = sandbox.id, "the monitor does not answer, killing it"),
         }
     }
     failpoint!("stop.monitor"?);
-    lost(node, sandbox);
+    mark_lost(node, sandbox);
     if let Some(network) = record.network.clone() {
         let is_whole = network.result.is_some();
         match network::remove(node, &sandbox.id, network).await {
@@ -120,13 +120,13 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
             Err(error @ Error::Network(_)) if !is_whole => {
                 tracing::warn!(sandbox = sandbox.id, "{}", gantry_base::error::chain(&error));
             }
-            result => errors.note(result),
+            result => errors.push(result),
         }
     }
     failpoint!("stop.network"?);
     // As it is by now: the run that is undone may have found its scope taken.
     let (owned, record) = (node.clone(), sandbox.record());
-    errors.note(tokio::task::spawn_blocking(move || end_cgroups(&owned, &record)).await?);
+    errors.push(tokio::task::spawn_blocking(move || end_cgroups(&owned, &record)).await?);
     failpoint!("stop.cgroups"?);
     // Whatever nobody saw ending, say one that was being started: its monitor is gone, so is it.
     end::end_rest(node, &sandbox.id).await;
@@ -134,36 +134,36 @@ async fn teardown(node: &Arc<Node>, sandbox: &Arc<Sandbox>) -> Result<(), Error>
     // Not on a thread that serves others: the disk may hang.
     let there = tokio::task::spawn_blocking(move || folder.exists()).await?;
     if errors.0.is_none() && there {
-        errors.note(sandbox.update(|record| record.stopped = true).await.map_err(Error::from));
+        errors.push(sandbox.update(|record| record.stopped = true).await.map_err(Error::from));
     }
     failpoint!("stop.recorded"?);
     errors.into_result()
 }
 
 /// Moves a sandbox to NotReady. One that nobody knew of yet goes silently.
-pub(crate) fn lost(node: &Node, sandbox: &Sandbox) {
+pub(crate) fn mark_lost(node: &Node, sandbox: &Sandbox) {
     if sandbox.set_state(SandboxState::NotReady) == Some(SandboxState::Ready) {
         for kind in end::ENDED {
-            node.feed.of_sandbox(&node.store, kind, sandbox);
+            node.container_events.send_sandbox_event(&node.store, kind, sandbox);
         }
     }
 }
 
 /// The monitor's, pause's, the pod's own, and its scope with what is left in it. Blocks.
 fn end_cgroups(node: &Node, record: &SandboxRecord) -> Result<(), Error> {
-    let mut errors = Errors::default();
-    errors.note(launch::clean_up(node, &record.id));
+    let mut errors = FirstError::default();
+    errors.push(monitor_launch::clean_up(node, &record.id));
     if record.scope.as_ref().is_some_and(|scope| scope.is_anothers) {
         return errors.into_result();
     }
     let parent = record.owns_cgroup_parent.then(|| record.cgroup_parent.clone());
     for path in [Some(record.pause_cgroup()), parent].into_iter().flatten() {
         let removed = Cgroup::new(&node.layout, &path).and_then(|cgroup| cgroup.remove());
-        errors.note(removed.map_err(Error::from));
+        errors.push(removed.map_err(Error::from));
     }
     // Of another boot: its units are gone with it.
     if let Some(scope) = record.scope.as_ref().filter(|_| record.boot_id == node.boot_id) {
-        errors.note(scope::close(&node.layout, scope));
+        errors.push(scope::close(&node.layout, scope));
     }
     errors.into_result()
 }
@@ -183,8 +183,8 @@ async fn end_pause(sandbox: &Sandbox) -> Result<(), Error> {
     }
     // Every arm is cancel-safe: they wait for what stays true.
     tokio::select! {
-        () = sandbox.lost() => Ok(()),
-        () = container::stop::unreported(&pidfd) => Ok(()),
+        () = sandbox.wait_lost() => Ok(()),
+        () = container::stop::wait_dead_unreported(&pidfd) => Ok(()),
         () = tokio::time::sleep(PAUSE_END) => {
             Err(Error::Unkillable { id: sandbox.id.clone(), seconds: PAUSE_END.as_secs() })
         }

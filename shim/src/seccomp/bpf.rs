@@ -32,29 +32,29 @@ struct Instruction {
     operand: u32,
 }
 
-/// A place in the program, counted from its end.
-type Place = usize;
+/// An instruction of the program, counted from its end.
+type InstructionIndex = usize;
 
 /// Instructions in reverse.
 #[derive(Debug, Default)]
 struct Writer {
     code: Vec<Instruction>,
-    returns: HashMap<u32, Place>,
+    returns: HashMap<u32, InstructionIndex>,
 }
 
 impl Writer {
-    fn push(&mut self, code: u16, operand: u32, if_true: u8, if_false: u8) -> Place {
+    fn push(&mut self, code: u16, operand: u32, if_true: u8, if_false: u8) -> InstructionIndex {
         self.code.push(Instruction { code, if_true, if_false, operand });
         self.code.len() - 1
     }
 
     /// How far a jump written next has to go to `target`.
-    fn distance(&self, target: Place) -> usize {
+    fn distance(&self, target: InstructionIndex) -> usize {
         self.code.len() - 1 - target
     }
 
-    /// A place near enough for a conditional jump: `target`, or a long jump to it.
-    fn near(&mut self, target: Place) -> Place {
+    /// An instruction near enough for a conditional jump: `target`, or a long jump to it.
+    fn near(&mut self, target: InstructionIndex) -> InstructionIndex {
         // The other branch may put one instruction in between.
         if self.distance(target) < 254 {
             return target;
@@ -63,35 +63,41 @@ impl Writer {
         self.push(JUMP, far, 0, 0)
     }
 
-    fn give(&mut self, action: u32) -> Place {
+    fn return_action(&mut self, action: u32) -> InstructionIndex {
         match self.returns.get(&action) {
-            Some(place) if self.distance(*place) < 200 => *place,
+            Some(index) if self.distance(*index) < 200 => *index,
             _ => {
-                let place = self.push(RETURN, action, 0, 0);
-                self.returns.insert(action, place);
-                place
+                let index = self.push(RETURN, action, 0, 0);
+                self.returns.insert(action, index);
+                index
             }
         }
     }
 
-    fn branch(&mut self, code: u16, operand: u32, then: Place, otherwise: Place) -> Place {
+    fn branch(
+        &mut self,
+        code: u16,
+        operand: u32,
+        then: InstructionIndex,
+        otherwise: InstructionIndex,
+    ) -> InstructionIndex {
         if then == otherwise {
             return then;
         }
         let then = self.near(then);
         let otherwise = self.near(otherwise);
-        let offset = |writer: &Self, place| u8::try_from(writer.distance(place)).unwrap_or(u8::MAX);
+        let offset = |writer: &Self, index| u8::try_from(writer.distance(index)).unwrap_or(u8::MAX);
         let (then, otherwise) = (offset(self, then), offset(self, otherwise));
         self.push(code, operand, then, otherwise)
     }
 
     /// What runs next falls through to the instruction written last: `next` must be it, or be jumped to.
-    fn load(&mut self, offset: u32, next: Place) -> Place {
+    fn load(&mut self, offset: u32, next: InstructionIndex) -> InstructionIndex {
         self.fall_to(next);
         self.push(LOAD, offset, 0, 0)
     }
 
-    fn fall_to(&mut self, next: Place) {
+    fn fall_to(&mut self, next: InstructionIndex) {
         if next + 1 != self.code.len() {
             let far = u32::try_from(self.distance(next)).unwrap_or(u32::MAX);
             self.push(JUMP, far, 0, 0);
@@ -99,7 +105,12 @@ impl Writer {
     }
 
     /// One condition. Arguments are 64 bits and BPF has 32: the high half first, then the low one.
-    fn compare(&mut self, condition: &Compare, then: Place, otherwise: Place) -> Place {
+    fn compare(
+        &mut self,
+        condition: &Compare,
+        then: InstructionIndex,
+        otherwise: InstructionIndex,
+    ) -> InstructionIndex {
         let low_at = ARGS + condition.index * 8;
         let (high, low) = halves(condition.value);
         let (high_two, low_two) = halves(condition.value_two);
@@ -115,7 +126,7 @@ impl Writer {
             let low = half(writer, low_at, low, mask.map(|mask| mask.1), then);
             half(writer, low_at + 4, high, mask.map(|mask| mask.0), low)
         };
-        let ordered = |writer: &mut Self, code: u16, then: Place, otherwise: Place| {
+        let ordered = |writer: &mut Self, code: u16, then: InstructionIndex, otherwise: InstructionIndex| {
             let low = writer.branch(code, low, then, otherwise);
             let low = writer.load(low_at, low);
             // Equal high halves: the low ones decide.
@@ -138,7 +149,7 @@ impl Writer {
     }
 
     /// Rules in order, then `default`.
-    fn rules(&mut self, rules: &[Rule], default: u32) -> Place {
+    fn rules(&mut self, rules: &[Rule], default: u32) -> InstructionIndex {
         // What follows an unconditional rule is never reached.
         let reached = rules.iter().position(|rule| rule.conditions.is_empty());
         let (conditional, last) = match reached {
@@ -148,11 +159,11 @@ impl Writer {
             None => (rules, default),
         };
         if conditional.is_empty() {
-            return self.give(last);
+            return self.return_action(last);
         }
-        let mut next = self.give(last);
+        let mut next = self.return_action(last);
         for rule in conditional.iter().rev() {
-            let mut then = self.give(rule.action);
+            let mut then = self.return_action(rule.action);
             for condition in rule.conditions.iter().rev() {
                 then = self.compare(condition, then, next);
             }
@@ -161,24 +172,24 @@ impl Writer {
         next
     }
 
-    fn section(&mut self, section: &Section, default: u32) -> Place {
+    fn section(&mut self, section: &Section, default: u32) -> InstructionIndex {
         let bit = if section.abi == Abi::X32 { X32_BIT } else { 0 };
         // Where each run of numbers with one answer begins, in order.
-        let mut runs: Vec<(u32, Answer<'_>)> = vec![(0, Answer::Give(default))];
+        let mut runs: Vec<(u32, FilterAction<'_>)> = vec![(0, FilterAction::Give(default))];
         let mut end = 0;
         for (number, rules) in &section.calls {
             let answer = match rules.first() {
-                Some(rule) if rule.conditions.is_empty() => Answer::Give(rule.action),
-                Some(_) => Answer::Rules(rules),
-                None => Answer::Give(default),
+                Some(rule) if rule.conditions.is_empty() => FilterAction::Give(rule.action),
+                Some(_) => FilterAction::Rules(rules),
+                None => FilterAction::Give(default),
             };
-            start(&mut runs, end, Answer::Give(default));
+            start(&mut runs, end, FilterAction::Give(default));
             start(&mut runs, *number, answer);
             end = number + 1;
         }
-        start(&mut runs, end, Answer::Give(default));
+        start(&mut runs, end, FilterAction::Give(default));
         if let Some(newest) = section.newest {
-            start(&mut runs, newest + 1, Answer::Give(TOO_NEW));
+            start(&mut runs, newest + 1, FilterAction::Give(TOO_NEW));
         }
         let leaves: Vec<(u32, Leaf<'_>)> =
             runs.into_iter().map(|(number, answer)| (number | bit, Leaf { answer, default })).collect();
@@ -186,13 +197,13 @@ impl Writer {
         self.load(NUMBER, tree)
     }
 
-    fn tree(&mut self, leaves: &[(u32, Leaf<'_>)]) -> Place {
+    fn tree(&mut self, leaves: &[(u32, Leaf<'_>)]) -> InstructionIndex {
         let middle = leaves.len() / 2;
         match leaves {
-            [] => self.give(BAD_ABI),
+            [] => self.return_action(BAD_ABI),
             [(_, leaf)] => match leaf.answer {
-                Answer::Give(action) => self.give(action),
-                Answer::Rules(rules) => self.rules(rules, leaf.default),
+                FilterAction::Give(action) => self.return_action(action),
+                FilterAction::Rules(rules) => self.rules(rules, leaf.default),
             },
             _ => {
                 let (lower, upper) = leaves.split_at(middle);
@@ -206,18 +217,18 @@ impl Writer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Answer<'a> {
+enum FilterAction<'a> {
     Give(u32),
     Rules(&'a [Rule]),
 }
 
 struct Leaf<'a> {
-    answer: Answer<'a>,
+    answer: FilterAction<'a>,
     default: u32,
 }
 
 /// Begins a run at `number`, unless the run before gives the same answer; replaces an empty one.
-fn start<'a>(runs: &mut Vec<(u32, Answer<'a>)>, number: u32, answer: Answer<'a>) {
+fn start<'a>(runs: &mut Vec<(u32, FilterAction<'a>)>, number: u32, answer: FilterAction<'a>) {
     if runs.last().is_some_and(|(begun, _)| *begun == number) {
         runs.pop();
     }
@@ -237,20 +248,20 @@ fn halves(value: u64) -> (u32, u32) {
 /// When it is longer than the kernel takes.
 pub(super) fn compile(policy: &Policy) -> Result<Vec<u8>, Error> {
     let mut writer = Writer::default();
-    let mut places: Vec<(Abi, Place)> = Vec::new();
+    let mut starts: Vec<(Abi, InstructionIndex)> = Vec::new();
     for section in &policy.sections {
-        let place = writer.section(section, policy.default);
-        places.push((section.abi, place));
+        let index = writer.section(section, policy.default);
+        starts.push((section.abi, index));
     }
-    let place = |abi: Abi| places.iter().find(|(known, _)| *known == abi).map(|(_, place)| *place);
-    let mut next = writer.give(BAD_ABI);
-    if let Some(target) = place(Abi::I386).or(place(Abi::Aarch64)) {
-        let abi = if place(Abi::I386).is_some() { Abi::I386 } else { Abi::Aarch64 };
+    let index = |abi: Abi| starts.iter().find(|(known, _)| *known == abi).map(|(_, index)| *index);
+    let mut next = writer.return_action(BAD_ABI);
+    if let Some(target) = index(Abi::I386).or(index(Abi::Aarch64)) {
+        let abi = if index(Abi::I386).is_some() { Abi::I386 } else { Abi::Aarch64 };
         next = writer.branch(JUMP_EQ, abi.audit(), target, next);
     }
-    if let Some(wide) = place(Abi::X86_64) {
-        let bad = writer.give(BAD_ABI);
-        let x32 = place(Abi::X32).unwrap_or(bad);
+    if let Some(wide) = index(Abi::X86_64) {
+        let bad = writer.return_action(BAD_ABI);
+        let x32 = index(Abi::X32).unwrap_or(bad);
         // Both load the number again: it costs less than sharing would.
         let split = writer.branch(JUMP_SET, X32_BIT, x32, wide);
         let split = writer.load(NUMBER, split);

@@ -69,7 +69,7 @@ pub(super) struct Profile {
     arch_map: Vec<ArchMap>,
     flags: Option<Vec<String>>,
     #[serde(default)]
-    syscalls: Vec<Call>,
+    syscalls: Vec<SyscallRule>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,7 +81,7 @@ struct ArchMap {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Call {
+struct SyscallRule {
     #[serde(default)]
     names: Vec<String>,
     /// Docker's old format.
@@ -279,14 +279,14 @@ impl Profile {
         let mapped = self
             .arch_map
             .iter()
-            .filter(|map| Abi::named(&map.architecture) == Some(NATIVE))
+            .filter(|map| Abi::from_name(&map.architecture) == Some(NATIVE))
             .flat_map(|map| map.sub_architectures.iter().flatten());
         let mut abis = vec![NATIVE];
         for name in self.architectures.iter().chain(mapped) {
             if !name.starts_with("SCMP_ARCH_") {
                 return Err(Error::Architecture(name.clone()));
             }
-            abis.extend(Abi::named(name).filter(|abi| !abis.contains(abi)));
+            abis.extend(Abi::from_name(name).filter(|abi| !abis.contains(abi)));
         }
         Ok(abis)
     }
@@ -303,7 +303,7 @@ impl Profile {
     }
 }
 
-impl Call {
+impl SyscallRule {
     /// Conditions on different arguments must all hold; when one argument has several, each condition is
     /// an alternative by itself (runc has it so, and profiles rely on it).
     fn rules(&self, name: &str, action: u32) -> Result<Vec<Rule>, Error> {

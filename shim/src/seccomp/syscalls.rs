@@ -26,7 +26,7 @@ pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 impl Abi {
     /// By its name in a profile; None for one that this machine can't run.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         let found = match name {
             "SCMP_ARCH_X86_64" => Self::X86_64,
             "SCMP_ARCH_X86" => Self::I386,

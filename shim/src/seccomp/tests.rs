@@ -45,7 +45,7 @@ fn call(filter: &Filter, abi: Abi, name: &str, args: &[u64]) -> u32 {
 }
 
 fn default(capabilities: u64) -> Filter {
-    filter(&Wanted::RuntimeDefault, capabilities).unwrap()
+    filter(&SeccompChoice::RuntimeDefault, capabilities).unwrap()
 }
 
 const SYS_ADMIN: u64 = 1 << 21;
@@ -118,7 +118,7 @@ fn rt_2_12_calls_newer_than_the_profile_answer_enosys_and_unknown_abis_are_kille
 fn localhost(text: &str) -> Result<Filter, Error> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    filter(&Wanted::Localhost(file.path().to_owned()), 0)
+    filter(&SeccompChoice::Localhost(file.path().to_owned()), 0)
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn what_a_profile_may_not_say_is_refused_by_name() {
         let message = chain(text);
         assert!(message.contains(word), "{message}");
     }
-    let missing = filter(&Wanted::Localhost("/nonexistent/profile.json".into()), 0).unwrap_err();
+    let missing = filter(&SeccompChoice::Localhost("/nonexistent/profile.json".into()), 0).unwrap_err();
     assert!(matches!(missing, Error::Read { .. }));
-    assert!(matches!(filter(&Wanted::Localhost("/dev/zero".into()), 0), Err(Error::Read { .. })));
+    assert!(matches!(filter(&SeccompChoice::Localhost("/dev/zero".into()), 0), Err(Error::Read { .. })));
 }
 
 #[test]
@@ -175,5 +175,5 @@ fn a_pipe_in_a_profiles_place_holds_up_nobody() {
     let path = folder.path().join("profile.json");
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    assert!(matches!(filter(&Wanted::Localhost(path), 0), Err(Error::Read { .. })));
+    assert!(matches!(filter(&SeccompChoice::Localhost(path), 0), Err(Error::Read { .. })));
 }

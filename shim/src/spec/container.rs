@@ -10,18 +10,18 @@ use super::handler;
 use super::{Error, IMAGE_HANDLER, Namespaces, capabilities, profiles, selinux, userns};
 use crate::cgroup::Resources;
 use crate::config::handlers::Handlers;
-use crate::seccomp::Wanted;
+use crate::seccomp::SeccompChoice;
 use crate::store::record::SandboxRecord;
 use gantry_image::ImageConfig;
 
 /// The request's security context after the checks.
 #[derive(Debug, Clone)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedContainer {
     security: cri::LinuxContainerSecurityContext,
     /// As the request gave them, for status.
     pub linux_resources: cri::LinuxContainerResources,
     /// Profile to compile.
-    pub seccomp: Wanted,
+    pub seccomp: SeccompChoice,
 }
 
 /// Refuses what is not honoured yet. `handlers` may be named with images, which are the same for all of them;
@@ -32,17 +32,17 @@ pub(crate) struct Checked {
 pub(crate) fn check(
     config: &cri::ContainerConfig,
     handlers: &Handlers,
-    unset_seccomp: &Wanted,
-) -> Result<Checked, Error> {
+    unset_seccomp: &SeccompChoice,
+) -> Result<CheckedContainer, Error> {
     let named = config.image.as_ref().map_or("", |image| image.runtime_handler.as_str());
     handler::of(handlers, IMAGE_HANDLER, named)?;
     let linux = config.linux.clone().unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
-    selinux::Wanted::new(security.selinux_options.as_ref())?;
+    selinux::SelinuxOptions::new(security.selinux_options.as_ref())?;
     let seccomp = profiles(&security, unset_seccomp)?;
     for mount in &config.mounts {
         recursive_read_only(mount)?;
-        whole("mounts.container_path", &mount.container_path)?;
+        check_path("mounts.container_path", &mount.container_path)?;
         match &mount.image {
             Some(image) => image_mount(mount, image, handlers)?,
             None => host_mount(mount)?,
@@ -58,14 +58,17 @@ pub(crate) fn check(
         }
     }
     if !config.working_dir.is_empty() {
-        whole("working_dir", &config.working_dir)?;
+        check_path("working_dir", &config.working_dir)?;
     }
     let linux_resources = linux.resources.unwrap_or_default();
-    Ok(Checked { security, linux_resources, seccomp })
+    Ok(CheckedContainer { security, linux_resources, seccomp })
 }
 
 #[expect(deprecated, reason = "clients still set the old fields, and containerd honours them")]
-fn profiles(security: &cri::LinuxContainerSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
+fn profiles(
+    security: &cri::LinuxContainerSecurityContext,
+    unset: &SeccompChoice,
+) -> Result<SeccompChoice, Error> {
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
@@ -119,8 +122,8 @@ fn recursive_read_only(mount: &cri::Mount) -> Result<(), Error> {
     })
 }
 
-/// A path that is [`cleaned`] before it is used.
-fn whole(field: &'static str, path: &str) -> Result<(), Error> {
+/// A path that goes through [`clean_path`] before it is used.
+fn check_path(field: &'static str, path: &str) -> Result<(), Error> {
     if path.starts_with('/') && !path.contains('\0') {
         return Ok(());
     }
@@ -135,7 +138,7 @@ fn absolute(field: &'static str, path: &str) -> Result<(), Error> {
 }
 
 /// The path without `.` and `..`, by its words alone, as runc cleans a working folder and containerd an image's volume.
-pub(crate) fn cleaned(path: &str) -> String {
+pub(crate) fn clean_path(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -163,12 +166,12 @@ pub(crate) fn resources(from: &cri::LinuxContainerResources) -> Resources {
     }
 }
 
-impl Checked {
+impl CheckedContainer {
     /// The request's wishes about the user.
     #[must_use]
-    pub(crate) fn user<'a>(&'a self, image: &'a ImageConfig) -> super::user::Wanted<'a> {
+    pub(crate) fn user<'a>(&'a self, image: &'a ImageConfig) -> super::user::UserRequest<'a> {
         let security = &self.security;
-        super::user::Wanted {
+        super::user::UserRequest {
             uid: security.run_as_user.map(|uid| uid.value),
             gid: security.run_as_group.map(|gid| gid.value),
             name: &security.run_as_username,
@@ -193,7 +196,7 @@ impl Checked {
         let options = security.namespace_options.clone().unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_container(&options, &sandbox.namespaces)?;
         let users = sandbox.users.map(|users| users.mapping());
-        userns::same(users.as_ref(), userns::parse(options.userns_options.as_ref())?.as_ref())?;
+        userns::check_same(users.as_ref(), userns::parse(options.userns_options.as_ref())?.as_ref())?;
         userns::check_user(user, users.as_ref())?;
         let privileged = security.privileged;
         if privileged && !sandbox.privileged {
@@ -210,7 +213,7 @@ impl Checked {
             cwd: [&config.working_dir, &image.working_dir]
                 .into_iter()
                 .find(|dir| !dir.is_empty())
-                .map_or_else(|| "/".into(), |dir| cleaned(dir)),
+                .map_or_else(|| "/".into(), |dir| clean_path(dir)),
             uid: user.uid,
             gid: user.gid,
             additional_gids: user.groups.clone(),
@@ -264,7 +267,7 @@ fn mount(from: &cri::Mount, pod: Option<&UserMapping>) -> Result<Mount, Error> {
     };
     Ok(Mount {
         source: from.host_path.clone(),
-        destination: cleaned(&from.container_path),
+        destination: clean_path(&from.container_path),
         readonly: from.readonly,
         recursive_readonly: from.recursive_read_only,
         propagation: propagation.into(),

@@ -8,11 +8,11 @@ use gantry_proto::cri;
 use gantry_proto::monitor::{NamespaceMode, Propagation, StartContainer};
 use prost::Message;
 
-use super::container::{self, Checked};
+use super::container::{self, CheckedContainer};
 use super::sandbox::SandboxSpec;
 use super::{Error, capabilities, resources, user};
 use crate::config::handlers::Handlers;
-use crate::seccomp::Wanted;
+use crate::seccomp::SeccompChoice;
 use crate::store::record::{self, NamespaceModes, PodName, SandboxRecord};
 use gantry_image::ImageConfig;
 
@@ -25,20 +25,20 @@ pub fn spec(data: &[u8]) {
     let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
     let mut record = record();
     if let Some(wanted) = request.sandbox_config {
-        match SandboxSpec::new(wanted, &Wanted::RuntimeDefault) {
+        match SandboxSpec::new(wanted, &SeccompChoice::RuntimeDefault) {
             Ok(spec) => {
                 pod(&spec);
                 record.namespaces = spec.modes;
                 record.privileged = spec.privileged;
                 record.hostname = spec.hostname;
             }
-            Err(error) => named(&error),
+            Err(error) => check_error_names_field(&error),
         }
     }
     let Some(config) = request.config else { return };
-    let checked = match container::check(&config, &Handlers::new(), &Wanted::RuntimeDefault) {
+    let checked = match container::check(&config, &Handlers::new(), &SeccompChoice::RuntimeDefault) {
         Ok(checked) => checked,
-        Err(error) => return named(&error),
+        Err(error) => return check_error_names_field(&error),
     };
     limits(&checked.linux_resources);
     let says = |name: &str| config.annotations.get(name).cloned().unwrap_or_default();
@@ -53,24 +53,29 @@ pub fn spec(data: &[u8]) {
     let accounts = user::Accounts { passwd: says("passwd"), group: says("group") };
     match container::stop_signal(&config, &image) {
         Ok(signal) => assert!((1..=64).contains(&signal)),
-        Err(error) => named(&error),
+        Err(error) => check_error_names_field(&error),
     }
     let found = match user::resolve(&checked.user(&image), &accounts) {
         Ok(found) => found,
-        Err(error) => return named(&error),
+        Err(error) => return check_error_names_field(&error),
     };
     match checked.start(&config, &image, &found, &record) {
-        Ok(start) => started(&start, &config, &checked, &record),
-        Err(error) => named(&error),
+        Ok(start) => check_start(&start, &config, &checked, &record),
+        Err(error) => check_error_names_field(&error),
     }
 }
 
 /// Every refusal says what is wrong.
-fn named(error: &Error) {
+fn check_error_names_field(error: &Error) {
     assert!(!error.to_string().is_empty());
 }
 
-fn started(start: &StartContainer, config: &cri::ContainerConfig, checked: &Checked, pod: &SandboxRecord) {
+fn check_start(
+    start: &StartContainer,
+    config: &cri::ContainerConfig,
+    checked: &CheckedContainer,
+    pod: &SandboxRecord,
+) {
     assert!(start.args.first().is_some_and(|program| !program.is_empty()));
     assert!(start.uid <= MAX_ID && start.gid <= MAX_ID);
     let groups = &start.additional_gids;
@@ -99,7 +104,7 @@ fn started(start: &StartContainer, config: &cri::ContainerConfig, checked: &Chec
     for name in asked.iter().flat_map(|asked| &asked.add_capabilities) {
         assert!(capabilities::bit(name).is_ok());
     }
-    assert!(!start.privileged || (pod.privileged && checked.seccomp == Wanted::Unconfined));
+    assert!(!start.privileged || (pod.privileged && checked.seccomp == SeccompChoice::Unconfined));
     let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
     let hidden = security.map(|own| own.masked_paths.clone()).unwrap_or_default();
     assert_eq!(start.masked_paths, if start.privileged { Vec::new() } else { hidden });
@@ -133,7 +138,7 @@ fn pod(spec: &SandboxSpec) {
     }
     assert!(!spec.host_network || spec.host_ports.is_empty());
     assert!(spec.host_ports.iter().all(|port| port.host_port > 0));
-    assert!(!spec.privileged || spec.seccomp == Wanted::Unconfined);
+    assert!(!spec.privileged || spec.seccomp == SeccompChoice::Unconfined);
     limits(&spec.limits);
 }
 

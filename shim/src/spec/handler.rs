@@ -27,11 +27,11 @@ pub(crate) fn of<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::handlers::all;
+    use crate::config::handlers::parse_all;
 
     #[test]
     fn a_name_that_is_not_known_is_refused_and_no_name_is_the_default() {
-        let known = all(["a:type=gantry"]).unwrap();
+        let known = parse_all(["a:type=gantry"]).unwrap();
         assert_eq!(of(&known, "runtime_handler", ""), Ok(None));
         assert!(of(&known, "runtime_handler", "a").unwrap().is_some());
         assert!(of(&known, "runtime_handler", "b").unwrap_err().to_string().contains("\"b\""));

@@ -5,15 +5,15 @@ use gantry_proto::cri::security_profile::ProfileType;
 
 use super::Error;
 use crate::config::Config;
-use crate::seccomp::Wanted;
+use crate::seccomp::SeccompChoice;
 
 const SECCOMP: &str = "security_context.seccomp";
 
 /// The profile behind the configuration's `unset_seccomp_profile`, or behind the handler's in its place. The runtime's
 /// start has checked both.
-pub(crate) fn unset(config: &Config, of_handler: Option<&str>) -> Wanted {
-    named("unset_seccomp_profile", of_handler.unwrap_or(&config.unset_seccomp_profile))
-        .unwrap_or(Wanted::RuntimeDefault)
+pub(crate) fn unset_seccomp_profile(config: &Config, of_handler: Option<&str>) -> SeccompChoice {
+    seccomp_by_name("unset_seccomp_profile", of_handler.unwrap_or(&config.unset_seccomp_profile))
+        .unwrap_or(SeccompChoice::RuntimeDefault)
 }
 
 /// The seccomp profile of a container or sandbox. `old` is the field that clients set before there
@@ -25,17 +25,17 @@ pub(crate) fn seccomp(
     new: Option<&cri::SecurityProfile>,
     old: &str,
     privileged: bool,
-    unset: &Wanted,
-) -> Result<Wanted, Error> {
+    unset: &SeccompChoice,
+) -> Result<SeccompChoice, Error> {
     // A privileged container has no profile, whatever it asks for.
     if privileged {
-        return Ok(Wanted::Unconfined);
+        return Ok(SeccompChoice::Unconfined);
     }
     let Some(profile) = new else {
         return if old.is_empty() {
             Ok(unset.clone())
         } else {
-            named("security_context.seccomp_profile_path", old)
+            seccomp_by_name("security_context.seccomp_profile_path", old)
         };
     };
     let kind = ProfileType::try_from(profile.profile_type).map_err(|_| Error::Invalid {
@@ -51,8 +51,8 @@ pub(crate) fn seccomp(
         });
     }
     match kind {
-        ProfileType::Unconfined => Ok(Wanted::Unconfined),
-        ProfileType::RuntimeDefault => Ok(Wanted::RuntimeDefault),
+        ProfileType::Unconfined => Ok(SeccompChoice::Unconfined),
+        ProfileType::RuntimeDefault => Ok(SeccompChoice::RuntimeDefault),
         ProfileType::Localhost => file(
             "security_context.seccomp.localhost_ref",
             profile.localhost_ref.strip_prefix("localhost/").unwrap_or(&profile.localhost_ref),
@@ -64,10 +64,10 @@ pub(crate) fn seccomp(
 ///
 /// # Errors
 /// Any other name.
-pub(crate) fn named(field: &'static str, name: &str) -> Result<Wanted, Error> {
+pub(crate) fn seccomp_by_name(field: &'static str, name: &str) -> Result<SeccompChoice, Error> {
     match name {
-        "" | "unconfined" => Ok(Wanted::Unconfined),
-        "runtime/default" | "docker/default" => Ok(Wanted::RuntimeDefault),
+        "" | "unconfined" => Ok(SeccompChoice::Unconfined),
+        "runtime/default" | "docker/default" => Ok(SeccompChoice::RuntimeDefault),
         _ => match name.strip_prefix("localhost/") {
             Some(path) => file(field, path),
             None => Err(Error::Invalid {
@@ -79,9 +79,9 @@ pub(crate) fn named(field: &'static str, name: &str) -> Result<Wanted, Error> {
     }
 }
 
-fn file(field: &'static str, path: &str) -> Result<Wanted, Error> {
+fn file(field: &'static str, path: &str) -> Result<SeccompChoice, Error> {
     if path.starts_with('/') && !path.contains('\0') {
-        Ok(Wanted::Localhost(path.into()))
+        Ok(SeccompChoice::Localhost(path.into()))
     } else {
         Err(Error::Invalid { field, value: path.to_owned(), expected: "an absolute path" })
     }
@@ -98,15 +98,15 @@ mod tests {
     #[test]
     fn none_means_what_the_node_says_and_the_zero_value_is_the_default_profile() {
         let seccomp = |new: Option<cri::SecurityProfile>, old: &str, privileged| {
-            seccomp(new.as_ref(), old, privileged, &Wanted::Unconfined).unwrap()
+            seccomp(new.as_ref(), old, privileged, &SeccompChoice::Unconfined).unwrap()
         };
-        assert_eq!(seccomp(None, "", false), Wanted::Unconfined);
-        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", false), Wanted::RuntimeDefault);
-        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", true), Wanted::Unconfined);
-        assert_eq!(seccomp(None, "docker/default", false), Wanted::RuntimeDefault);
-        assert_eq!(seccomp(None, "localhost//a/b.json", false), Wanted::Localhost("/a/b.json".into()));
+        assert_eq!(seccomp(None, "", false), SeccompChoice::Unconfined);
+        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", false), SeccompChoice::RuntimeDefault);
+        assert_eq!(seccomp(Some(cri::SecurityProfile::default()), "", true), SeccompChoice::Unconfined);
+        assert_eq!(seccomp(None, "docker/default", false), SeccompChoice::RuntimeDefault);
+        assert_eq!(seccomp(None, "localhost//a/b.json", false), SeccompChoice::Localhost("/a/b.json".into()));
         let path = profile(ProfileType::Localhost, "/a/b.json");
-        assert_eq!(seccomp(Some(path), "unconfined", false), Wanted::Localhost("/a/b.json".into()));
+        assert_eq!(seccomp(Some(path), "unconfined", false), SeccompChoice::Localhost("/a/b.json".into()));
     }
 
     #[test]
@@ -116,8 +116,11 @@ mod tests {
             (ProfileType::Localhost, "relative.json"),
             (ProfileType::RuntimeDefault, "/a/b.json"),
         ] {
-            assert!(seccomp(Some(&profile(kind, path)), "", false, &Wanted::Unconfined).is_err(), "{path:?}");
+            assert!(
+                seccomp(Some(&profile(kind, path)), "", false, &SeccompChoice::Unconfined).is_err(),
+                "{path:?}"
+            );
         }
-        assert!(named("x", "strict").is_err());
+        assert!(seccomp_by_name("x", "strict").is_err());
     }
 }

@@ -7,7 +7,7 @@ use gantry_proto::monitor::{NamespaceMode, Sysctl, UserMapping};
 
 use super::resources::with_overhead;
 use super::{Error, Namespaces, profiles, selinux, userns};
-use crate::seccomp::Wanted;
+use crate::seccomp::SeccompChoice;
 use crate::store::record::{NamespaceModes, PodName};
 
 /// What a sandbox needs, resolved.
@@ -29,9 +29,9 @@ pub(crate) struct SandboxSpec {
     pub sysctls: Vec<Sysctl>,
     pub dns: Option<cri::DnsConfig>,
     /// Of pause.
-    pub seccomp: Wanted,
+    pub seccomp: SeccompChoice,
     /// Of pause, and of containers that say nothing else.
-    pub selinux: selinux::Wanted,
+    pub selinux: selinux::SelinuxOptions,
     /// Of the pod as a whole, for a cgroup of our own.
     pub limits: cri::LinuxContainerResources,
     /// Ports of the node that lead to the pod; none with the node's network.
@@ -43,7 +43,7 @@ impl SandboxSpec {
     ///
     /// # Errors
     /// What is missing, invalid or not supported yet, by field.
-    pub(crate) fn new(config: cri::PodSandboxConfig, unset_seccomp: &Wanted) -> Result<Self, Error> {
+    pub(crate) fn new(config: cri::PodSandboxConfig, unset_seccomp: &SeccompChoice) -> Result<Self, Error> {
         let metadata = config.metadata.ok_or(Error::Missing("config.metadata"))?;
         // Namespace and UID are Kubernetes's: who uses CRI by hand may have none.
         if metadata.name.is_empty() {
@@ -51,13 +51,13 @@ impl SandboxSpec {
         }
         let linux = config.linux.unwrap_or_default();
         let security = linux.security_context.unwrap_or_default();
-        let selinux = selinux::Wanted::new(security.selinux_options.as_ref())?;
+        let selinux = selinux::SelinuxOptions::new(security.selinux_options.as_ref())?;
         let seccomp = seccomp(&security, unset_seccomp)?;
         let options = security.namespace_options.unwrap_or_default();
         let Namespaces { net, pid, ipc } = Namespaces::of_sandbox(&options)?;
         let host_network = net == NamespaceMode::Host;
         let users = userns::parse(options.userns_options.as_ref())?;
-        of_the_pods_users(users.as_ref(), &[(pid, "namespace_options.pid"), (ipc, "namespace_options.ipc")])?;
+        check_users(users.as_ref(), &[(pid, "namespace_options.pid"), (ipc, "namespace_options.ipc")])?;
         // With the node's network a port is the node's anyway, and Kubernetes sets both alike.
         let is_mapped = |port: &cri::PortMapping| port.host_port > 0 && !host_network;
         let host_ports = config.port_mappings.into_iter().filter(is_mapped).collect();
@@ -98,13 +98,16 @@ impl SandboxSpec {
 }
 
 #[expect(deprecated, reason = "clients still set the old field, and containerd honours it")]
-fn seccomp(security: &cri::LinuxSandboxSecurityContext, unset: &Wanted) -> Result<Wanted, Error> {
+fn seccomp(
+    security: &cri::LinuxSandboxSecurityContext,
+    unset: &SeccompChoice,
+) -> Result<SeccompChoice, Error> {
     let old = &security.seccomp_profile_path;
     profiles::seccomp(security.seccomp.as_ref(), old, security.privileged, unset)
 }
 
 /// With users of its own a pod can't see the node's processes or queues: nobody in it could mount them.
-fn of_the_pods_users(
+fn check_users(
     users: Option<&UserMapping>,
     namespaces: &[(NamespaceMode, &'static str)],
 ) -> Result<(), Error> {
@@ -126,7 +129,7 @@ const UNPRIVILEGED: [(&str, &str); 2] =
 
 /// As sysctl(8) has it: what separates first separates all along, and the other sign is a letter of a name, as in
 /// `net/ipv4/conf/eth0.100/rp_filter` and `net.ipv4.conf.eth0/100.rp_filter`.
-fn dotted(name: &str) -> String {
+fn dotted_name(name: &str) -> String {
     let swap = |letter| match letter {
         '.' => '/',
         '/' => '.',
@@ -147,7 +150,7 @@ fn sysctls(
 ) -> Result<Vec<Sysctl>, Error> {
     let mut sysctls = Vec::new();
     for (name, value) in wanted {
-        let name = dotted(&name);
+        let name = dotted_name(&name);
         let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix))
             || name == "kernel.sem";
         let ipc = ipc && !host_ipc;
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_plain_pod_has_its_own_network_and_shares_ipc() {
-        let spec = SandboxSpec::new(config(), &Wanted::Unconfined).unwrap();
+        let spec = SandboxSpec::new(config(), &SeccompChoice::Unconfined).unwrap();
         assert!(!spec.host_network);
         assert_eq!((spec.pid, spec.ipc), (NamespaceMode::Sandbox, NamespaceMode::Sandbox));
     }
@@ -203,7 +206,7 @@ mod tests {
         for host_port in [80, 0] {
             port.port_mappings.push(cri::PortMapping { host_port, ..cri::PortMapping::default() });
         }
-        let mapped = SandboxSpec::new(port.clone(), &Wanted::Unconfined).unwrap().host_ports;
+        let mapped = SandboxSpec::new(port.clone(), &SeccompChoice::Unconfined).unwrap().host_ports;
         assert_eq!(mapped.iter().map(|port| port.host_port).collect::<Vec<_>>(), [80]);
         let options = cri::NamespaceOption {
             network: cri::NamespaceMode::Node.into(),
@@ -217,7 +220,7 @@ mod tests {
             security_context: Some(security),
             ..cri::LinuxPodSandboxConfig::default()
         });
-        assert_eq!(SandboxSpec::new(port, &Wanted::Unconfined).unwrap().host_ports, []);
+        assert_eq!(SandboxSpec::new(port, &SeccompChoice::Unconfined).unwrap().host_ports, []);
     }
 
     #[test]
@@ -236,7 +239,7 @@ mod tests {
             let mut config = config();
             let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
             security.namespace_options = Some(options);
-            SandboxSpec::new(config, &Wanted::Unconfined)
+            SandboxSpec::new(config, &SeccompChoice::Unconfined)
         };
         use cri::NamespaceMode::{Container, Node, Pod};
         assert!(of(Container, Pod, Pod).unwrap().users.is_some());
@@ -248,7 +251,7 @@ mod tests {
     #[test]
     fn what_is_not_honoured_is_refused_by_name() {
         assert_eq!(
-            SandboxSpec::new(cri::PodSandboxConfig::default(), &Wanted::Unconfined).unwrap_err(),
+            SandboxSpec::new(cri::PodSandboxConfig::default(), &SeccompChoice::Unconfined).unwrap_err(),
             Error::Missing("config.metadata")
         );
     }

@@ -10,21 +10,21 @@ use super::Error;
 
 /// `user:role:type:level`; a policy without levels has no last part.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Context {
+pub(crate) struct SelinuxContext {
     pub user: String,
     pub role: String,
     pub kind: String,
     pub level: String,
 }
 
-impl fmt::Display for Context {
+impl fmt::Display for SelinuxContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.user, self.role, self.kind)?;
         if self.level.is_empty() { Ok(()) } else { write!(f, ":{}", self.level) }
     }
 }
 
-impl Context {
+impl SelinuxContext {
     /// None for a text that is no label.
     #[must_use]
     pub(crate) fn parse(label: &str) -> Option<Self> {
@@ -36,9 +36,9 @@ impl Context {
 
 /// What a request says; an empty part is the policy's to fill.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Wanted(Context);
+pub(crate) struct SelinuxOptions(SelinuxContext);
 
-impl Wanted {
+impl SelinuxOptions {
     /// Of a request.
     ///
     /// # Errors
@@ -63,19 +63,19 @@ impl Wanted {
                 });
             }
         }
-        Ok(Self(Context { user, role, kind, level }))
+        Ok(Self(SelinuxContext { user, role, kind, level }))
     }
 
     /// As an earlier label: a container's that asks for nothing is its sandbox's.
     #[must_use]
-    pub(crate) fn like(self, label: &str) -> Self {
+    pub(crate) fn with_default_label(self, label: &str) -> Self {
         if self != Self::default() {
             return self;
         }
-        let whole = |context: &Context| {
+        let whole = |context: &SelinuxContext| {
             ![&context.user, &context.role, &context.kind].iter().any(|part| part.is_empty())
         };
-        Context::parse(label).filter(whole).map_or(self, Self)
+        SelinuxContext::parse(label).filter(whole).map_or(self, Self)
     }
 }
 
@@ -101,12 +101,12 @@ fn is_level(level: &str) -> bool {
 
 /// What the node's policy has for containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Policy {
+pub(crate) struct SelinuxPolicy {
     pub process: String,
     pub file: String,
 }
 
-impl Policy {
+impl SelinuxPolicy {
     /// Of the file `lxc_contexts` or `contexts`: `name = "label"`, a line each.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Self {
@@ -126,10 +126,10 @@ impl Policy {
     /// The labels of a process and of what is mounted for it. `fresh` makes a level that nobody else has; it is
     /// not called for one that is asked for.
     #[must_use]
-    pub(crate) fn labels(&self, wanted: &Wanted, fresh: impl FnOnce() -> String) -> (String, String) {
-        let parsed = Context::parse(&self.process).zip(Context::parse(&self.file));
+    pub(crate) fn labels(&self, wanted: &SelinuxOptions, fresh: impl FnOnce() -> String) -> (String, String) {
+        let parsed = SelinuxContext::parse(&self.process).zip(SelinuxContext::parse(&self.file));
         let Some((mut process, mut file)) = parsed else { return (String::new(), self.file.clone()) };
-        let Wanted(wanted) = wanted;
+        let SelinuxOptions(wanted) = wanted;
         if !wanted.level.is_empty() {
             process.level.clone_from(&wanted.level);
             file.level.clone_from(&wanted.level);
@@ -159,23 +159,23 @@ mod tests {
     const FILE: &str = "# of the policy\nprocess = \"system_u:system_r:container_t:s0\"\n\
                         file=\"system_u:object_r:container_file_t:s0\"\n;x=y\nro_file = \"ro\"\n";
 
-    fn asks(user: &str, role: &str, kind: &str, level: &str) -> Result<Wanted, Error> {
+    fn asks(user: &str, role: &str, kind: &str, level: &str) -> Result<SelinuxOptions, Error> {
         let option = cri::SeLinuxOption {
             user: user.into(),
             role: role.into(),
             r#type: kind.into(),
             level: level.into(),
         };
-        Wanted::new(Some(&option))
+        SelinuxOptions::new(Some(&option))
     }
 
-    fn labels(wanted: &Wanted) -> (String, String) {
-        Policy::parse(FILE).labels(wanted, || "s0:c1,c2".to_owned())
+    fn labels(wanted: &SelinuxOptions) -> (String, String) {
+        SelinuxPolicy::parse(FILE).labels(wanted, || "s0:c1,c2".to_owned())
     }
 
     #[test]
     fn a_container_has_the_policys_label_with_a_level_of_its_own() {
-        let (process, file) = labels(&Wanted::new(None).unwrap());
+        let (process, file) = labels(&SelinuxOptions::new(None).unwrap());
         assert_eq!(process, "system_u:system_r:container_t:s0:c1,c2");
         assert_eq!(file, "system_u:object_r:container_file_t:s0:c1,c2");
     }
@@ -195,16 +195,28 @@ mod tests {
     #[test]
     fn a_container_that_asks_for_nothing_has_its_sandboxs_label() {
         let sandbox = "a:b:c:s0:c7,c8";
-        assert_eq!(labels(&Wanted::default().like(sandbox)).0, sandbox);
-        assert_eq!(labels(&asks("", "", "t", "").unwrap().like(sandbox)).0, "system_u:system_r:t:s0:c1,c2");
-        assert_eq!(labels(&Wanted::default().like("")).0, "system_u:system_r:container_t:s0:c1,c2");
+        assert_eq!(labels(&SelinuxOptions::default().with_default_label(sandbox)).0, sandbox);
+        assert_eq!(
+            labels(&asks("", "", "t", "").unwrap().with_default_label(sandbox)).0,
+            "system_u:system_r:t:s0:c1,c2"
+        );
+        assert_eq!(
+            labels(&SelinuxOptions::default().with_default_label("")).0,
+            "system_u:system_r:container_t:s0:c1,c2"
+        );
     }
 
     #[test]
     fn a_policy_without_levels_or_without_containers_is_taken_as_it_is() {
-        let flat = Policy { process: "u:r:t".into(), file: "u:o:f".into() };
-        assert_eq!(flat.labels(&Wanted::default(), || unreachable!()), ("u:r:t".into(), "u:o:f".into()));
-        assert_eq!(Policy::parse("").labels(&Wanted::default(), String::new), (String::new(), String::new()));
+        let flat = SelinuxPolicy { process: "u:r:t".into(), file: "u:o:f".into() };
+        assert_eq!(
+            flat.labels(&SelinuxOptions::default(), || unreachable!()),
+            ("u:r:t".into(), "u:o:f".into())
+        );
+        assert_eq!(
+            SelinuxPolicy::parse("").labels(&SelinuxOptions::default(), String::new),
+            (String::new(), String::new())
+        );
     }
 
     #[test]

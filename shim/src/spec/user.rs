@@ -14,7 +14,7 @@ pub(crate) struct Accounts {
 
 /// What the request and the image ask for.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct UserRequest<'a> {
     /// run_as_user.
     pub uid: Option<i64>,
     /// run_as_group.
@@ -42,7 +42,7 @@ pub(crate) struct User {
     pub home: String,
 }
 
-struct Entry<'a> {
+struct PasswdEntry<'a> {
     name: &'a str,
     uid: u32,
     gid: u32,
@@ -85,11 +85,11 @@ fn check_sign(text: &str, field: &'static str) -> Result<(), Error> {
     Ok(())
 }
 
-fn entries(passwd: &str) -> impl Iterator<Item = Entry<'_>> {
+fn entries(passwd: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
-        Some(Entry { name, uid: id(uid)?, gid: id(gid)?, home: fields.nth(1).unwrap_or("/") })
+        Some(PasswdEntry { name, uid: id(uid)?, gid: id(gid)?, home: fields.nth(1).unwrap_or("/") })
     })
 }
 
@@ -113,7 +113,7 @@ fn number(value: i64, field: &'static str) -> Result<u32, Error> {
 ///
 /// # Errors
 /// A name that the image does not have, a group without a user, or more groups than a process can have.
-pub(crate) fn resolve(wanted: &Wanted<'_>, accounts: &Accounts) -> Result<User, Error> {
+pub(crate) fn resolve(wanted: &UserRequest<'_>, accounts: &Accounts) -> Result<User, Error> {
     let (user, group) = match (wanted.uid, wanted.name, wanted.image) {
         (Some(uid), _, _) => (number(uid, "run_as_user")?.to_string(), None),
         (None, name, _) if !name.is_empty() => (name.to_owned(), None),
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn a_name_brings_its_group_its_groups_and_its_home() {
-        let user = resolve(&Wanted { image: "web", ..Wanted::default() }, &accounts()).unwrap();
+        let user = resolve(&UserRequest { image: "web", ..UserRequest::default() }, &accounts()).unwrap();
         assert_eq!(user, User { uid: 101, gid: 102, groups: vec![50, 102], home: "/srv".into() });
         let strict = resolve(
-            &Wanted { image: "web", strict: true, supplemental: &[7], ..Wanted::default() },
+            &UserRequest { image: "web", strict: true, supplemental: &[7], ..UserRequest::default() },
             &accounts(),
         );
         assert_eq!(strict.unwrap().groups, [7, 102]);
@@ -190,22 +190,25 @@ mod tests {
 
     #[test]
     fn the_request_wins_over_the_image() {
-        let wanted = Wanted { uid: Some(2000), gid: Some(3000), image: "web", ..Wanted::default() };
+        let wanted = UserRequest { uid: Some(2000), gid: Some(3000), image: "web", ..UserRequest::default() };
         let user = resolve(&wanted, &accounts()).unwrap();
         assert_eq!((user.uid, user.gid, user.groups), (2000, 3000, vec![3000]));
-        let user = resolve(&Wanted { image: "101:logs", ..Wanted::default() }, &accounts()).unwrap();
+        let user =
+            resolve(&UserRequest { image: "101:logs", ..UserRequest::default() }, &accounts()).unwrap();
         assert_eq!((user.uid, user.gid), (101, 50));
     }
 
     #[test]
     fn a_number_is_never_a_name_and_minus_one_is_no_id() {
         let accounts = Accounts { passwd: "1000:x:0:0::/:/bin/sh\n".into(), group: "1000:x:0:\n".into() };
-        let user = resolve(&Wanted { uid: Some(1000), ..Wanted::default() }, &accounts).unwrap();
+        let user = resolve(&UserRequest { uid: Some(1000), ..UserRequest::default() }, &accounts).unwrap();
         assert_eq!(user.uid, 1000);
-        let user = resolve(&Wanted { image: "1000:1000", ..Wanted::default() }, &accounts).unwrap();
+        let user = resolve(&UserRequest { image: "1000:1000", ..UserRequest::default() }, &accounts).unwrap();
         assert_eq!((user.uid, user.gid), (1000, 1000));
-        assert!(resolve(&Wanted { uid: Some(4_294_967_295), ..Wanted::default() }, &accounts).is_err());
-        assert!(resolve(&Wanted { image: "4294967295", ..Wanted::default() }, &accounts).is_err());
+        assert!(
+            resolve(&UserRequest { uid: Some(4_294_967_295), ..UserRequest::default() }, &accounts).is_err()
+        );
+        assert!(resolve(&UserRequest { image: "4294967295", ..UserRequest::default() }, &accounts).is_err());
     }
 
     #[test]
@@ -213,17 +216,17 @@ mod tests {
         let passwd = "+1000:x:0:0::/:/bin/sh\n-1:x:0:0::/:/bin/sh\nplus:x:+7:+7::/:/bin/sh\n";
         let accounts = Accounts { passwd: passwd.into(), group: "+5:x:0:\n".into() };
         for image in ["+1000", "-1", "+1000:0", "1:+5", "plus"] {
-            let refused = resolve(&Wanted { image, ..Wanted::default() }, &accounts);
+            let refused = resolve(&UserRequest { image, ..UserRequest::default() }, &accounts);
             assert!(refused.is_err(), "{image}: {refused:?}");
         }
-        assert!(resolve(&Wanted { name: "+1000", ..Wanted::default() }, &accounts).is_err());
+        assert!(resolve(&UserRequest { name: "+1000", ..UserRequest::default() }, &accounts).is_err());
     }
 
     #[test]
     fn more_groups_than_a_process_can_have_are_refused_when_the_container_is_made() {
         let passwd = "web:x:101:0::/:/bin/sh\n".to_owned();
         let groups = |last: u32| (1..=last).map(|gid| format!("g:x:{gid}:web\n")).collect::<String>();
-        let web = Wanted { image: "web", ..Wanted::default() };
+        let web = UserRequest { image: "web", ..UserRequest::default() };
         let most = resolve(&web, &Accounts { passwd: passwd.clone(), group: groups(65_535) }).unwrap();
         assert_eq!(most.groups.len(), 65_536, "with the primary one");
         let refused = resolve(&web, &Accounts { passwd, group: groups(65_536) }).unwrap_err();
@@ -232,15 +235,15 @@ mod tests {
 
     #[test]
     fn unknown_names_and_a_lone_group_are_refused() {
-        let check = |wanted: Wanted<'_>| resolve(&wanted, &accounts()).unwrap_err();
+        let check = |wanted: UserRequest<'_>| resolve(&wanted, &accounts()).unwrap_err();
         assert_eq!(
-            check(Wanted { image: "ghost", ..Wanted::default() }),
+            check(UserRequest { image: "ghost", ..UserRequest::default() }),
             Error::UnknownUser { user: "ghost".into() }
         );
         assert_eq!(
-            check(Wanted { image: "web:ghost", ..Wanted::default() }),
+            check(UserRequest { image: "web:ghost", ..UserRequest::default() }),
             Error::UnknownGroup { group: "ghost".into() }
         );
-        assert_eq!(check(Wanted { gid: Some(1), ..Wanted::default() }), Error::GroupWithoutUser);
+        assert_eq!(check(UserRequest { gid: Some(1), ..UserRequest::default() }), Error::GroupWithoutUser);
     }
 }

@@ -79,7 +79,10 @@ pub(crate) fn of_mount(mount: &cri::Mount, pod: Option<&UserMapping>) -> Result<
 ///
 /// # Errors
 /// When it asks for others.
-pub(crate) fn same(sandbox: Option<&UserMapping>, container: Option<&UserMapping>) -> Result<(), Error> {
+pub(crate) fn check_same(
+    sandbox: Option<&UserMapping>,
+    container: Option<&UserMapping>,
+) -> Result<(), Error> {
     if sandbox == container {
         return Ok(());
     }
@@ -210,8 +213,8 @@ mod tests {
     fn a_container_has_the_users_of_its_sandbox_and_runs_as_one_of_them() {
         let all = options(Pod, &[[0, 65_536, 10]], &[[0, 65_536, 10]]);
         let pod = parse(Some(&all)).unwrap();
-        assert!(same(pod.as_ref(), pod.as_ref()).is_ok());
-        assert!(same(pod.as_ref(), None).is_err() && same(None, pod.as_ref()).is_err());
+        assert!(check_same(pod.as_ref(), pod.as_ref()).is_ok());
+        assert!(check_same(pod.as_ref(), None).is_err() && check_same(None, pod.as_ref()).is_err());
         let user = |uid, gid, groups: &[u32]| crate::spec::user::User {
             uid,
             gid,

@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 
 use tokio::sync::watch;
 
-use super::kept::{Kept, Saving};
+use super::event_order::{EventOrder, Kind};
+use super::persisted::{Persisted, Saving};
 use super::record::ContainerRecord;
-use super::story::{Kind, Story};
 use crate::cgroup::rate::Rate;
 use gantry_base::timeline::Recorder;
 use gantry_image::usage::walker::Figure;
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct ContainerExit {
     /// Exit code, or 128 + signal; 128 for a start that failed; 255 when nobody saw the end.
     pub exit_code: i32,
     /// Unix nanoseconds. Of the record, where that has none: the news of the end came first.
@@ -40,7 +40,7 @@ pub(crate) enum ContainerState {
     /// Its program runs; the descriptor reaches it even without the monitor.
     Running(Arc<OwnedFd>),
     /// Final.
-    Exited(Ended),
+    Exited(ContainerExit),
 }
 
 /// A container.
@@ -65,8 +65,8 @@ pub(crate) struct Container {
     /// Whether its stop signal has been sent: many programs take a second one as "at once".
     pub told_to_stop: AtomicBool,
     /// What the clients have heard of it.
-    pub story: Story,
-    record: Kept<ContainerRecord>,
+    pub event_order: EventOrder,
+    record: Persisted<ContainerRecord>,
     state: watch::Sender<ContainerState>,
 }
 
@@ -84,12 +84,12 @@ impl Container {
             rate: Rate::default(),
             writable: Arc::default(),
             told_to_stop: AtomicBool::new(false),
-            story: match state {
-                ContainerState::Exited(_) => Story::at(Kind::ContainerStoppedEvent),
-                _ if record.started.is_some() => Story::at(Kind::ContainerStartedEvent),
-                _ => Story::default(),
+            event_order: match state {
+                ContainerState::Exited(_) => EventOrder::at(Kind::ContainerStoppedEvent),
+                _ if record.started.is_some() => EventOrder::at(Kind::ContainerStartedEvent),
+                _ => EventOrder::default(),
             },
-            record: Kept::new(record),
+            record: Persisted::new(record),
             state: watch::Sender::new(state),
         }
     }
@@ -131,14 +131,14 @@ impl Container {
     }
 
     /// Waits for the end.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_for_end(&self) {
         let mut watch = self.state.subscribe();
         // The sender is in self: it can't be gone.
         let _ = watch.wait_for(|state| matches!(state, ContainerState::Exited(_))).await;
     }
 }
 
-impl Ended {
+impl ContainerExit {
     /// From an exit record. OOMKilled when the counter rose and the code is SIGKILL's, or that code
     /// passed on by a shell; an OOM that the container outlived is never blamed on a later exit.
     #[must_use]
@@ -174,7 +174,7 @@ mod tests {
             (ExitRecord::with_exit_code(1, 1, 2), "Error"),
             (ExitRecord::unknown(1), "Unknown"),
         ] {
-            assert_eq!(Ended::from_exit(&exit).reason, reason, "{exit:?}");
+            assert_eq!(ContainerExit::from_exit(&exit).reason, reason, "{exit:?}");
         }
     }
 }

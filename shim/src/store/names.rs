@@ -14,23 +14,23 @@ use gantry_image::Digest;
 /// Taken names, each with who holds it.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    taken: Mutex<BTreeMap<String, Holder>>,
+    taken: Mutex<BTreeMap<String, NameHolder>>,
     /// Told of each attempt that has ended, either way.
     ended: Notify,
 }
 
 /// ```text
-/// UnderWay ──made──▶ Kept ──object removed──▶ (free)
+/// UnderWay ──made──▶ Committed ──object removed──▶ (free)
 ///     └──failed──▶ (free)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     UnderWay,
-    Kept,
+    Committed,
 }
 
 #[derive(Debug)]
-struct Holder {
+struct NameHolder {
     id: String,
     /// Fingerprint of what was asked for; empty when that is not known.
     request: String,
@@ -51,13 +51,13 @@ pub(crate) enum Claim<'a> {
 pub(crate) struct Reservation<'a> {
     names: &'a Names,
     id: String,
-    kept: bool,
+    committed: bool,
 }
 
 /// The name belongs to another object. In containerd's words: clients look for them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("failed to reserve {kind} name {name:?}: name {name:?} is reserved for {id:?}")]
-pub struct Taken {
+pub struct NameTaken {
     /// "sandbox" or "container".
     pub kind: &'static str,
     /// The name.
@@ -85,7 +85,7 @@ impl Names {
         name: &str,
         id: &str,
         request: &str,
-    ) -> Result<Claim<'_>, Taken> {
+    ) -> Result<Claim<'_>, NameTaken> {
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             // From here on no end is missed.
@@ -104,19 +104,19 @@ impl Names {
         name: &str,
         id: &str,
         request: &str,
-    ) -> Result<Option<Claim<'_>>, Taken> {
+    ) -> Result<Option<Claim<'_>>, NameTaken> {
         let mut taken = lock(&self.taken);
         match taken.get(name) {
             None => {
                 let holder =
-                    Holder { id: id.to_owned(), request: request.to_owned(), stage: Stage::UnderWay };
+                    NameHolder { id: id.to_owned(), request: request.to_owned(), stage: Stage::UnderWay };
                 taken.insert(name.to_owned(), holder);
-                Ok(Some(Claim::Mine(Reservation { names: self, id: id.to_owned(), kept: false })))
+                Ok(Some(Claim::Mine(Reservation { names: self, id: id.to_owned(), committed: false })))
             }
             Some(holder) if holder.request.is_empty() || holder.request != request => {
-                Err(Taken { kind, name: name.to_owned(), id: holder.id.clone() })
+                Err(NameTaken { kind, name: name.to_owned(), id: holder.id.clone() })
             }
-            Some(holder) if holder.stage == Stage::Kept => Ok(Some(Claim::Done(holder.id.clone()))),
+            Some(holder) if holder.stage == Stage::Committed => Ok(Some(Claim::Done(holder.id.clone()))),
             Some(_) => Ok(None),
         }
     }
@@ -131,12 +131,12 @@ impl Names {
         name: &str,
         id: &str,
         request: &str,
-    ) -> Result<(), Taken> {
+    ) -> Result<(), NameTaken> {
         let mut taken = lock(&self.taken);
         if let Some(holder) = taken.get(name) {
-            return Err(Taken { kind, name: name.to_owned(), id: holder.id.clone() });
+            return Err(NameTaken { kind, name: name.to_owned(), id: holder.id.clone() });
         }
-        let holder = Holder { id: id.to_owned(), request: request.to_owned(), stage: Stage::Kept };
+        let holder = NameHolder { id: id.to_owned(), request: request.to_owned(), stage: Stage::Committed };
         taken.insert(name.to_owned(), holder);
         Ok(())
     }
@@ -150,10 +150,10 @@ impl Names {
 
 impl Reservation<'_> {
     /// The object exists now: the name stays until it is forgotten.
-    pub(crate) fn keep(mut self) {
-        self.kept = true;
+    pub(crate) fn commit(mut self) {
+        self.committed = true;
         for holder in lock(&self.names.taken).values_mut().filter(|holder| holder.id == self.id) {
-            holder.stage = Stage::Kept;
+            holder.stage = Stage::Committed;
         }
         self.names.ended.notify_waiters();
     }
@@ -161,7 +161,7 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.committed {
             self.names.release(&self.id);
         }
     }
@@ -182,14 +182,14 @@ mod tests {
     async fn a_name_is_free_again_when_its_attempt_fails_and_taken_when_it_is_kept() {
         let names = Names::default();
         drop(mine(&names, "1", "a").await);
-        mine(&names, "2", "a").await.keep();
+        mine(&names, "2", "a").await.commit();
         let taken = names.claim("container", "web", "3", "b").await.unwrap_err();
         assert_eq!(
             taken.to_string(),
             r#"failed to reserve container name "web": name "web" is reserved for "2""#
         );
         names.release("2");
-        mine(&names, "3", "b").await.keep();
+        mine(&names, "3", "b").await.commit();
     }
 
     #[tokio::test]
@@ -197,7 +197,7 @@ mod tests {
         let names = Names::default();
         let first = mine(&names, "1", "a").await;
         assert!(names.claim("container", "web", "2", "b").await.is_err(), "while the first is under way");
-        first.keep();
+        first.commit();
         assert!(matches!(names.claim("container", "web", "2", "a").await, Ok(Claim::Done(id)) if id == "1"));
         // Of a record that an earlier version wrote nobody knows what it was made for.
         names.restore("sandbox", "old", "9", "").unwrap();
@@ -213,7 +213,7 @@ mod tests {
             let end = async {
                 // Others get their turn first: the second one waits by now.
                 tokio::task::yield_now().await;
-                if fails { drop(first) } else { first.keep() }
+                if fails { drop(first) } else { first.commit() }
             };
             let (second, ()) = tokio::join!(second, end);
             match second {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Semaphore, watch};
 
-use super::kept::{Kept, Saving};
+use super::event_order::{EventOrder, Kind};
+use super::persisted::{Persisted, Saving};
 use super::record::SandboxRecord;
-use super::story::{Kind, Story};
 use crate::cgroup::rate::Rate;
 use crate::monitor_client::MonitorClient;
 use gantry_base::mutex::lock;
@@ -47,8 +47,8 @@ pub(crate) struct Sandbox {
     /// CPU use per second.
     pub rate: Rate,
     /// What the clients have heard of it.
-    pub story: Story,
-    record: Kept<SandboxRecord>,
+    pub event_order: EventOrder,
+    record: Persisted<SandboxRecord>,
     state: watch::Sender<SandboxState>,
     monitor: Mutex<Option<MonitorClient>>,
 }
@@ -64,12 +64,12 @@ impl Sandbox {
             sources: Arc::new(Semaphore::new(SOURCES)),
             spans: Recorder::default(),
             rate: Rate::default(),
-            story: match state {
-                SandboxState::NotReady => Story::at(Kind::ContainerStoppedEvent),
-                _ if record.complete => Story::at(Kind::ContainerStartedEvent),
-                _ => Story::default(),
+            event_order: match state {
+                SandboxState::NotReady => EventOrder::at(Kind::ContainerStoppedEvent),
+                _ if record.complete => EventOrder::at(Kind::ContainerStartedEvent),
+                _ => EventOrder::default(),
             },
-            record: Kept::new(record),
+            record: Persisted::new(record),
             state: watch::Sender::new(state),
             monitor: Mutex::new(None),
         }
@@ -109,7 +109,7 @@ impl Sandbox {
     }
 
     /// Waits until the state is NotReady.
-    pub(crate) async fn lost(&self) {
+    pub(crate) async fn wait_lost(&self) {
         let mut watch = self.state.subscribe();
         // The sender is in self: it can't be gone.
         let _ = watch.wait_for(|state| *state == SandboxState::NotReady).await;

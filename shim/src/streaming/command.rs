@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use super::hangup::HangUp;
-use super::session::{Out, Session, Stream, Streams};
+use super::session::{Out, Session, StdStream, Streams};
 use super::spdy;
 use super::spdy::connection::Role;
 use super::status::Style;
@@ -129,9 +129,9 @@ async fn to_websocket(mut from_command: mpsc::Receiver<Out>, outgoing: mpsc::Sen
             () = outgoing.closed() => return,
         };
         let (channel, bytes) = match out {
-            Some(Out::Data(Stream::Stdout, bytes)) => (STDOUT, bytes),
-            Some(Out::Data(Stream::Stderr, bytes)) => (STDERR, bytes),
-            Some(Out::Data(Stream::Error, bytes)) => (ERROR, bytes),
+            Some(Out::Data(StdStream::Stdout, bytes)) => (STDOUT, bytes),
+            Some(Out::Data(StdStream::Stderr, bytes)) => (STDERR, bytes),
+            Some(Out::Data(StdStream::Error, bytes)) => (ERROR, bytes),
             // A server closes no single channel.
             Some(Out::End(_)) => continue,
             None => return,
@@ -144,7 +144,7 @@ async fn to_websocket(mut from_command: mpsc::Receiver<Out>, outgoing: mpsc::Sen
 
 /// The streams a SPDY client has opened.
 #[derive(Default)]
-struct Opened {
+struct SpdyStreams {
     stdin: Option<spdy::Stream>,
     stdout: Option<spdy::Stream>,
     stderr: Option<spdy::Stream>,
@@ -152,7 +152,7 @@ struct Opened {
     resize: Option<spdy::Stream>,
 }
 
-impl Opened {
+impl SpdyStreams {
     fn count(&self) -> usize {
         [&self.stdin, &self.stdout, &self.stderr, &self.error, &self.resize].into_iter().flatten().count()
     }
@@ -185,7 +185,7 @@ pub(crate) async fn over_spdy(
     streams: Streams,
     hang_up: HangUp,
 ) -> io::Result<Session> {
-    let mut connection = spdy::Connection::watched(socket, Role::Server, hang_up.wait())?;
+    let mut connection = spdy::Connection::with_activity(socket, Role::Server, hang_up.wait())?;
     let resizes = protocol.starts_with("v4.") || protocol.starts_with("v3.");
     let expected = 1 + [streams.stdin, streams.stdout, streams.stderr, streams.tty && resizes]
         .into_iter()
@@ -208,8 +208,8 @@ pub(crate) async fn over_spdy(
     Ok(Session { stdin, resize, out, style })
 }
 
-async fn collect(connection: &mut spdy::Connection, expected: usize) -> io::Result<Opened> {
-    let mut opened = Opened::default();
+async fn collect(connection: &mut spdy::Connection, expected: usize) -> io::Result<SpdyStreams> {
+    let mut opened = SpdyStreams::default();
     while opened.count() < expected {
         let Some(stream) = connection.next().await else { return Err(ErrorKind::UnexpectedEof.into()) };
         stream.accept().await?;
@@ -231,7 +231,7 @@ async fn resize_from(mut stream: spdy::Stream, resize: mpsc::Sender<Size>) {
     }
 }
 
-async fn to_spdy(mut from_command: mpsc::Receiver<Out>, connection: spdy::Connection, opened: Opened) {
+async fn to_spdy(mut from_command: mpsc::Receiver<Out>, connection: spdy::Connection, opened: SpdyStreams) {
     let handle = connection.handle();
     // Whatever else the client opens is turned down.
     drop(connection);
@@ -248,9 +248,9 @@ async fn to_spdy(mut from_command: mpsc::Receiver<Out>, connection: spdy::Connec
             None => break,
         };
         let stream = match stream {
-            Stream::Stdout => &opened.stdout,
-            Stream::Stderr => &opened.stderr,
-            Stream::Error => &opened.error,
+            StdStream::Stdout => &opened.stdout,
+            StdStream::Stderr => &opened.stderr,
+            StdStream::Error => &opened.error,
         };
         let Some(stream) = stream else { continue };
         let sent = match bytes {

@@ -42,14 +42,14 @@ static DIALS: Semaphore = Semaphore::const_new(256);
 
 /// A pod whose ports are reached.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct ForwardTarget {
     sandbox: String,
     /// None with the host's network.
     netns: Option<PathBuf>,
     dials: Arc<Semaphore>,
 }
 
-impl Target {
+impl ForwardTarget {
     /// The network of a sandbox that is ready.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ fn all_ports_of(named: &[i32], query: &str) -> Result<Vec<u16>, String> {
 }
 
 /// The client's half that has come first.
-struct Half {
+struct PendingPair {
     data: Option<spdy::Stream>,
     error: Option<spdy::Stream>,
     since: tokio::time::Instant,
@@ -148,11 +148,11 @@ struct Half {
 /// When the connection can't be set up.
 pub(crate) async fn over_spdy(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
-    target: Target,
+    target: ForwardTarget,
     hang_up: HangUp,
 ) -> io::Result<()> {
-    let mut connection = spdy::Connection::watched(socket, Role::Server, hang_up.wait())?;
-    let mut halves: BTreeMap<String, Half> = BTreeMap::new();
+    let mut connection = spdy::Connection::with_activity(socket, Role::Server, hang_up.wait())?;
+    let mut halves: BTreeMap<String, PendingPair> = BTreeMap::new();
     while let Some(stream) = connection.next().await {
         expire(&mut halves).await;
         let Some((port, request, is_data)) = purpose(&stream) else {
@@ -164,7 +164,7 @@ pub(crate) async fn over_spdy(
             continue;
         }
         stream.accept().await?;
-        let fresh = || Half { data: None, error: None, since: tokio::time::Instant::now() };
+        let fresh = || PendingPair { data: None, error: None, since: tokio::time::Instant::now() };
         let half = halves.entry(request.clone()).or_insert_with(fresh);
         let slot = if is_data { &mut half.data } else { &mut half.error };
         if slot.is_some() {
@@ -172,8 +172,8 @@ pub(crate) async fn over_spdy(
             continue;
         }
         *slot = Some(stream);
-        if let Half { data: Some(_), error: Some(_), .. } = half
-            && let Some(Half { data: Some(data), error: Some(error), .. }) = halves.remove(&request)
+        if let PendingPair { data: Some(_), error: Some(_), .. } = half
+            && let Some(PendingPair { data: Some(data), error: Some(error), .. }) = halves.remove(&request)
         {
             tokio::spawn(forward_pair(target.clone(), port, data, error));
         }
@@ -182,7 +182,7 @@ pub(crate) async fn over_spdy(
 }
 
 /// Halves whose other half never came.
-async fn expire(halves: &mut BTreeMap<String, Half>) {
+async fn expire(halves: &mut BTreeMap<String, PendingPair>) {
     let late: Vec<String> = halves
         .iter()
         .filter(|(_, half)| half.since.elapsed() > STREAM_CREATION)
@@ -212,15 +212,15 @@ fn purpose(stream: &spdy::Stream) -> Option<(u16, String, bool)> {
     Some((port, request, is_data))
 }
 
-async fn forward_pair(target: Target, port: u16, data: spdy::Stream, error: spdy::Stream) {
+async fn forward_pair(target: ForwardTarget, port: u16, data: spdy::Stream, error: spdy::Stream) {
     let spdy::Stream { incoming, writer, .. } = data;
     let connected = tokio::select! {
         connected = target.connect(port) => connected,
         // Not used after this: the client has given up.
-        () = writer.over() => return,
+        () = writer.wait_closed() => return,
     };
     let done = match connected {
-        Ok(stream) => pump(stream, incoming, &Back::Spdy(writer.clone())).await,
+        Ok(stream) => pump(stream, incoming, &ClientWriter::Spdy(writer.clone())).await,
         Err(why) => Err(why),
     };
     match done {
@@ -230,7 +230,7 @@ async fn forward_pair(target: Target, port: u16, data: spdy::Stream, error: spdy
             let _ = error.writer.finish().await;
         }
         Err(why) => {
-            let message = told(&target, port, &why);
+            let message = error_message(&target, port, &why);
             let _ = error.writer.write(message.into()).await;
             let _ = error.writer.finish().await;
             // As upstream: the client may try again with new streams.
@@ -239,7 +239,7 @@ async fn forward_pair(target: Target, port: u16, data: spdy::Stream, error: spdy
     }
 }
 
-fn told(target: &Target, port: u16, why: &str) -> String {
+fn error_message(target: &ForwardTarget, port: u16, why: &str) -> String {
     let place = target.netns.as_deref().unwrap_or(Path::new("host")).display().to_string();
     let message = format!(
         "error forwarding port {port} to pod {}, uid : failed to execute portforward in network namespace {place:?}: {why}",
@@ -250,12 +250,12 @@ fn told(target: &Target, port: u16, why: &str) -> String {
 }
 
 /// The way back to the client.
-enum Back {
+enum ClientWriter {
     Spdy(Writer),
     Channel(u8, mpsc::Sender<(u8, Bytes)>),
 }
 
-impl Back {
+impl ClientWriter {
     async fn write(&self, bytes: Bytes) -> io::Result<()> {
         match self {
             Self::Spdy(writer) => writer.write(bytes).await,
@@ -272,9 +272,9 @@ impl Back {
         }
     }
 
-    async fn over(&self) {
+    async fn wait_over(&self) {
         match self {
-            Self::Spdy(writer) => writer.over().await,
+            Self::Spdy(writer) => writer.wait_closed().await,
             Self::Channel(_, sender) => sender.closed().await,
         }
     }
@@ -282,7 +282,11 @@ impl Back {
 
 /// Copies both ways until both have ended. A client that has ended its way still gets its answer; a pod
 /// that has ended its way hears the client for a moment only, as upstream.
-async fn pump(stream: TcpStream, mut incoming: mpsc::Receiver<Bytes>, back: &Back) -> Result<(), String> {
+async fn pump(
+    stream: TcpStream,
+    mut incoming: mpsc::Receiver<Bytes>,
+    back: &ClientWriter,
+) -> Result<(), String> {
     let (mut from_pod, mut to_pod) = stream.into_split();
     let upwards = async {
         while let Some(bytes) = incoming.recv().await {
@@ -316,7 +320,7 @@ async fn pump(stream: TcpStream, mut incoming: mpsc::Receiver<Bytes>, back: &Bac
     tokio::select! {
         // Not used after this, either of them.
         done = both => done.map_err(|error: io::Error| error.to_string()),
-        () = back.over() => Ok(()),
+        () = back.wait_over() => Ok(()),
     }
 }
 
@@ -326,7 +330,7 @@ pub(crate) async fn over_websocket(
     socket: impl AsyncRead + AsyncWrite + Send + 'static,
     protocol: &str,
     ports: Vec<u16>,
-    target: Target,
+    target: ForwardTarget,
     hang_up: HangUp,
 ) {
     let codec = Codec { base64: protocol.contains("base64"), half_close: false };
@@ -362,19 +366,19 @@ pub(crate) async fn over_websocket(
 }
 
 async fn forward_channel(
-    target: Target,
+    target: ForwardTarget,
     port: u16,
     channel: u8,
     incoming: mpsc::Receiver<Bytes>,
     outgoing: mpsc::Sender<(u8, Bytes)>,
 ) {
     let done = match target.connect(port).await {
-        Ok(stream) => pump(stream, incoming, &Back::Channel(channel, outgoing.clone())).await,
+        Ok(stream) => pump(stream, incoming, &ClientWriter::Channel(channel, outgoing.clone())).await,
         Err(why) => Err(why),
     };
     if let Err(why) = done {
         // A client that is gone does not mind.
-        let _ = outgoing.send((channel + 1, told(&target, port, &why).into())).await;
+        let _ = outgoing.send((channel + 1, error_message(&target, port, &why).into())).await;
     }
 }
 

@@ -26,9 +26,9 @@ const HEADERS: u8 = 8;
 pub fn spdy(data: &[u8]) {
     let Some((how, rest)) = data.split_first() else { return };
     let bytes = if how & 1 == 0 { rest.to_vec() } else { made(rest) };
-    let whole = decoded(&bytes, bytes.len().max(1));
-    let cut = decoded(&bytes, usize::from(how >> 1) + 1);
-    assert_eq!(joined(&whole.0), joined(&cut.0));
+    let whole = decode_all(&bytes, bytes.len().max(1));
+    let cut = decode_all(&bytes, usize::from(how >> 1) + 1);
+    assert_eq!(join_data(&whole.0), join_data(&cut.0));
     assert_eq!(whole.1, cut.1);
     let Ok(mut encoder) = Encoder::new() else { unreachable!("no encoder") };
     let mut decoder = Decoder::new();
@@ -58,7 +58,7 @@ fn fits(frame: &Frame) {
 }
 
 /// Frames until the bytes or their sense end.
-fn decoded(bytes: &[u8], step: usize) -> (Vec<Frame>, Option<String>) {
+fn decode_all(bytes: &[u8], step: usize) -> (Vec<Frame>, Option<String>) {
     let (mut decoder, mut buffer, mut frames) = (Decoder::new(), BytesMut::new(), Vec::new());
     for piece in bytes.chunks(step) {
         buffer.extend_from_slice(piece);
@@ -74,7 +74,7 @@ fn decoded(bytes: &[u8], step: usize) -> (Vec<Frame>, Option<String>) {
 }
 
 /// Parts of one data frame put together.
-fn joined(frames: &[Frame]) -> Vec<Frame> {
+fn join_data(frames: &[Frame]) -> Vec<Frame> {
     let mut all: Vec<Frame> = Vec::new();
     for frame in frames {
         match (all.last_mut(), frame) {
@@ -215,7 +215,7 @@ type Messages = (Vec<(Opcode, BytesMut)>, Option<String>);
 
 /// Messages until the bytes or their sense end.
 fn messages(bytes: &[u8], step: usize, masked: bool) -> Messages {
-    let mut reader = Reader::new(Pieces { bytes, step }, masked);
+    let mut reader = Reader::new(ByteChunks { bytes, step }, masked);
     let mut all = Vec::new();
     loop {
         // Bytes are always there, so that nothing is ever waited for.
@@ -229,12 +229,12 @@ fn messages(bytes: &[u8], step: usize, masked: bool) -> Messages {
 }
 
 /// A socket on which bytes come in pieces.
-struct Pieces<'a> {
+struct ByteChunks<'a> {
     bytes: &'a [u8],
     step: usize,
 }
 
-impl AsyncRead for Pieces<'_> {
+impl AsyncRead for ByteChunks<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,

@@ -44,12 +44,12 @@ impl HangUp {
     /// Waits until the client sends no more, and a while longer.
     pub(crate) async fn wait(self) {
         let left = async {
-            self.gone().await;
+            self.wait_gone().await;
             tokio::time::sleep(GRACE).await;
         };
         let idle = async {
             match &self.activity {
-                Some(activity) => activity.over().await,
+                Some(activity) => activity.wait_until_idle().await,
                 None => std::future::pending().await,
             }
             tracing::info!("a stream on which nothing moves is closed");
@@ -61,7 +61,7 @@ impl HangUp {
         }
     }
 
-    async fn gone(&self) {
+    async fn wait_gone(&self) {
         let Some(socket) = &self.socket else { return std::future::pending().await };
         loop {
             match socket.readable().await {
@@ -89,7 +89,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         let watched = HangUp::of(&server).unwrap();
-        let hung_up = tokio::spawn(async move { watched.gone().await });
+        let hung_up = tokio::spawn(async move { watched.wait_gone().await });
         client.write_all(b"to nobody").await.unwrap();
         server.readable().await.unwrap();
         assert!(!hung_up.is_finished(), "it is there");

@@ -16,10 +16,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
 use super::command;
-use super::forward::{self, Target};
+use super::forward::{self, ForwardTarget};
 use super::hangup::HangUp;
-use super::idle::{self, Activity, Watched};
-use super::lobby::{Guest, Lobby};
+use super::idle::{self, Activity, ActivityTracked};
+use super::pending_connections::{Admission, PendingConnections};
 use super::session::{self, Command};
 use super::token::{Tokens, Waiting};
 use super::ws::{accept_key, tunnel};
@@ -40,7 +40,7 @@ const SPDY: &str = "SPDY/3.1";
 
 /// Serves until the listener is dropped.
 pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<Tokens>) {
-    let mut lobby = Lobby::new(MAX_CONNECTIONS);
+    let mut pending = PendingConnections::new(MAX_CONNECTIONS);
     loop {
         let accepted = listener.accept().await;
         failpoint!("task.streaming");
@@ -63,8 +63,8 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
             }
         };
         let (node, tokens) = (node.clone(), tokens.clone());
-        let guest = Guest::default();
-        let known = guest.clone();
+        let admission = Admission::default();
+        let known = admission.clone();
         let task = tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| {
                 let answer = answer(&node, &tokens, &hang_up, &known, request);
@@ -81,26 +81,26 @@ pub(super) async fn accept(listener: TcpListener, node: Arc<Node>, tokens: Arc<T
                 Err(_) => tracing::debug!("a streaming client is hung up on: it asks for nothing"),
             }
         });
-        lobby.enter(guest, task.abort_handle());
+        pending.add(admission, task.abort_handle());
     }
 }
 
 /// What a request gets instead of an upgrade.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
+struct HttpRefusal {
     status: StatusCode,
     text: String,
     accepted: Vec<&'static str>,
 }
 
-impl Refusal {
+impl HttpRefusal {
     fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into(), accepted: Vec::new() }
     }
 }
 
-impl From<Refusal> for Response<String> {
-    fn from(refusal: Refusal) -> Self {
+impl From<HttpRefusal> for Response<String> {
+    fn from(refusal: HttpRefusal) -> Self {
         let mut response = Response::new(format!("{}\n", refusal.text));
         *response.status_mut() = refusal.status;
         for protocol in refusal.accepted {
@@ -112,7 +112,7 @@ impl From<Refusal> for Response<String> {
 
 /// The transport agreed on.
 #[derive(Debug, PartialEq, Eq)]
-enum Agreed {
+enum Upgrade {
     Spdy(&'static str),
     /// With the answer to the client's key.
     WebSocket(&'static str, String),
@@ -122,13 +122,13 @@ fn answer(
     node: &Arc<Node>,
     tokens: &Tokens,
     hang_up: &Mutex<Option<HangUp>>,
-    guest: &Guest,
+    admission: &Admission,
     mut request: Request<Incoming>,
 ) -> Response<String> {
     let upgrade = hyper::upgrade::on(&mut request);
     match prepare(node, tokens, &request) {
         Ok((agreed, work)) => {
-            guest.let_in();
+            admission.admit();
             let response = switching(&agreed);
             // Nothing is asked on a connection after its upgrade.
             let hang_up = lock(hang_up).take().unwrap_or_else(HangUp::never);
@@ -141,15 +141,19 @@ fn answer(
 
 /// What is to be done once the connection is upgraded.
 #[derive(Debug)]
-enum Work {
+enum UpgradedWork {
     Command(Command),
-    Forward(Target, Vec<u16>),
+    Forward(ForwardTarget, Vec<u16>),
 }
 
-fn prepare<B>(node: &Node, tokens: &Tokens, request: &Request<B>) -> Result<(Agreed, Work), Refusal> {
-    let not_found = || Refusal::new(StatusCode::NOT_FOUND, "404 page not found");
+fn prepare<B>(
+    node: &Node,
+    tokens: &Tokens,
+    request: &Request<B>,
+) -> Result<(Upgrade, UpgradedWork), HttpRefusal> {
+    let not_found = || HttpRefusal::new(StatusCode::NOT_FOUND, "404 page not found");
     if !matches!(*request.method(), Method::GET | Method::POST) {
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"));
+        return Err(HttpRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"));
     }
     let path = request.uri().path().trim_start_matches('/');
     let (method, token) = path.split_once('/').ok_or_else(not_found)?;
@@ -159,8 +163,8 @@ fn prepare<B>(node: &Node, tokens: &Tokens, request: &Request<B>) -> Result<(Agr
         ("exec", Waiting::Exec(exec)) => command_work(headers, Command::Exec(exec)),
         ("attach", Waiting::Attach(attach)) => command_work(headers, Command::Attach(attach)),
         ("portforward", Waiting::PortForward(forward)) => {
-            let target = Target::of(node, &forward.pod_sandbox_id)
-                .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, chain(&error)))?;
+            let target = ForwardTarget::of(node, &forward.pod_sandbox_id)
+                .map_err(|error| HttpRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, chain(&error)))?;
             let agreed = if is_websocket(headers) {
                 let tunnel = std::iter::once(forward::TUNNEL_PROTOCOL);
                 let known: Vec<_> = tunnel.chain(forward::WS_PROTOCOLS).collect();
@@ -169,26 +173,26 @@ fn prepare<B>(node: &Node, tokens: &Tokens, request: &Request<B>) -> Result<(Agr
                 spdy(headers, &forward::SPDY_PROTOCOLS)?
             };
             let legacy =
-                matches!(agreed, Agreed::WebSocket(protocol, _) if protocol != forward::TUNNEL_PROTOCOL);
+                matches!(agreed, Upgrade::WebSocket(protocol, _) if protocol != forward::TUNNEL_PROTOCOL);
             let ports = if legacy {
                 forward::ports_of(&forward.port, request.uri().query().unwrap_or_default())
-                    .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?
+                    .map_err(|why| HttpRefusal::new(StatusCode::BAD_REQUEST, why))?
             } else {
                 Vec::new()
             };
-            Ok((agreed, Work::Forward(target, ports)))
+            Ok((agreed, UpgradedWork::Forward(target, ports)))
         }
         _ => Err(not_found()),
     }
 }
 
-fn command_work(headers: &HeaderMap, command: Command) -> Result<(Agreed, Work), Refusal> {
+fn command_work(headers: &HeaderMap, command: Command) -> Result<(Upgrade, UpgradedWork), HttpRefusal> {
     let agreed = if is_websocket(headers) {
         websocket(headers, &command::WS_PROTOCOLS)?
     } else {
         spdy(headers, &command::SPDY_PROTOCOLS)?
     };
-    Ok((agreed, Work::Command(command)))
+    Ok((agreed, UpgradedWork::Command(command)))
 }
 
 fn has_token(headers: &HeaderMap, name: ::http::HeaderName, token: &str) -> bool {
@@ -218,7 +222,7 @@ fn common(wanted: &[String], known: &[&'static str]) -> Option<&'static str> {
     wanted.iter().find_map(|wanted| known.iter().find(|known| *known == wanted).copied())
 }
 
-fn spdy(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refusal> {
+fn spdy(headers: &HeaderMap, known: &[&'static str]) -> Result<Upgrade, HttpRefusal> {
     let wanted = values(headers, PROTOCOL);
     if wanted.is_empty() {
         let text = if headers.contains_key(PROTOCOL) {
@@ -229,7 +233,7 @@ fn spdy(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refusal> 
                 headers.keys_len()
             )
         };
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+        return Err(HttpRefusal::new(StatusCode::BAD_REQUEST, text));
     }
     let Some(protocol) = common(&wanted, known) else {
         let text = format!(
@@ -237,17 +241,17 @@ fn spdy(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refusal> 
             wanted.join(" "),
             known.join(" ")
         );
-        return Err(Refusal { status: StatusCode::FORBIDDEN, text, accepted: known.to_vec() });
+        return Err(HttpRefusal { status: StatusCode::FORBIDDEN, text, accepted: known.to_vec() });
     };
     if !(has_token(headers, CONNECTION, "upgrade") && has_token(headers, UPGRADE, SPDY)) {
         let text = "unable to upgrade: missing upgrade headers in request";
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+        return Err(HttpRefusal::new(StatusCode::BAD_REQUEST, text));
     }
-    Ok(Agreed::Spdy(protocol))
+    Ok(Upgrade::Spdy(protocol))
 }
 
-fn websocket(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refusal> {
-    let refused = |text: String| Err(Refusal::new(StatusCode::BAD_REQUEST, text));
+fn websocket(headers: &HeaderMap, known: &[&'static str]) -> Result<Upgrade, HttpRefusal> {
+    let refused = |text: String| Err(HttpRefusal::new(StatusCode::BAD_REQUEST, text));
     let Some(key) = headers.get(SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()) else {
         return refused("the request has no Sec-WebSocket-Key".into());
     };
@@ -256,23 +260,23 @@ fn websocket(headers: &HeaderMap, known: &[&'static str]) -> Result<Agreed, Refu
         wanted.push(String::new());
     }
     match common(&wanted, known) {
-        Some(protocol) => Ok(Agreed::WebSocket(protocol, accept_key(key))),
+        Some(protocol) => Ok(Upgrade::WebSocket(protocol, accept_key(key))),
         // Upstream's WebSocket library answers so, too.
         None => {
             let (wanted, known) = (wanted.join(" "), known.join(" "));
             let text = format!("requested protocol(s) are not supported: [{wanted}]; supports [{known}]");
-            Err(Refusal::new(StatusCode::FORBIDDEN, text))
+            Err(HttpRefusal::new(StatusCode::FORBIDDEN, text))
         }
     }
 }
 
 /// 101 with what was agreed on.
-fn switching(agreed: &Agreed) -> Result<Response<String>, Refusal> {
+fn switching(agreed: &Upgrade) -> Result<Response<String>, HttpRefusal> {
     let mut response =
         Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).header(CONNECTION, "Upgrade");
     response = match agreed {
-        Agreed::Spdy(protocol) => response.header(UPGRADE, SPDY).header(PROTOCOL, *protocol),
-        Agreed::WebSocket(protocol, accept) => {
+        Upgrade::Spdy(protocol) => response.header(UPGRADE, SPDY).header(PROTOCOL, *protocol),
+        Upgrade::WebSocket(protocol, accept) => {
             let response = response.header(UPGRADE, "websocket").header(SEC_WEBSOCKET_ACCEPT, accept);
             // None asked for, none named.
             if protocol.is_empty() { response } else { response.header(SEC_WEBSOCKET_PROTOCOL, *protocol) }
@@ -280,38 +284,43 @@ fn switching(agreed: &Agreed) -> Result<Response<String>, Refusal> {
     };
     response
         .body(String::new())
-        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+        .map_err(|error| HttpRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-async fn serve(node: Arc<Node>, (work, agreed): (Work, Agreed), upgrade: OnUpgrade, hang_up: HangUp) {
+async fn serve(
+    node: Arc<Node>,
+    (work, agreed): (UpgradedWork, Upgrade),
+    upgrade: OnUpgrade,
+    hang_up: HangUp,
+) {
     let activity = Activity::new(idle::LIMIT);
     let hang_up = hang_up.or_idle(activity.clone());
     let socket = match upgrade.await {
-        Ok(socket) => Watched::new(TokioIo::new(socket), activity),
+        Ok(socket) => ActivityTracked::new(TokioIo::new(socket), activity),
         Err(error) => {
             tracing::debug!("a streaming client left before its upgrade: {}", chain(&error));
             return;
         }
     };
     match (work, agreed) {
-        (Work::Command(command), Agreed::WebSocket(protocol, _)) => {
+        (UpgradedWork::Command(command), Upgrade::WebSocket(protocol, _)) => {
             let session = command::over_websocket(socket, protocol, command.streams(), hang_up).await;
             session::run(node, command, session).await;
         }
-        (Work::Command(command), Agreed::Spdy(protocol)) => {
+        (UpgradedWork::Command(command), Upgrade::Spdy(protocol)) => {
             match command::over_spdy(socket, protocol, command.streams(), hang_up).await {
                 Ok(session) => session::run(node, command, session).await,
                 Err(error) => tracing::debug!("a SPDY client: {error}"),
             }
         }
-        (Work::Forward(target, ports), Agreed::WebSocket(protocol, _)) => {
+        (UpgradedWork::Forward(target, ports), Upgrade::WebSocket(protocol, _)) => {
             if protocol != forward::TUNNEL_PROTOCOL {
                 forward::over_websocket(socket, protocol, ports, target, hang_up).await;
             } else if let Err(error) = forward::over_spdy(tunnel::start(socket), target, hang_up).await {
                 tracing::debug!("a port forward in a tunnel: {error}");
             }
         }
-        (Work::Forward(target, _), Agreed::Spdy(_)) => {
+        (UpgradedWork::Forward(target, _), Upgrade::Spdy(_)) => {
             if let Err(error) = forward::over_spdy(socket, target, hang_up).await {
                 tracing::debug!("a port forward: {error}");
             }
@@ -340,7 +349,7 @@ mod tests {
             ("x-stream-protocol-version", "v4.channel.k8s.io"),
         ];
         let agreed = spdy(&headers(&[&UPGRADE_SPDY[..], &offer].concat()), &command::SPDY_PROTOCOLS);
-        assert_eq!(agreed, Ok(Agreed::Spdy("v2.channel.k8s.io")));
+        assert_eq!(agreed, Ok(Upgrade::Spdy("v2.channel.k8s.io")));
     }
 
     #[test]

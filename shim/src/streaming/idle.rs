@@ -34,7 +34,7 @@ impl Activity {
     }
 
     /// Waits until nothing has moved for as long as the limit says.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
             let until = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + self.limit;
             if until <= Instant::now() {
@@ -47,18 +47,18 @@ impl Activity {
 
 /// A connection whose bytes are taken note of.
 #[derive(Debug)]
-pub(crate) struct Watched<S> {
+pub(crate) struct ActivityTracked<S> {
     inner: S,
     activity: Activity,
 }
 
-impl<S> Watched<S> {
+impl<S> ActivityTracked<S> {
     pub(crate) fn new(inner: S, activity: Activity) -> Self {
         Self { inner, activity }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityTracked<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -73,8 +73,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Watched<S> {
-    fn written(&self, count: usize) -> Poll<io::Result<usize>> {
+impl<S: AsyncWrite + Unpin> ActivityTracked<S> {
+    fn note_written(&self, count: usize) -> Poll<io::Result<usize>> {
         if count > 0 {
             self.activity.note();
         }
@@ -82,14 +82,14 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityTracked<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
-        self.written(count)
+        self.note_written(count)
     }
 
     fn poll_write_vectored(
@@ -98,7 +98,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(Pin::new(&mut self.inner).poll_write_vectored(context, bytes))?;
-        self.written(count)
+        self.note_written(count)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -131,9 +131,9 @@ mod tests {
     async fn a_byte_either_way_keeps_a_stream_and_nothing_ends_it() {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let activity = Activity::new(MINUTE);
-        let mut watched = Watched::new(ours, activity.clone());
+        let mut watched = ActivityTracked::new(ours, activity.clone());
         let begun = Instant::now();
-        let over = tokio::spawn(async move { activity.over().await });
+        let over = tokio::spawn(async move { activity.wait_until_idle().await });
         for _ in 0..3 {
             tokio::time::sleep(MINUTE / 2 + MINUTE / 4).await;
             watched.write_all(b"x").await.unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     /// Until the other end is closed, after how long.
-    async fn ended(mut theirs: impl AsyncRead + Unpin, begun: Instant) -> u64 {
+    async fn wait_until_closed(mut theirs: impl AsyncRead + Unpin, begun: Instant) -> u64 {
         let mut rest = Vec::new();
         theirs.read_to_end(&mut rest).await.unwrap();
         begun.elapsed().as_secs()
@@ -164,9 +164,9 @@ mod tests {
         let (ours, theirs) = tokio::io::duplex(4096);
         let activity = Activity::new(MINUTE);
         let (begun, hang_up) = (Instant::now(), HangUp::never().or_idle(activity.clone()));
-        let socket = Watched::new(ours, activity);
+        let socket = ActivityTracked::new(ours, activity);
         let session = command::over_websocket(socket, WS_PROTOCOLS[0], all(), hang_up).await;
-        assert_eq!(ended(theirs, begun).await, 60);
+        assert_eq!(wait_until_closed(theirs, begun).await, 60);
         session.out.closed().await;
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let (ours, theirs) = tokio::io::duplex(4096);
         let activity = Activity::new(MINUTE);
         let (begun, hang_up) = (Instant::now(), HangUp::never().or_idle(activity.clone()));
-        let client = spdy::Connection::watched(theirs, Role::Client, std::future::pending()).unwrap();
+        let client = spdy::Connection::with_activity(theirs, Role::Client, std::future::pending()).unwrap();
         let handle = client.handle();
         let opening = async {
             let mut streams = Vec::new();
@@ -185,7 +185,7 @@ mod tests {
             }
             streams
         };
-        let socket = Watched::new(ours, activity);
+        let socket = ActivityTracked::new(ours, activity);
         let (session, streams) =
             tokio::join!(command::over_spdy(socket, SPDY_PROTOCOLS[0], all(), hang_up), opening);
         let session = session.unwrap();

@@ -18,7 +18,7 @@ use super::status::{Outcome, Style};
 use crate::attach;
 use crate::error::Error;
 use crate::exec::terminal::{Size, Terminal};
-use crate::exec::{self, Wanted};
+use crate::exec::{self, ExecRequest};
 use crate::node::Node;
 
 /// As much as any pipe holds: what was written before the command's end is at most this.
@@ -27,13 +27,13 @@ const MAX_PIPE: usize = 1 << 20;
 /// Output of a stream, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Out {
-    Data(Stream, Bytes),
-    End(Stream),
+    Data(StdStream, Bytes),
+    End(StdStream),
 }
 
 /// Streams towards the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StdStream {
     Stdout,
     Stderr,
     Error,
@@ -97,9 +97,9 @@ pub(crate) async fn run(node: Arc<Node>, command: Command, session: Session) {
     let bytes = outcome.bytes(style);
     // A client that is gone wants no status.
     if !bytes.is_empty() {
-        let _ = out.send(Out::Data(Stream::Error, bytes.into())).await;
+        let _ = out.send(Out::Data(StdStream::Error, bytes.into())).await;
     }
-    for stream in [Stream::Stdout, Stream::Stderr, Stream::Error] {
+    for stream in [StdStream::Stdout, StdStream::Stderr, StdStream::Error] {
         let _ = out.send(Out::End(stream)).await;
     }
 }
@@ -107,7 +107,7 @@ pub(crate) async fn run(node: Arc<Node>, command: Command, session: Session) {
 async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session) -> Result<Outcome, Error> {
     let container = node.store.container(&request.container_id)?;
     let cri::ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
-    let mut running = exec::spawn(node, &container, Wanted { cmd, tty, stdin, stdout, stderr }).await?;
+    let mut running = exec::spawn(node, &container, ExecRequest { cmd, tty, stdin, stdout, stderr }).await?;
     let Session { stdin: input, resize, out, .. } = session;
     let (end, ended) = watch::channel(false);
     let mut held = None;
@@ -117,19 +117,20 @@ async fn run_exec(node: &Arc<Node>, request: cri::ExecRequest, session: Session)
             held = Some(terminal.slave().map_err(hold)?);
             let terminal = Arc::new(terminal);
             let typing = to_terminal(terminal.clone(), stdin.then_some(input), resize);
-            let sources = [(Some(Source::Terminal(terminal)), Stream::Stdout), (None, Stream::Stderr)];
+            let sources =
+                [(Some(OutputSource::Terminal(terminal)), StdStream::Stdout), (None, StdStream::Stderr)];
             (sources, tokio::spawn(typing))
         }
         None => {
-            let sources = [(running.stdout, Stream::Stdout), (running.stderr, Stream::Stderr)];
-            let sources = sources.map(|(pipe, stream)| (pipe.map(Source::Pipe), stream));
+            let sources = [(running.stdout, StdStream::Stdout), (running.stderr, StdStream::Stderr)];
+            let sources = sources.map(|(pipe, stream)| (pipe.map(OutputSource::Pipe), stream));
             (sources, tokio::spawn(to_pipe(running.stdin, input)))
         }
     };
     let output = pumps(sources, &out, &ended);
     let code = tokio::select! {
         // Cancel-safe: a oneshot receiver by reference.
-        code = running.process.ended() => code,
+        code = running.process.wait() => code,
         // Cancel-safe: only a wait. Without its client a command has no terminal and nobody to write
         // to; it hears of that by SIGHUP or SIGPIPE, as upstream's does.
         () = out.closed() => Ok(0),
@@ -155,8 +156,8 @@ async fn run_attach(
     let mut attached = attach::attach(node, &container, &request).await?;
     let Session { stdin: input, resize, out, .. } = session;
     let (_end, ended) = watch::channel(false);
-    let sources = [(attached.stdout.take(), Stream::Stdout), (attached.stderr.take(), Stream::Stderr)];
-    let output = pumps(sources.map(|(pipe, stream)| (pipe.map(Source::Pipe), stream)), &out, &ended);
+    let sources = [(attached.stdout.take(), StdStream::Stdout), (attached.stderr.take(), StdStream::Stderr)];
+    let output = pumps(sources.map(|(pipe, stream)| (pipe.map(OutputSource::Pipe), stream)), &out, &ended);
     let wants_stdin = request.stdin;
     let input = match attached.input.take() {
         Some(attach::Input::Terminal(terminal)) => {
@@ -168,7 +169,7 @@ async fn run_attach(
     let ended = async {
         if output.is_empty() {
             // Only stdin: until the container has ended.
-            container.ended().await;
+            container.wait_for_end().await;
         }
         all(output).await;
     };
@@ -186,12 +187,12 @@ async fn run_attach(
 }
 
 /// Where output comes from.
-enum Source {
+enum OutputSource {
     Pipe(pipe::Receiver),
     Terminal(Arc<Terminal>),
 }
 
-impl Source {
+impl OutputSource {
     /// 0 at the end, which an error is, too. Cancel-safe.
     async fn read(&mut self, chunk: &mut [u8]) -> usize {
         match self {
@@ -203,7 +204,7 @@ impl Source {
 
 /// One task for each output. `ended` turns true with the command.
 fn pumps(
-    sources: [(Option<Source>, Stream); 2],
+    sources: [(Option<OutputSource>, StdStream); 2],
     out: &mpsc::Sender<Out>,
     ended: &watch::Receiver<bool>,
 ) -> Vec<JoinHandle<()>> {
@@ -215,7 +216,12 @@ fn pumps(
 
 /// Reads to the end of the output. When the command has ended and something else holds its output, for
 /// a while only, and no more than a pipe can hold; the client's slowness does not count.
-async fn pump(mut source: Source, stream: Stream, out: mpsc::Sender<Out>, mut ended: watch::Receiver<bool>) {
+async fn pump(
+    mut source: OutputSource,
+    stream: StdStream,
+    out: mpsc::Sender<Out>,
+    mut ended: watch::Receiver<bool>,
+) {
     let mut chunk = vec![0u8; 32 << 10];
     let mut left: Option<usize> = None;
     let mut deadline = Instant::now();

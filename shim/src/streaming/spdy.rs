@@ -9,7 +9,7 @@ pub mod connection;
 pub(super) mod dictionary;
 pub mod frame;
 mod headers;
-mod room;
+mod receive_budget;
 
 pub use connection::{Connection, Handle, Stream};
 pub use headers::Headers;

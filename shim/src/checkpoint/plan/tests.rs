@@ -35,8 +35,8 @@ fn start() -> StartContainer {
     }
 }
 
-fn process() -> Process {
-    Process {
+fn process() -> ProcessInfo {
+    ProcessInfo {
         pid: 42,
         mounts: mountinfo::parse(TABLE),
         node_devices: vec!["254:1".to_owned(), "0:56".to_owned()],
@@ -46,7 +46,7 @@ fn process() -> Process {
     }
 }
 
-fn named(start: &StartContainer, process: &Process) -> Vec<String> {
+fn external_names(start: &StartContainer, process: &ProcessInfo) -> Vec<String> {
     let all = external(start, process).into_iter();
     all.map(|word| word.into_string().unwrap()).collect()
 }
@@ -65,15 +65,18 @@ fn criu_is_told_what_is_the_nodes_and_dumps_the_rest() {
         // The node's null device, hexadecimal.
         "file[18:4]",
     ];
-    assert_eq!(named(&start(), &process()), expected);
+    assert_eq!(external_names(&start(), &process()), expected);
 }
 
 #[test]
 fn a_namespace_of_the_pod_is_named_and_one_that_criu_is_in_is_not() {
     let pids = |mode: NamespaceMode| {
         let start = StartContainer { pid: mode.into(), ..start() };
-        let process = Process { network: None, ..process() };
-        named(&start, &process).into_iter().filter(|word| !word.starts_with("mnt[")).collect::<Vec<_>>()
+        let process = ProcessInfo { network: None, ..process() };
+        external_names(&start, &process)
+            .into_iter()
+            .filter(|word| !word.starts_with("mnt["))
+            .collect::<Vec<_>>()
     };
     let pod = ["pid[4026532001]:extRootPidNS", "file[18:4]"];
     assert_eq!(pids(NamespaceMode::Sandbox), pod);
@@ -87,9 +90,9 @@ fn the_nodes_cgroups_devices_and_file_systems_that_criu_does_not_know_are_named(
     let of = |change: &dyn Fn(&mut StartContainer), line: &[u8]| {
         let mut start = start();
         change(&mut start);
-        named(
+        external_names(
             &start,
-            &Process { mounts: mountinfo::parse(line), network: None, files: Vec::new(), ..process() },
+            &ProcessInfo { mounts: mountinfo::parse(line), network: None, files: Vec::new(), ..process() },
         )
     };
     let cgroup = b"1 2 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
@@ -108,14 +111,14 @@ fn the_nodes_cgroups_devices_and_file_systems_that_criu_does_not_know_are_named(
 
 #[test]
 fn the_command_line_leaves_the_container_running() {
-    let places = Places { work: Path::new("/work"), freezer: Some("/sys/fs/cgroup/gantry/c".into()) };
-    let process = Process { mounts: Vec::new(), network: None, files: Vec::new(), ..process() };
+    let places = DumpPaths { work: Path::new("/work"), freezer: Some("/sys/fs/cgroup/gantry/c".into()) };
+    let process = ProcessInfo { mounts: Vec::new(), network: None, files: Vec::new(), ..process() };
     let words = dump(&start(), &process, &places);
     let expected = "dump --tree 42 --images-dir /work/checkpoint --work-dir /work --log-file dump.log -v4 \
         --leave-running --manage-cgroups=soft --root /var/lib/gantry/containers/c/rootfs \
         --freeze-cgroup /sys/fs/cgroup/gantry/c";
     assert_eq!(words, expected.split_whitespace().map(OsString::from).collect::<Vec<_>>());
-    let without = dump(&start(), &process, &Places { freezer: None, ..places });
+    let without = dump(&start(), &process, &DumpPaths { freezer: None, ..places });
     assert!(!without.contains(&"--freeze-cgroup".into()), "{without:?}");
 }
 

@@ -16,7 +16,7 @@ const FREE: Usage = Usage { bytes: 64 << 20, inodes: 4096 };
 
 /// More than the image has.
 #[derive(Debug, thiserror::Error)]
-enum TooMuch {
+enum BudgetExceeded {
     #[error("the image's volumes would take more than {most} bytes, and the image itself takes fewer")]
     Bytes { most: u64 },
     #[error("the image's volumes would be more than {most} files, and the image itself has fewer")]
@@ -57,15 +57,15 @@ impl<'a> Budget<'a> {
     }
 
     /// After so many bytes were written.
-    pub(super) fn wrote(&mut self, bytes: u64, into: impl AsFd) -> io::Result<()> {
+    pub(super) fn count_written(&mut self, bytes: u64, into: impl AsFd) -> io::Result<()> {
         self.look(0, bytes, into)
     }
 
-    fn excess(&self) -> Option<TooMuch> {
+    fn excess(&self) -> Option<BudgetExceeded> {
         if self.copied.bytes > self.most.bytes {
-            return Some(TooMuch::Bytes { most: self.most.bytes });
+            return Some(BudgetExceeded::Bytes { most: self.most.bytes });
         }
-        (self.copied.inodes > self.most.inodes).then_some(TooMuch::Files { most: self.most.inodes })
+        (self.copied.inodes > self.most.inodes).then_some(BudgetExceeded::Files { most: self.most.inodes })
     }
 
     /// The node's own logs and records need room, too: the same floor as for unpacking.

@@ -9,20 +9,23 @@ use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
 use tonic::{Request, Response, Streaming};
 
-use super::{Answer, list, load, pull, remove, status_of, tag};
+use super::{RpcResult, list, load, pull, remove, status_of, tag};
 use crate::config::Config;
 use gantry_image::Images;
 
 /// The images of a node, and how it is set up.
 #[derive(Debug, Clone)]
-pub(crate) struct Alone {
+pub(crate) struct ImageServiceOnly {
     pub(crate) images: Images,
     pub(crate) config: Arc<Config>,
 }
 
 #[tonic::async_trait]
-impl ImageService for Alone {
-    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
+impl ImageService for ImageServiceOnly {
+    async fn list_images(
+        &self,
+        request: Request<cri::ListImagesRequest>,
+    ) -> RpcResult<cri::ListImagesResponse> {
         let images = list(&self.images, &self.config, request.into_inner().filter)?;
         Ok(Response::new(cri::ListImagesResponse { images }))
     }
@@ -30,32 +33,35 @@ impl ImageService for Alone {
     async fn image_status(
         &self,
         request: Request<cri::ImageStatusRequest>,
-    ) -> Answer<cri::ImageStatusResponse> {
+    ) -> RpcResult<cri::ImageStatusResponse> {
         status_of(&self.images, &self.config, request.into_inner())
     }
 
-    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> RpcResult<cri::PullImageResponse> {
         pull(&self.images, &self.config, request.into_inner()).await
     }
 
     async fn remove_image(
         &self,
         request: Request<cri::RemoveImageRequest>,
-    ) -> Answer<cri::RemoveImageResponse> {
+    ) -> RpcResult<cri::RemoveImageResponse> {
         remove(&self.images, &self.config, request.into_inner()).await
     }
 }
 
 #[tonic::async_trait]
-impl Beyond for Alone {
+impl Beyond for ImageServiceOnly {
     async fn load_images(
         &self,
         request: Request<Streaming<beyond::LoadImagesRequest>>,
-    ) -> Answer<beyond::LoadImagesResponse> {
+    ) -> RpcResult<beyond::LoadImagesResponse> {
         load(&self.images, request.into_inner()).await
     }
 
-    async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
+    async fn tag_image(
+        &self,
+        request: Request<beyond::TagImageRequest>,
+    ) -> RpcResult<beyond::TagImageResponse> {
         tag(&self.images, request.into_inner()).await
     }
 }

@@ -29,14 +29,14 @@ fn start() -> StartContainer {
     }
 }
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> NodeFacts {
+    NodeFacts {
         pause: 40,
         target: 41,
         cgroup: "/pod/c".into(),
         annotations: [("a".to_owned(), "b".to_owned())].into(),
         seccomp: Some(json!({"defaultAction": "SCMP_ACT_ERRNO"})),
-        limits: Limits { held: u64::MAX, oom_score: -1000, open_files: (1024, 4096) },
+        limits: DocumentLimits { held: u64::MAX, oom_score: -1000, open_files: (1024, 4096) },
     }
 }
 
@@ -45,7 +45,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
 }
 
 /// Type and path of each.
-fn joined(document: &Value) -> Vec<(String, String)> {
+fn joined_namespaces(document: &Value) -> Vec<(String, String)> {
     let all = at(document, "/linux/namespaces").as_array().cloned().unwrap_or_default();
     let word = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     all.iter().map(|of| (word(of, "type"), word(of, "path"))).collect()
@@ -76,7 +76,7 @@ fn a_process_is_who_and_what_the_start_says() {
 #[test]
 fn what_the_node_lacks_is_not_asked_for() {
     let own = StartContainer { oom_score_adj: -997, ..start() };
-    let poor = Limits { held: 0b10, oom_score: 0, open_files: (10, 10) };
+    let poor = DocumentLimits { held: 0b10, oom_score: 0, open_files: (10, 10) };
     let process = process(&own, false, poor);
     assert_eq!(at(&process, "/capabilities/bounding"), &json!(["CAP_DAC_OVERRIDE"]));
     assert_eq!(at(&process, "/oomScoreAdj"), &json!(0));
@@ -97,25 +97,27 @@ fn namespaces_are_the_pods_by_their_holder_and_the_nodes_are_not_named() {
         pods("ipc", "ipc"),
         own("pid"),
     ];
-    assert_eq!(joined(&container(&start(), &facts())), plain);
+    assert_eq!(joined_namespaces(&container(&start(), &facts())), plain);
     let host = NamespaceMode::Host;
     let hosts = StartContainer { net: host.into(), ipc: host.into(), pid: host.into(), ..start() };
-    assert_eq!(joined(&container(&hosts, &facts())), [own("mount"), own("cgroup")]);
+    assert_eq!(joined_namespaces(&container(&hosts, &facts())), [own("mount"), own("cgroup")]);
     for (mode, path) in
         [(NamespaceMode::Sandbox, "/proc/40/ns/pid"), (NamespaceMode::Target, "/proc/41/ns/pid")]
     {
         let sharing = StartContainer { pid: mode.into(), ..start() };
-        assert_eq!(joined(&container(&sharing, &facts())).last().unwrap().1, path);
+        assert_eq!(joined_namespaces(&container(&sharing, &facts())).last().unwrap().1, path);
     }
     let line = IdMapping { container_id: 0, host_id: 65_536, length: 65_536 };
     let users = Some(UserMapping { uids: Some(line), gids: Some(line) });
     // On v1 the node's names are seen, but by those who are somebody else there.
     let cgroup = Some(CgroupTarget::default());
     let on_v1 = StartContainer { cgroup, ..start() };
-    assert!(!joined(&container(&on_v1, &facts())).contains(&own("cgroup")));
-    assert!(joined(&container(&StartContainer { users, ..on_v1 }, &facts())).contains(&own("cgroup")));
+    assert!(!joined_namespaces(&container(&on_v1, &facts())).contains(&own("cgroup")));
+    assert!(
+        joined_namespaces(&container(&StartContainer { users, ..on_v1 }, &facts())).contains(&own("cgroup"))
+    );
     let document = container(&StartContainer { users, ..start() }, &facts());
-    assert!(joined(&document).contains(&pods("user", "user")));
+    assert!(joined_namespaces(&document).contains(&pods("user", "user")));
     assert_eq!(
         at(&document, "/linux/uidMappings"),
         &json!([{"containerID": 0, "hostID": 65536, "size": 65536}])

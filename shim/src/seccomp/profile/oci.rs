@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Arg, Call, Error, Profile};
+use super::{Arg, Error, Profile, SyscallRule};
 use crate::seccomp::syscalls::{Abi, NATIVE};
 
 impl Profile {
@@ -26,14 +26,14 @@ impl Profile {
             add("flags", json!(flags));
         }
         let calls = self.syscalls.iter().filter(|call| call.is_meant(held));
-        add("syscalls", json!(calls.map(Call::oci).collect::<Vec<_>>()));
+        add("syscalls", json!(calls.map(SyscallRule::oci).collect::<Vec<_>>()));
         Ok(Value::Object(profile))
     }
 
     /// Those listed, and of a map those of this machine, as Docker and containers/common have it.
     fn architecture_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.architectures.iter().map(String::as_str).collect();
-        for map in self.arch_map.iter().filter(|map| Abi::named(&map.architecture) == Some(NATIVE)) {
+        for map in self.arch_map.iter().filter(|map| Abi::from_name(&map.architecture) == Some(NATIVE)) {
             names.push(&map.architecture);
             names.extend(map.sub_architectures.iter().flatten().map(String::as_str));
         }
@@ -41,7 +41,7 @@ impl Profile {
     }
 }
 
-impl Call {
+impl SyscallRule {
     pub(super) fn is_meant(&self, held: u64) -> bool {
         self.includes.as_ref().is_none_or(|condition| condition.holds(held))
             && !self.excludes.as_ref().is_some_and(|condition| condition.touches(held))

@@ -66,7 +66,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         let (container_path, host_path) = (container_path.to_owned(), host_path.to_owned());
         let mount = cri::Mount { container_path, host_path, ..cri::Mount::default() };
         let config = cri::ContainerConfig { mounts: vec![mount], ..cri::ContainerConfig::default() };
-        match check(&config, &Handlers::new(), &Wanted::Unconfined) {
+        match check(&config, &Handlers::new(), &SeccompChoice::Unconfined) {
             Err(Error::Invalid { field, .. }) => Some(field),
             other => other.map(|_| None).unwrap(),
         }
@@ -97,7 +97,7 @@ fn a_mount_of_an_image_is_read_only_has_no_host_path_and_leads_downwards() {
         let mut mount = mount.clone();
         change(&mut mount);
         let config = cri::ContainerConfig { mounts: vec![mount], ..Default::default() };
-        check(&config, &Handlers::new(), &Wanted::Unconfined).map(drop)
+        check(&config, &Handlers::new(), &SeccompChoice::Unconfined).map(drop)
     };
     assert_eq!(checked(&|_| {}), Ok(()));
     let field = |change: &dyn Fn(&mut cri::Mount)| match checked(change).unwrap_err() {
@@ -120,7 +120,7 @@ fn a_mount_of_an_image_is_read_only_has_no_host_path_and_leads_downwards() {
 fn an_image_of_an_unknown_handler_is_refused_by_name() {
     let image = cri::ImageSpec { runtime_handler: "kata".into(), ..cri::ImageSpec::default() };
     let config = cri::ContainerConfig { image: Some(image), ..cri::ContainerConfig::default() };
-    let refused = check(&config, &Handlers::new(), &Wanted::Unconfined).unwrap_err();
+    let refused = check(&config, &Handlers::new(), &SeccompChoice::Unconfined).unwrap_err();
     assert!(matches!(refused, Error::Invalid { field: "image.runtime_handler", .. }), "{refused:?}");
 }
 

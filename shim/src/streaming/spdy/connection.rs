@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::frame::{CANCEL, Decoder, Encoder, Frame, REFUSED_STREAM};
 use super::headers::Headers;
-use super::room::{self, Room};
+use super::receive_budget::{self, ReceiveBudget};
 
 /// Pieces of data that wait for a stream's reader.
 const QUEUE: usize = 16;
@@ -39,7 +39,7 @@ pub enum Role {
 /// Says when a connection or a stream is over.
 type Over = watch::Receiver<bool>;
 
-async fn over(mut watch: Over) {
+async fn wait_over(mut watch: Over) {
     // The sender's end says the same.
     let _ = watch.wait_for(|over| *over).await;
 }
@@ -88,12 +88,12 @@ struct Opening {
 }
 
 /// The reader's end of a stream.
-struct Open {
+struct OpenStream {
     data: mpsc::Sender<Bytes>,
     over: watch::Sender<bool>,
 }
 
-fn gone() -> io::Error {
+fn connection_closed() -> io::Error {
     ErrorKind::ConnectionReset.into()
 }
 
@@ -103,7 +103,7 @@ impl Connection {
     /// # Errors
     /// When the compression can't be set up.
     pub fn new(socket: impl AsyncRead + AsyncWrite + Send + 'static, role: Role) -> io::Result<Self> {
-        Self::watched(socket, role, std::future::pending())
+        Self::with_activity(socket, role, std::future::pending())
     }
 
     /// As `new`; `hung_up` says that the other side has left when nothing is read from the socket, because
@@ -111,7 +111,7 @@ impl Connection {
     ///
     /// # Errors
     /// As `new`.
-    pub fn watched(
+    pub fn with_activity(
         socket: impl AsyncRead + AsyncWrite + Send + 'static,
         role: Role,
         hung_up: impl Future<Output = ()> + Send + 'static,
@@ -123,12 +123,12 @@ impl Connection {
         let (new_streams, streams) = mpsc::channel(NEW_STREAMS);
         let (end, over) = watch::channel(false);
         let handle = Handle { outgoing: outgoing.clone(), opening, over };
-        let reading = Reading {
+        let reading = StreamReader {
             role,
             outgoing,
             new_streams,
             open: BTreeMap::new(),
-            room: Room::new(room::MOST),
+            receive_budget: ReceiveBudget::new(receive_budget::MOST),
             next: if role == Role::Client { 1 } else { 2 },
             last: 0,
         };
@@ -164,8 +164,8 @@ impl Handle {
     /// When the connection is over.
     pub async fn open(&self, headers: Headers) -> io::Result<Stream> {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        self.opening.send(Opening { headers, answer }).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())
+        self.opening.send(Opening { headers, answer }).await.map_err(|_| connection_closed())?;
+        answered.await.map_err(|_| connection_closed())
     }
 
     /// Says goodbye after everything sent so far, and hangs up.
@@ -176,7 +176,7 @@ impl Handle {
 
     /// Waits for the end of the connection.
     pub async fn closed(&self) {
-        over(self.over.clone()).await;
+        wait_over(self.over.clone()).await;
     }
 }
 
@@ -200,7 +200,7 @@ impl Stream {
 
 impl Writer {
     async fn send(&self, frame: Frame) -> io::Result<()> {
-        self.outgoing.send(frame).await.map_err(|_| gone())
+        self.outgoing.send(frame).await.map_err(|_| connection_closed())
     }
 
     /// Sends bytes; waits while the socket is full.
@@ -210,7 +210,7 @@ impl Writer {
     pub async fn write(&self, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             if *self.over.borrow() {
-                return Err(gone());
+                return Err(connection_closed());
             }
             let piece = bytes.split_to(bytes.len().min(MAX_DATA));
             self.send(Frame::Data { stream: self.id, fin: false, bytes: piece }).await?;
@@ -233,23 +233,23 @@ impl Writer {
     }
 
     /// Waits until the other side has reset the stream, or the connection is over.
-    pub async fn over(&self) {
-        over(self.over.clone()).await;
+    pub async fn wait_closed(&self) {
+        wait_over(self.over.clone()).await;
     }
 }
 
 /// What the reading task holds.
-struct Reading {
+struct StreamReader {
     role: Role,
     outgoing: mpsc::Sender<Frame>,
     new_streams: mpsc::Sender<Stream>,
-    open: BTreeMap<u32, Open>,
-    room: Room,
+    open: BTreeMap<u32, OpenStream>,
+    receive_budget: ReceiveBudget,
     next: u32,
     last: u32,
 }
 
-impl Reading {
+impl StreamReader {
     async fn run(mut self, mut reader: impl AsyncRead + Unpin, mut openings: mpsc::Receiver<Opening>) {
         let (mut decoder, mut buffer) = (Decoder::new(), BytesMut::with_capacity(64 << 10));
         let outgoing = self.outgoing.clone();
@@ -296,7 +296,7 @@ impl Reading {
                 let Some(open) = self.open.get(&stream) else { return };
                 // A reader that has gone loses what is sent to it; the stream may still be written to.
                 if !bytes.is_empty() && !open.data.is_closed() {
-                    let _ = open.data.send(self.room.take(bytes).await).await;
+                    let _ = open.data.send(self.receive_budget.acquire(bytes).await).await;
                 }
                 if fin {
                     self.half_close(stream);
@@ -326,7 +326,7 @@ impl Reading {
     fn register(&mut self, id: u32, headers: Headers) -> Stream {
         let (data, incoming) = mpsc::channel(QUEUE);
         let (end, over) = watch::channel(false);
-        self.open.insert(id, Open { data, over: end });
+        self.open.insert(id, OpenStream { data, over: end });
         let writer = Writer { id, outgoing: self.outgoing.clone(), over };
         Stream { id, headers, incoming, writer }
     }
@@ -388,7 +388,7 @@ mod tests {
         (Connection::new(client, Role::Client).unwrap(), Connection::new(server, Role::Server).unwrap())
     }
 
-    fn named(kind: &str) -> Headers {
+    fn headers_with_kind(kind: &str) -> Headers {
         [("streamtype".to_owned(), kind.to_owned())].into_iter().collect()
     }
 
@@ -403,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn streams_carry_bytes_both_ways_and_end_one_way_at_a_time() {
         let (client, mut server) = pair();
-        let mut ours = client.handle().open(named("data")).await.unwrap();
+        let mut ours = client.handle().open(headers_with_kind("data")).await.unwrap();
         let mut theirs = server.next().await.unwrap();
         assert_eq!((theirs.id, theirs.headers.get("streamtype")), (1, Some("data")));
         theirs.accept().await.unwrap();
@@ -424,7 +424,7 @@ mod tests {
     async fn a_close_comes_after_everything_that_was_sent() {
         let (mut client, server) = pair();
         let writer = {
-            let stream = server.handle().open(named("stdout")).await.unwrap();
+            let stream = server.handle().open(headers_with_kind("stdout")).await.unwrap();
             stream.writer.clone()
         };
         let handle = server.handle();
@@ -442,12 +442,12 @@ mod tests {
     #[tokio::test]
     async fn a_reset_ends_a_stream_and_not_its_neighbour() {
         let (client, mut server) = pair();
-        let first = client.handle().open(named("a")).await.unwrap();
-        let second = client.handle().open(named("b")).await.unwrap();
+        let first = client.handle().open(headers_with_kind("a")).await.unwrap();
+        let second = client.handle().open(headers_with_kind("b")).await.unwrap();
         let (mut one, mut two) = (server.next().await.unwrap(), server.next().await.unwrap());
         first.writer.reset().await;
         assert_eq!(one.incoming.recv().await, None);
-        one.writer.over().await;
+        one.writer.wait_closed().await;
         assert!(one.writer.write(Bytes::from_static(b"x")).await.is_err());
         second.writer.write(Bytes::from_static(b"y")).await.unwrap();
         assert_eq!(two.incoming.recv().await.unwrap(), "y");
@@ -456,10 +456,10 @@ mod tests {
     #[tokio::test]
     async fn the_loss_of_the_connection_is_the_end_of_its_streams() {
         let (client, server) = pair();
-        let mut ours = client.handle().open(named("data")).await.unwrap();
+        let mut ours = client.handle().open(headers_with_kind("data")).await.unwrap();
         server.handle().close().await;
         drop(server);
         assert_eq!(ours.incoming.recv().await, None);
-        ours.writer.over().await;
+        ours.writer.wait_closed().await;
     }
 }

@@ -1,7 +1,7 @@
 //! Monitors that SIGKILL does not end, because they hang in the kernel: a log on a disk that does not answer. The
 //! pod's own processes are gone and its network is free by then, so the pod is stopped. What stays is the
 //! monitor's cgroup, outside the pod's; it goes when the disk answers, and the monitor with it. Owns that waiting,
-//! which a later runtime takes up. Called by `launch` and recovery.
+//! which a later runtime takes up. Called by `monitor_launch` and recovery.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ const FIRST: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(30);
 
 /// Lets the cgroup of a monitor stay that does not end, and collects it later.
-pub(super) fn leave(node: &Node, id: &str, cgroup: Cgroup, why: &cgroup::Error) {
+pub(super) fn leave_for_later(node: &Node, id: &str, cgroup: Cgroup, why: &cgroup::Error) {
     tracing::warn!(sandbox = id, "the monitor hangs in the kernel, its cgroup goes later: {}", chain(why));
     let marker = node.monitor_sockets().join(format!("{id}{SUFFIX}"));
     if let Err(error) = fs::write(&marker, "") {

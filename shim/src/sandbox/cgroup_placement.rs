@@ -3,12 +3,12 @@
 
 use gantry_systemd as systemd;
 
-use crate::error::place::Error;
+use crate::error::cgroup_placement::Error;
 use crate::store::record::Scope;
 
 /// What the record keeps.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CgroupPlacement {
     /// The pod's cgroup.
     pub(super) parent: String,
     /// Ours to limit and remove.
@@ -17,19 +17,19 @@ pub(super) struct Place {
 }
 
 /// Below the caller's path, or below the root.
-pub(super) fn of_cgroupfs(root: &str, asked: &str, id: &str) -> Result<Place, Error> {
+pub(super) fn of_cgroupfs(root: &str, asked: &str, id: &str) -> Result<CgroupPlacement, Error> {
     let asked = asked.trim_end_matches('/');
     if asked.ends_with(".slice") {
         return Err(Error::Slice(asked.to_owned()));
     }
     let owned = asked.is_empty();
     let parent = if owned { format!("{root}/{id}") } else { asked.to_owned() };
-    Ok(Place { parent, owned, scope: None })
+    Ok(CgroupPlacement { parent, owned, scope: None })
 }
 
 /// A scope in the caller's slice, or in the one that the root stands for. The slice is the caller's to
 /// limit; a pod of ours is limited by a cgroup in the scope, where systemd writes nothing.
-pub(super) fn of_systemd(root: &str, asked: &str, id: &str) -> Result<Place, Error> {
+pub(super) fn of_systemd(root: &str, asked: &str, id: &str) -> Result<CgroupPlacement, Error> {
     let bad = |source| Error::NoSlice { parent: asked.to_owned(), source };
     let slice = match asked {
         "" => own_slice(root),
@@ -40,7 +40,7 @@ pub(super) fn of_systemd(root: &str, asked: &str, id: &str) -> Result<Place, Err
     let path = format!("{}/{unit}", folder.trim_end_matches('/'));
     let owned = asked.is_empty();
     let parent = if owned { format!("{path}/{id}") } else { folder };
-    Ok(Place { parent, owned, scope: Some(Scope { unit, slice, path, is_anothers: false }) })
+    Ok(CgroupPlacement { parent, owned, scope: Some(Scope { unit, slice, path, is_anothers: false }) })
 }
 
 /// `/a/b-c` is `a-b_c.slice`.
@@ -71,20 +71,20 @@ mod tests {
             "kubepods-burstable-podx_1.slice",
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx_1.slice",
         ] {
-            let place = of_systemd("/gantry", asked, "ab").unwrap();
+            let placement = of_systemd("/gantry", asked, "ab").unwrap();
             let slice = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx_1.slice";
-            assert_eq!((place.parent.as_str(), place.owned), (slice, false));
-            let scope = place.scope.unwrap();
+            assert_eq!((placement.parent.as_str(), placement.owned), (slice, false));
+            let scope = placement.scope.unwrap();
             assert_eq!(scope.unit, "gantry-ab.scope");
             assert_eq!(scope.slice, "kubepods-burstable-podx_1.slice");
             assert_eq!(scope.path, format!("{slice}/gantry-ab.scope"));
         }
-        let place = of_systemd("/gantry/test-1", "", "ab").unwrap();
+        let placement = of_systemd("/gantry/test-1", "", "ab").unwrap();
         let path = "/gantry.slice/gantry-test_1.slice/gantry-ab.scope";
-        assert_eq!((place.parent, place.owned), (format!("{path}/ab"), true));
-        let place = of_systemd("/gantry", "-.slice", "ab").unwrap();
-        assert_eq!(place.parent, "/", "statistics read it");
-        assert_eq!(place.scope.unwrap().path, "/gantry-ab.scope");
+        assert_eq!((placement.parent, placement.owned), (format!("{path}/ab"), true));
+        let placement = of_systemd("/gantry", "-.slice", "ab").unwrap();
+        assert_eq!(placement.parent, "/", "statistics read it");
+        assert_eq!(placement.scope.unwrap().path, "/gantry-ab.scope");
         assert_eq!(own_folder("/gantry/test-1").unwrap(), "/gantry.slice/gantry-test_1.slice");
     }
 
@@ -106,8 +106,8 @@ mod tests {
             let told = of_cgroupfs("/gantry", bad, "ab").unwrap_err().to_string();
             assert!(told.contains("driver is cgroupfs") && told.contains("slice of systemd"), "{told}");
         }
-        let place = of_cgroupfs("/gantry", "/kubepods/podx/", "ab").unwrap();
-        assert_eq!(place, Place { parent: "/kubepods/podx".into(), owned: false, scope: None });
+        let placement = of_cgroupfs("/gantry", "/kubepods/podx/", "ab").unwrap();
+        assert_eq!(placement, CgroupPlacement { parent: "/kubepods/podx".into(), owned: false, scope: None });
         assert_eq!(of_cgroupfs("/gantry", "", "ab").unwrap().parent, "/gantry/ab");
     }
 }

@@ -14,7 +14,7 @@ use tokio_stream::Stream;
 use tonic::Status;
 
 use crate::status;
-use crate::store::story::Kind;
+use crate::store::event_order::Kind;
 use crate::store::{Container, Sandbox, Store};
 use gantry_base::mutex::lock;
 use gantry_base::timeline::unix_nanos;
@@ -23,21 +23,21 @@ use gantry_base::timeline::unix_nanos;
 const CAPACITY: usize = 4096;
 
 /// What the RPC answers with.
-pub(crate) type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(crate) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The queue of all clients; none once the runtime stops serving.
 #[derive(Debug)]
-pub(crate) struct Feed<T> {
+pub(crate) struct EventStream<T> {
     sender: Mutex<Option<broadcast::Sender<Arc<T>>>>,
 }
 
-impl<T: Clone + Send + Sync + 'static> Default for Feed<T> {
+impl<T: Clone + Send + Sync + 'static> Default for EventStream<T> {
     fn default() -> Self {
         Self::with_capacity(CAPACITY)
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Feed<T> {
+impl<T: Clone + Send + Sync + 'static> EventStream<T> {
     fn with_capacity(capacity: usize) -> Self {
         Self { sender: Mutex::new(Some(broadcast::Sender::new(capacity))) }
     }
@@ -62,35 +62,37 @@ impl<T: Clone + Send + Sync + 'static> Feed<T> {
     ///
     /// # Errors
     /// When the runtime is stopping.
-    pub(crate) fn subscribe(&self) -> Result<Events<T>, Status> {
+    pub(crate) fn subscribe(&self) -> Result<ResponseStream<T>, Status> {
         let receiver = lock(&self.sender).as_ref().map(broadcast::Sender::subscribe);
         let receiver = receiver.ok_or_else(|| Status::unavailable("the runtime is stopping"))?;
         Ok(Box::pin(stream::unfold(Some(receiver), |receiver| async {
             let mut receiver = receiver?;
             match receiver.recv().await {
                 Ok(event) => Some((Ok(Arc::unwrap_or_clone(event)), Some(receiver))),
-                Err(RecvError::Lagged(missed)) => Some((Err(behind(missed)), None)),
+                Err(RecvError::Lagged(missed)) => Some((Err(lagged_error(missed)), None)),
                 Err(RecvError::Closed) => None,
             }
         })))
     }
 }
 
-fn behind(missed: u64) -> Status {
+fn lagged_error(missed: u64) -> Status {
     Status::resource_exhausted(format!(
         "{missed} events were missed: read faster, subscribe again, then list containers"
     ))
 }
 
-impl Feed<cri::ContainerEventResponse> {
+impl EventStream<cri::ContainerEventResponse> {
     /// Tells the clients that a container has come to this point of its life, once.
-    pub(crate) fn of_container(&self, store: &Store, kind: Kind, container: &Container) {
-        container.story.go_on(kind, || self.announce(store, kind, &container.id, &container.sandbox_id));
+    pub(crate) fn send_container_event(&self, store: &Store, kind: Kind, container: &Container) {
+        container
+            .event_order
+            .advance(kind, || self.announce(store, kind, &container.id, &container.sandbox_id));
     }
 
     /// Tells the clients that a sandbox has come to this point of its life, once.
-    pub(crate) fn of_sandbox(&self, store: &Store, kind: Kind, sandbox: &Sandbox) {
-        sandbox.story.go_on(kind, || self.announce(store, kind, &sandbox.id, &sandbox.id));
+    pub(crate) fn send_sandbox_event(&self, store: &Store, kind: Kind, sandbox: &Sandbox) {
+        sandbox.event_order.advance(kind, || self.announce(store, kind, &sandbox.id, &sandbox.id));
     }
 
     /// Tells the clients that `id` (a container, or the sandbox itself) changed.
@@ -124,10 +126,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_falls_behind_is_dropped_with_an_error_and_the_others_are_not() {
-        let feed = Feed::with_capacity(4);
-        let (mut slow, mut quick) = (feed.subscribe().unwrap(), feed.subscribe().unwrap());
+        let stream = EventStream::with_capacity(4);
+        let (mut slow, mut quick) = (stream.subscribe().unwrap(), stream.subscribe().unwrap());
         for number in 0..6 {
-            feed.send(event(number));
+            stream.send(event(number));
             assert_eq!(quick.next().await.unwrap().unwrap().created_at, number);
         }
         let error = slow.next().await.unwrap().unwrap_err();
@@ -137,10 +139,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_stops_ends_its_streams() {
-        let feed = Feed::<cri::ContainerEventResponse>::default();
-        let mut events = feed.subscribe().unwrap();
-        feed.close();
+        let stream = EventStream::<cri::ContainerEventResponse>::default();
+        let mut events = stream.subscribe().unwrap();
+        stream.close();
         assert!(events.next().await.is_none());
-        assert!(feed.subscribe().is_err());
+        assert!(stream.subscribe().is_err());
     }
 }

@@ -9,23 +9,23 @@ pub(crate) const SHARED: usize = 256 << 20;
 
 /// The memory that the outputs of all execs share.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct OutputBudget {
     bytes: Arc<Semaphore>,
 }
 
-impl Default for Room {
+impl Default for OutputBudget {
     fn default() -> Self {
-        Self::of(SHARED)
+        Self::with_bytes(SHARED)
     }
 }
 
-impl Room {
-    pub(crate) fn of(bytes: usize) -> Self {
+impl OutputBudget {
+    pub(crate) fn with_bytes(bytes: usize) -> Self {
         Self { bytes: Arc::new(Semaphore::new(bytes)) }
     }
 
     /// Some of it, if there is as much left.
-    pub(crate) fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).ok()?;
         self.bytes.clone().try_acquire_many_owned(bytes).ok()
     }

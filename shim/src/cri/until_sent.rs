@@ -17,20 +17,20 @@ use tonic::server::NamedService;
 
 /// Beside an answer.
 #[derive(Clone)]
-struct Held {
+struct ResponseGuard {
     _it: Arc<dyn Send + Sync>,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for ResponseGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held")
     }
 }
 
 /// An answer that keeps `it` until it has been sent.
-pub(super) fn with<T>(answer: T, it: impl Send + Sync + 'static) -> tonic::Response<T> {
+pub(super) fn hold_until_sent<T>(answer: T, it: impl Send + Sync + 'static) -> tonic::Response<T> {
     let mut response = tonic::Response::new(answer);
-    response.extensions_mut().insert(Held { _it: Arc::new(it) });
+    response.extensions_mut().insert(ResponseGuard { _it: Arc::new(it) });
     response
 }
 
@@ -59,20 +59,20 @@ where
         let answering = self.0.call(request);
         Box::pin(async move {
             let mut response = answering.await?;
-            Ok(match response.extensions_mut().remove::<Held>() {
-                Some(held) => response.map(|body| Body::new(Holding { body, _held: held })),
+            Ok(match response.extensions_mut().remove::<ResponseGuard>() {
+                Some(held) => response.map(|body| Body::new(GuardedBody { body, _guard: held })),
                 None => response,
             })
         })
     }
 }
 
-struct Holding {
+struct GuardedBody {
     body: Body,
-    _held: Held,
+    _guard: ResponseGuard,
 }
 
-impl hyper::body::Body for Holding {
+impl hyper::body::Body for GuardedBody {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -110,7 +110,7 @@ mod tests {
         }
 
         fn call(&mut self, _: Request<Body>) -> Self::Future {
-            let (_, body, extensions) = with(String::from("answer"), self.0.clone()).into_parts();
+            let (_, body, extensions) = hold_until_sent(String::from("answer"), self.0.clone()).into_parts();
             let mut answer = Response::new(Body::new(body));
             *answer.extensions_mut() = extensions;
             Box::pin(async move { Ok(answer) })

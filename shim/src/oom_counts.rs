@@ -29,16 +29,16 @@ const LOOKS: u32 = 20;
 
 /// Tells of each rise of the counter above `seen`, which has been told or is an earlier runtime's matter, until the
 /// container has ended. None: whatever it is now.
-pub(crate) fn follow(node: &Arc<Node>, container: &Arc<Container>, seen: Option<u64>) {
+pub(crate) fn watch_container(node: &Arc<Node>, container: &Arc<Container>, seen: Option<u64>) {
     let (node, container) = (Arc::clone(node), Arc::clone(container));
     tokio::spawn(async move {
         let path = container.record().cgroup;
         let watched = Cgroup::new(&node.layout, &path).map_err(io::Error::other);
-        match watched.and_then(|cgroup| Counter::watch(&cgroup.target())) {
+        match watched.and_then(|cgroup| OomCounter::watch(&cgroup.target())) {
             Ok(counter) => {
                 tokio::select! {
-                    () = tell(&node, &container.id, &counter, seen) => {}
-                    () = container.ended() => {}
+                    () = report_rises(&node, &container.id, &counter, seen) => {}
+                    () = container.wait_for_end() => {}
                 }
             }
             // Its metrics tell all the same.
@@ -47,17 +47,17 @@ pub(crate) fn follow(node: &Arc<Node>, container: &Arc<Container>, seen: Option<
     });
 }
 
-async fn tell(node: &Node, id: &str, counter: &Counter, seen: Option<u64>) {
+async fn report_rises(node: &Node, id: &str, counter: &OomCounter, seen: Option<u64>) {
     let mut seen = seen.unwrap_or_else(|| counter.value());
     loop {
         failpoint!("task.ooms");
         let now = counter.value();
         if now > seen {
             tracing::info!(container = id, kills = now, "out of memory: processes were killed");
-            node.ooms.send(OutOfMemory { container_id: id.to_owned(), kills: now });
+            node.oom_events.send(OutOfMemory { container_id: id.to_owned(), kills: now });
             seen = now;
         }
-        if let Err(error) = counter.notified().await {
+        if let Err(error) = counter.wait_for_change().await {
             // The cgroup has gone, and the container is about to be said to have ended.
             tracing::debug!(container = id, %error, "its memory is watched no more");
             return;
@@ -75,13 +75,13 @@ async fn tell(node: &Node, id: &str, counter: &Counter, seen: Option<u64>) {
 /// The counter of one cgroup, and what the kernel notifies of it by: on v2 the file itself (`EPOLLPRI`; inotify has
 /// 128 instances for the whole node), on v1 an eventfd.
 #[derive(Debug)]
-struct Counter {
+struct OomCounter {
     file: std::path::PathBuf,
     notifier: AsyncFd<OwnedFd>,
     interest: Interest,
 }
 
-impl Counter {
+impl OomCounter {
     fn watch(cgroup: &CgroupTarget) -> io::Result<Self> {
         let path = Path::new(&cgroup.oom_counter);
         let file = File::open(path)?;
@@ -101,7 +101,7 @@ impl Counter {
         fs::read_to_string(&self.file).map_or(0, |text| field(&text, "oom_kill"))
     }
 
-    async fn notified(&self) -> io::Result<()> {
+    async fn wait_for_change(&self) -> io::Result<()> {
         let mut ready = self.notifier.ready(self.interest).await?;
         if self.interest.is_readable() {
             // The number of times, which says less than the counter does.

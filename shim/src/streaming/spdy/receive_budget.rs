@@ -16,32 +16,32 @@ const SMALL: usize = 16 << 10;
 
 /// Shared by all streams of a connection.
 #[derive(Debug)]
-pub(super) struct Room(Arc<Semaphore>);
+pub(super) struct ReceiveBudget(Arc<Semaphore>);
 
 /// A piece, and its right to be here.
-struct Held {
+struct BudgetedBytes {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Room {
+impl ReceiveBudget {
     pub(super) fn new(most: u32) -> Self {
         Self(Arc::new(Semaphore::new(most as usize)))
     }
 
     /// The same bytes, once there is room for them; it is free again when they are dropped.
-    pub(super) async fn take(&self, bytes: Bytes) -> Bytes {
+    pub(super) async fn acquire(&self, bytes: Bytes) -> Bytes {
         let bytes = if bytes.len() < SMALL { Bytes::copy_from_slice(&bytes) } else { bytes };
         let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX).saturating_add(EACH);
         // Closed by nobody.
         match Arc::clone(&self.0).acquire_many_owned(size).await {
-            Ok(permit) => Bytes::from_owner(Held { bytes, _permit: permit }),
+            Ok(permit) => Bytes::from_owner(BudgetedBytes { bytes, _permit: permit }),
             Err(_) => bytes,
         }
     }
@@ -55,20 +55,20 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_for_all_streams_together() {
-        let room = Room::new(100_000);
+        let budget = ReceiveBudget::new(100_000);
         let piece = || Bytes::from(vec![7; 30_000]);
         let mut held: Vec<Bytes> =
-            (0..3).map(|_| room.take(piece()).now_or_never().expect("there is room")).collect();
-        assert!(room.take(piece()).now_or_never().is_none());
+            (0..3).map(|_| budget.acquire(piece()).now_or_never().expect("there is room")).collect();
+        assert!(budget.acquire(piece()).now_or_never().is_none());
         assert_eq!(held.pop().unwrap(), piece());
-        assert!(room.take(piece()).now_or_never().is_some(), "one was taken");
+        assert!(budget.acquire(piece()).now_or_never().is_some(), "one was taken");
     }
 
     #[test]
     fn a_small_piece_does_not_keep_the_buffer_it_came_in() {
-        let room = Room::new(100_000);
+        let budget = ReceiveBudget::new(100_000);
         let buffer = Bytes::from(vec![7; 60_000]);
-        let piece = room.take(buffer.slice(..10)).now_or_never().unwrap();
+        let piece = budget.acquire(buffer.slice(..10)).now_or_never().unwrap();
         assert!(buffer.is_unique());
         assert_eq!(piece.len(), 10);
     }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use super::stuck;
+use super::stuck_monitor;
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::monitor_client::MonitorClient;
@@ -123,7 +123,7 @@ pub(super) fn clean_up(node: &Node, id: &str) -> Result<(), Error> {
     };
     let cgroup = Cgroup::new(&node.layout, &node.monitor_cgroup(id))?;
     match cgroup.remove() {
-        Err(error) if error.is_busy() => stuck::leave(node, id, cgroup, &error),
+        Err(error) if error.is_busy() => stuck_monitor::leave_for_later(node, id, cgroup, &error),
         removed => removed?,
     }
     unlinked

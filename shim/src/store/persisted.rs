@@ -21,7 +21,7 @@ type Write<R> = fn(&Path, &R) -> Result<(), Error>;
 
 /// The record of one object.
 #[derive(Debug)]
-pub(super) struct Kept<R> {
+pub(super) struct Persisted<R> {
     /// With how often it was changed.
     record: Mutex<(u64, R)>,
     /// Of these changes the last one on disk. Held while writing: changes come to the disk one after the
@@ -30,13 +30,13 @@ pub(super) struct Kept<R> {
     write: Write<R>,
 }
 
-impl<R: Clone + Serialize + Send + 'static> Kept<R> {
+impl<R: Clone + Serialize + Send + 'static> Persisted<R> {
     /// What is on disk already, or will be written by others for the first time.
     pub(super) fn new(record: R) -> Self {
-        Self::writing(record, record::write)
+        Self::with_writer(record, record::write)
     }
 
-    fn writing(record: R, write: Write<R>) -> Self {
+    fn with_writer(record: R, write: Write<R>) -> Self {
         Self { record: Mutex::new((0, record)), written: Arc::default(), write }
     }
 
@@ -56,7 +56,7 @@ impl<R: Clone + Serialize + Send + 'static> Kept<R> {
         let (folder, written, write) = (folder.to_owned(), Arc::clone(&self.written), self.write);
         Box::pin(async move {
             let path = folder.join(record::FILE);
-            let job = move || put(&written, number, &folder, &copy, write);
+            let job = move || write_if_newer(&written, number, &folder, &copy, write);
             match tokio::task::spawn_blocking(job).await {
                 Ok(result) => result,
                 Err(source) => Err(Error::Write { path, source: io::Error::other(source) }),
@@ -66,7 +66,13 @@ impl<R: Clone + Serialize + Send + 'static> Kept<R> {
 }
 
 /// Writes, unless a newer one, which has this change too, is there already.
-fn put<R>(written: &Mutex<u64>, number: u64, folder: &Path, copy: &R, write: Write<R>) -> Result<(), Error> {
+fn write_if_newer<R>(
+    written: &Mutex<u64>,
+    number: u64,
+    folder: &Path,
+    copy: &R,
+    write: Write<R>,
+) -> Result<(), Error> {
     let mut written = lock(written);
     if *written < number {
         write(folder, copy)?;
@@ -95,15 +101,15 @@ mod tests {
     async fn a_disk_that_hangs_keeps_nobody_who_reads_a_record() {
         let (open, gate) = mpsc::channel();
         let slow = Slow { value: 1, gate: Arc::new(Mutex::new(gate)) };
-        let kept = Kept::writing(slow, |_, slow| {
+        let persisted = Persisted::with_writer(slow, |_, slow| {
             // Closed at the end of the test.
             let _ = lock(&slow.gate).recv();
             Ok(())
         });
-        let saving = tokio::spawn(kept.update(Path::new("/none"), |slow| slow.value = 2));
+        let saving = tokio::spawn(persisted.update(Path::new("/none"), |slow| slow.value = 2));
         // This test has one thread: were the disk waited for on it, nothing here would be reached.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(kept.get().value, 2);
+        assert_eq!(persisted.get().value, 2);
         assert!(!saving.is_finished());
         open.send(()).unwrap();
         saving.await.unwrap().unwrap();
@@ -112,19 +118,19 @@ mod tests {
     #[tokio::test]
     async fn the_disk_ends_with_the_last_change_whichever_gets_there_first() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::new(0);
-        let first = kept.update(folder.path(), |value| *value += 1);
-        let second = kept.update(folder.path(), |value| *value += 10);
+        let persisted = Persisted::new(0);
+        let first = persisted.update(folder.path(), |value| *value += 1);
+        let second = persisted.update(folder.path(), |value| *value += 10);
         second.await.unwrap();
         first.await.unwrap();
         let text = std::fs::read_to_string(folder.path().join(record::FILE)).unwrap();
-        assert_eq!((text.as_str(), kept.get()), ("11", 11));
+        assert_eq!((text.as_str(), persisted.get()), ("11", 11));
     }
 
     #[tokio::test]
     async fn a_record_that_cannot_be_written_is_an_error_and_memory_has_the_change() {
-        let kept = Kept::new(0);
-        assert!(kept.update(Path::new("/none/such"), |value| *value = 1).await.is_err());
-        assert_eq!(kept.get(), 1);
+        let persisted = Persisted::new(0);
+        assert!(persisted.update(Path::new("/none/such"), |value| *value = 1).await.is_err());
+        assert_eq!(persisted.get(), 1);
     }
 }

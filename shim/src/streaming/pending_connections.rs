@@ -13,43 +13,43 @@ use tokio::task::AbortHandle;
 
 /// Shared by a connection and its requests: whether one of them was granted.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Guest(Arc<AtomicBool>);
+pub(super) struct Admission(Arc<AtomicBool>);
 
-impl Guest {
+impl Admission {
     /// From now on the connection is nobody's to end.
-    pub(super) fn let_in(&self) {
+    pub(super) fn admit(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn is_in(&self) -> bool {
+    fn is_admitted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// The oldest first.
 #[derive(Debug)]
-pub(super) struct Lobby {
+pub(super) struct PendingConnections {
     most: usize,
-    guests: VecDeque<(Guest, AbortHandle)>,
+    connections: VecDeque<(Admission, AbortHandle)>,
 }
 
-impl Lobby {
+impl PendingConnections {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, guests: VecDeque::new() }
+        Self { most, connections: VecDeque::new() }
     }
 
     /// Takes one more; where there is no room the oldest is shown out.
-    pub(super) fn enter(&mut self, guest: Guest, task: AbortHandle) {
-        if self.guests.len() >= self.most {
-            self.guests.retain(|(guest, task)| !guest.is_in() && !task.is_finished());
+    pub(super) fn add(&mut self, admission: Admission, task: AbortHandle) {
+        if self.connections.len() >= self.most {
+            self.connections.retain(|(admission, task)| !admission.is_admitted() && !task.is_finished());
         }
-        if self.guests.len() >= self.most
-            && let Some((_, oldest)) = self.guests.pop_front()
+        if self.connections.len() >= self.most
+            && let Some((_, oldest)) = self.connections.pop_front()
         {
             tracing::debug!("a streaming client that asks for nothing makes room for another");
             oldest.abort();
         }
-        self.guests.push_back((guest, task));
+        self.connections.push_back((admission, task));
     }
 }
 
@@ -59,14 +59,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_for_nothing_makes_room_the_oldest_first_and_who_was_let_in_stays() {
-        let mut lobby = Lobby::new(2);
+        let mut pending = PendingConnections::new(2);
         let mut enter = || {
-            let (guest, task) = (Guest::default(), tokio::spawn(std::future::pending::<()>()));
-            lobby.enter(guest.clone(), task.abort_handle());
-            (guest, task)
+            let (admission, task) = (Admission::default(), tokio::spawn(std::future::pending::<()>()));
+            pending.add(admission.clone(), task.abort_handle());
+            (admission, task)
         };
         let (first, second) = (enter(), enter());
-        first.0.let_in();
+        first.0.admit();
         let third = enter();
         assert!(!second.1.is_finished());
         let fourth = enter();

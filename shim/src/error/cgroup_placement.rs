@@ -1,4 +1,4 @@
-//! Why a sandbox can't be where the caller wants its cgroup. Owns the words. Returned by `sandbox::place`.
+//! Why a sandbox can't be where the caller wants its cgroup. Owns the words. Returned by `sandbox::cgroup_placement`.
 
 use gantry_systemd as systemd;
 
