@@ -16,9 +16,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri::runtime_service_server::RuntimeService;
-use gantry_proto::{beyond, cri};
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
+use gantry_proto::{cri, runtime_ext};
 use streams::{Pieces, pieces};
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
@@ -66,22 +66,25 @@ fn absent_is_done<T>(found: Result<T, LookupError>) -> Result<Option<T>, Status>
 }
 
 #[tonic::async_trait]
-impl Beyond for Service {
+impl RuntimeExtensions for Service {
     async fn watch_out_of_memory(
         &self,
-        _: Request<beyond::WatchOutOfMemoryRequest>,
-    ) -> Answer<crate::feed::Events<beyond::OutOfMemory>> {
+        _: Request<runtime_ext::WatchOutOfMemoryRequest>,
+    ) -> Answer<crate::feed::Events<runtime_ext::OutOfMemory>> {
         Ok(Response::new(self.node.ooms.subscribe()?))
     }
 
     async fn load_images(
         &self,
-        request: Request<tonic::Streaming<beyond::LoadImagesRequest>>,
-    ) -> Answer<beyond::LoadImagesResponse> {
+        request: Request<tonic::Streaming<runtime_ext::LoadImagesRequest>>,
+    ) -> Answer<runtime_ext::LoadImagesResponse> {
         images::load(&self.node.images, request.into_inner()).await
     }
 
-    async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
+    async fn tag_image(
+        &self,
+        request: Request<runtime_ext::TagImageRequest>,
+    ) -> Answer<runtime_ext::TagImageResponse> {
         images::tag(&self.node.images, request.into_inner()).await
     }
 }

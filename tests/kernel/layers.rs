@@ -108,7 +108,7 @@ fn rt_1_5_set_id_bits_links_and_harmless_xattrs_arrive() -> Result<()> {
     let layers = vec![
         Layer::default()
             .file("x/suid", 0o4755, "s")
-            .owned(7, 8)
+            .with_owner(7, 8)
             .file("x/cap", 0o755, "c")
             .xattr("security.capability", capability)
             .xattr("trusted.overlay.opaque", b"y")

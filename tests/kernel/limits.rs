@@ -279,7 +279,7 @@ fn a_pod_cgroup_that_the_caller_names_is_the_callers() -> Result<()> {
     let given: Vec<_> = folders.iter().filter(|folder| folder.to_string_lossy().ends_with(&path)).collect();
     assert!(given.iter().all(|folder| limit(folder).is_none_or(|limit| limit.trim() != "67108864")));
     pod.remove()?;
-    place::end_given(&steps, &given)?;
+    place::end_named_steps(&steps, &given)?;
     node.assert_clean(&ready.before)
 }
 

@@ -27,7 +27,7 @@ fn a_login_and_a_pull_without_a_runtime_serve_the_next_one() -> Result<()> {
     place::require_own_namespaces()?;
     let registry = Registry::start()?;
     registry.push("demo/web", "v1", &web_image()?.build()?)?;
-    let guarded = registry.guarded()?;
+    let guarded = registry.serve_with_password()?;
     let roots = Roots::new()?;
     let scope = Scope { folders: Vec::new(), ..roots.scope() };
     let before = Snapshot::take(&scope)?;

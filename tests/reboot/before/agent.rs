@@ -13,7 +13,7 @@ use gantry_tests::registry::Registry;
 use rustix::process::{Pid, Signal};
 
 use crate::Which;
-use crate::agent::{self, Made};
+use crate::agent::{self, AgentBefore};
 
 /// Ends the container that has these words as its command line, and waits until its end is on record.
 fn end(node: &Node, id: &str, words: &str) -> Result<()> {
@@ -53,7 +53,7 @@ fn an_agent_s_pods_are_left_for_the_other_half() -> Result<()> {
     // A pull that died between its folder and the index's record. 26 characters, as theirs have.
     let stray = node.root().join("layers/strayabcdefghijklmnopqrstu");
     std::fs::create_dir(&stray)?;
-    let made = Made {
+    let made = AgentBefore {
         layers: web.layers.len(),
         containers: seen.into_iter().map(|(name, pod)| (name, pod.id)).collect(),
         sandboxes: list.into_iter().map(|sandbox| sandbox.id).collect(),

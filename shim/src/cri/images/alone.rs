@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use gantry_proto::beyond;
-use gantry_proto::beyond::beyond_server::Beyond;
 use gantry_proto::cri;
 use gantry_proto::cri::image_service_server::ImageService;
+use gantry_proto::runtime_ext;
+use gantry_proto::runtime_ext::runtime_extensions_server::RuntimeExtensions;
 use tonic::{Request, Response, Streaming};
 
 use super::{Answer, list, load, pull, remove, status_of, tag};
@@ -47,15 +47,18 @@ impl ImageService for Alone {
 }
 
 #[tonic::async_trait]
-impl Beyond for Alone {
+impl RuntimeExtensions for Alone {
     async fn load_images(
         &self,
-        request: Request<Streaming<beyond::LoadImagesRequest>>,
-    ) -> Answer<beyond::LoadImagesResponse> {
+        request: Request<Streaming<runtime_ext::LoadImagesRequest>>,
+    ) -> Answer<runtime_ext::LoadImagesResponse> {
         load(&self.images, request.into_inner()).await
     }
 
-    async fn tag_image(&self, request: Request<beyond::TagImageRequest>) -> Answer<beyond::TagImageResponse> {
+    async fn tag_image(
+        &self,
+        request: Request<runtime_ext::TagImageRequest>,
+    ) -> Answer<runtime_ext::TagImageResponse> {
         tag(&self.images, request.into_inner()).await
     }
 }
