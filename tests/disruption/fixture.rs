@@ -265,7 +265,7 @@ impl ClusterFixture {
     }
 
     /// For a failure: pods and the end of the kubelet's log.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let pods = self.kubectl(&["get", "pods", "-o", "wide"]).unwrap_or_default();
         let events = self.kubectl(&["get", "events", "--sort-by=.lastTimestamp"]).unwrap_or_default();
         let lines: Vec<&str> = events.lines().collect();

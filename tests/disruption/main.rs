@@ -32,33 +32,43 @@ struct Spec {
 }
 
 const SPECS: [Spec; 5] = [
-    Spec { name: "swap_of_kubelets_disturbs_no_pod", upstream_first: true, join: given, run: swap::run },
+    Spec {
+        name: "swap_of_kubelets_disturbs_no_pod",
+        upstream_first: true,
+        join: join_by_kubeconfig,
+        run: swap::run,
+    },
     Spec {
         name: "kill_of_the_kubelet_disturbs_no_container",
         upstream_first: false,
-        join: given,
+        join: join_by_kubeconfig,
         run: kill::run,
     },
-    Spec { name: "away_api_server_stops_no_pod", upstream_first: false, join: given, run: away::run },
+    Spec {
+        name: "away_api_server_stops_no_pod",
+        upstream_first: false,
+        join: join_by_kubeconfig,
+        run: away::run,
+    },
     Spec {
         name: "rotate_of_certificates_ends_no_session",
         upstream_first: false,
-        join: asked,
+        join: join_by_request,
         run: rotate::run,
     },
     Spec {
         name: "requests_are_no_more_than_upstreams",
         upstream_first: true,
-        join: given,
+        join: join_by_kubeconfig,
         run: requests::run,
     },
 ];
 
-fn given() -> Result<Join> {
+fn join_by_kubeconfig() -> Result<Join> {
     Ok(Join::Given)
 }
 
-fn parse_join() -> Result<Join> {
+fn join_by_request() -> Result<Join> {
     Ok(Join::Asked(seconds("GANTRY_ROTATE_SECONDS", 180)?))
 }
 
@@ -97,7 +107,7 @@ fn run(spec: &Spec) -> Result<()> {
     let mut fixture = ClusterFixture::make(spec.upstream_first, (spec.join)()?)?;
     let outcome = (spec.run)(&mut fixture).and_then(|()| fixture.is_well());
     if outcome.is_err() {
-        eprintln!("{}", fixture.told());
+        eprintln!("{}", fixture.describe());
     }
     match (outcome, fixture.end()) {
         (outcome, Ok(())) => outcome,

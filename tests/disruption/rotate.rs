@@ -42,7 +42,7 @@ impl CertificateFiles {
 }
 
 pub(crate) fn run(fixture: &mut ClusterFixture) -> Result<()> {
-    let Join::Asked(life) = crate::parse_join()? else { anyhow::bail!("the node was to ask") };
+    let Join::Asked(life) = crate::join_by_request()? else { anyhow::bail!("the node was to ask") };
     let mut seen = CertificateFiles::default();
     let first = Instant::now();
     // Nobody signs a serving certificate before somebody has looked at it.

@@ -46,7 +46,7 @@ fn killed_at(fixture: &mut PullFixture, part: &str, bytes: u64) -> Result<()> {
     });
     let mut asked = Vec::new();
     poll("the pull to be there", PATIENCE, || {
-        asked.extend(fixture.way.seen());
+        asked.extend(fixture.way.recorded_requests());
         let is_there = asked.iter().any(|seen| seen.target.contains(part));
         if is_there { Ok(()) } else { Err(format!("{asked:?}")) }
     })?;

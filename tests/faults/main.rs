@@ -20,7 +20,8 @@ fn a_line_that_is_cut_goes_on_where_it_was() -> Result<()> {
     fixture.spoil(1, ProxyFault::Cut(half));
     fixture.pull().map_err(anyhow::Error::msg)?;
     let path = format!("/blobs/{}", fixture.large());
-    let asked: Vec<_> = fixture.way.seen().into_iter().filter(|seen| seen.target.ends_with(&path)).collect();
+    let asked: Vec<_> =
+        fixture.way.recorded_requests().into_iter().filter(|seen| seen.target.ends_with(&path)).collect();
     let ranges: Vec<_> = asked.iter().map(|seen| seen.range.clone()).collect();
     // What had come is not asked for again; some of the cut bytes may not have come.
     let [None, Some(rest)] = ranges.as_slice() else { anyhow::bail!("asked for {ranges:?}") };
@@ -157,7 +158,7 @@ fn a_token_that_expires_on_the_way_is_renewed() -> Result<()> {
     // Of manifest, config and two layers.
     fixture.way.ask_for_tokens(2);
     fixture.pull().map_err(anyhow::Error::msg)?;
-    let seen = fixture.way.seen();
+    let seen = fixture.way.recorded_requests();
     let tokens = seen.iter().filter(|seen| seen.target.starts_with("/token")).count();
     ensure!(tokens >= 2, "{tokens} tokens were asked for");
     fixture.whole()?;
@@ -172,12 +173,15 @@ fn a_redirect_to_another_host_takes_no_credentials_along() -> Result<()> {
     fixture.way.ask_for_tokens(1000);
     fixture.spoil(1, ProxyFault::Redirect(other.host()));
     fixture.pull().map_err(anyhow::Error::msg)?;
-    let there = other.seen();
+    let there = other.recorded_requests();
     ensure!(there.iter().any(|seen| seen.target.ends_with(fixture.large())), "nobody came: {there:?}");
     for seen in there {
         ensure!(seen.authorization.is_none(), "{} {} brought its token along", seen.method, seen.target);
     }
-    ensure!(fixture.way.seen().iter().any(|seen| seen.authorization.is_some()), "no token was used at all");
+    ensure!(
+        fixture.way.recorded_requests().iter().any(|seen| seen.authorization.is_some()),
+        "no token was used at all"
+    );
     fixture.whole()?;
     fixture.way.mend();
     fixture.clean()

@@ -105,7 +105,7 @@ fn config(image: &str) -> cri::ContainerConfig {
     pod::container_config("main", image, &["/bin/sh", "-c", script])
 }
 
-fn begun(pod: &Pod<'_>) -> Result<()> {
+fn await_start(pod: &Pod<'_>) -> Result<()> {
     poll("the container to write", std::time::Duration::from_secs(30), || match pod.log("main") {
         Ok(log) if log.contains("begun") => Ok(()),
         other => Err(format!("{other:?}")),
@@ -136,7 +136,7 @@ fn a_checkpoint_is_one_archive_of_images_documents_log_and_layer() -> Result<()>
     let ready = node_with(fake.variable(), &[])?;
     let pod = Pod::run(&ready.node, "whole")?;
     let id = pod.start(&config(&ready.image))?;
-    begun(&pod)?;
+    await_start(&pod)?;
     let place = tempfile::tempdir()?;
     let location = place.path().join("c.tar");
     // The second replaces the first.
@@ -250,7 +250,7 @@ fn criu_itself_dumps_containers_of_ours_and_of_runc_only_in_the_vm() -> Result<(
                 security.namespace_options = Some(options);
             });
             let id = pod.start(&config)?;
-            begun(&pod)?;
+            await_start(&pod)?;
             let place = tempfile::tempdir()?;
             let location = place.path().join("c.tar");
             ask(&ready, &id, &location, 300).with_context(|| {

@@ -46,7 +46,7 @@ pub(crate) struct ContainerView {
 }
 
 /// By the pod's name.
-pub(crate) fn seen(pods: &[Value]) -> BTreeMap<String, ContainerView> {
+pub(crate) fn parse_pods(pods: &[Value]) -> BTreeMap<String, ContainerView> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let one = |pod: &Value| {
         let it = &pod["containers"][0];

@@ -129,7 +129,7 @@ impl FaultProxy {
 
     /// What was asked so far, and forgets it.
     #[must_use]
-    pub fn seen(&self) -> Vec<RecordedRequest> {
+    pub fn recorded_requests(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut self.shared.state().seen)
     }
 

@@ -131,7 +131,7 @@ impl Stage {
         let mut images = Vec::new();
         for shape in &wanted.shapes {
             for packing in &wanted.packings {
-                images.push(image::made(*shape, *packing, &registry, &wanted.cache)?);
+                images.push(image::push_image(*shape, *packing, &registry, &wanted.cache)?);
             }
         }
         let near = registry.host();

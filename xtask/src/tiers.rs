@@ -278,7 +278,7 @@ fn with_go() -> Result<std::path::PathBuf> {
 /// Clippy's `allow-unwrap-in-tests` knows functions marked as tests only; these programs are tests
 /// as a whole, their helpers too.
 const KERNEL_CLIPPY: &str = "clippy --package gantry-tests --package gantry-cni --features gantry-tests/containerd \
-    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test disruption --test join --test reboot --test failpoints --test faults --test older -- \
+    --test kernel --test netlink --test cri --test cni --test peer --test standalone --test cluster --test disruption --test join --test reboot --test failpoints --test faults --test monitor_compat -- \
     --deny warnings --allow clippy::unwrap_used --allow clippy::panic --allow clippy::needless_pass_by_value";
 
 /// What takes longer than CI has.

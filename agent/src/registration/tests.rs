@@ -178,7 +178,7 @@ impl About for FakeAbout {
     }
 }
 
-struct NodeFixture {
+struct Fixture {
     server: FakeApiServer,
     about: FakeAbout,
     troubles: watch::Sender<Vec<String>>,
@@ -189,12 +189,7 @@ struct NodeFixture {
     _pods: watch::Sender<Arc<[crate::pod::worker::PodHandle]>>,
 }
 
-fn begin(
-    server: &FakeApiServer,
-    settings: Settings,
-    machine: MachineInfo,
-    health: Option<Health>,
-) -> NodeFixture {
+fn begin(server: &FakeApiServer, settings: Settings, info: MachineInfo, health: Option<Health>) -> Fixture {
     let about = FakeAbout::default();
     about.is(health);
     let clock = Arc::new(FakeClock::new(1_000_000));
@@ -212,7 +207,7 @@ fn begin(
         troubled: Arc::new(|| {}),
         about: Arc::new(about.clone()),
         pulse: health::follow(Arc::new(about.clone())),
-        machine,
+        machine: info,
         addresses: Arc::new(FakeAddresses {
             own: vec!["10.0.0.5".parse().unwrap()],
             named: vec![],
@@ -226,7 +221,7 @@ fn begin(
         metrics: metrics.clone(),
     };
     let node = start(settings, world);
-    NodeFixture { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
+    Fixture { server: server.clone(), about, troubles, pressures, node, metrics, volumes, _pods: pods }
 }
 
 fn condition(node: &Value, kind: &str) -> Value {
@@ -234,7 +229,7 @@ fn condition(node: &Value, kind: &str) -> Value {
     all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-async fn ready(bed: &NodeFixture, wanted: &str) -> Value {
+async fn ready(bed: &Fixture, wanted: &str) -> Value {
     bed.server
         .until(&format!("Ready {wanted}"), |server| {
             server.get(NODE).filter(|node| condition(node, "Ready")["status"] == wanted)
@@ -531,12 +526,8 @@ async fn trap_14_a_status_that_hangs_does_not_delay_the_lease() {
     let bed = begin(&server, settings(), machine(), Some(well()));
     ready(&bed, "True").await;
     bed.server.until("the lease", |server| server.get(LEASE)).await;
-    server.fault(InjectedFault {
-        method: "PATCH".into(),
-        path: "/nodes/n1".into(),
-        what: Wrong::Hangs,
-        times: 1000,
-    });
+    let (method, path) = ("PATCH".into(), "/nodes/n1".into());
+    server.fault(InjectedFault { method, path, what: Wrong::Hangs, times: 1000 });
     bed.about.is(None);
     tokio::time::sleep(Duration::from_secs(60)).await;
     let _ = server.requests();

@@ -78,11 +78,11 @@ fn what_was_over_stays_over_and_what_should_run_runs_anew() -> Result<()> {
     let mut run = agent::start(node.roots())?;
     let now =
         run.await_pods("the pod that should run to run, and the others to be told as over", 240, |pods| {
-            let seen = agent::seen(pods);
+            let seen = agent::parse_pods(pods);
             let over = |name: &str| seen.get(name).is_some_and(|pod| pod.state == "terminated");
             let keeps = seen.get("keeps")?;
             let runs = keeps.state == "running" && keeps.ip.starts_with("10.99.");
-            (runs && over("done") && over("down") && over("cut")).then(|| agent::seen(pods))
+            (runs && over("done") && over("down") && over("cut")).then(|| agent::parse_pods(pods))
         })?;
     assert_not_run_again(&node, &made, &now)?;
     assert_runs_anew(&node, &made, &now["keeps"])?;

@@ -79,7 +79,7 @@ impl PushedImage {
 impl ImageShape {
     /// The one of this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<ImageShape> {
+    pub fn find_shape(name: &str) -> Option<ImageShape> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 }
@@ -88,7 +88,7 @@ impl ImageShape {
 ///
 /// # Errors
 /// When packages are missing, the disk is full or the registry refuses.
-pub(super) fn made(
+pub(super) fn push_image(
     shape: ImageShape,
     packing: Packing,
     registry: &Registry,

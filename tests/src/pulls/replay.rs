@@ -30,7 +30,7 @@ const STEPS: [&str; 5] = [
 /// # Errors
 /// As [`super::run`].
 pub fn replay(wanted: &PullBenchOptions) -> Result<Vec<ReplayStep>> {
-    let shape = |name| ImageShape::named(name).with_context(|| format!("no image {name}"));
+    let shape = |name| ImageShape::find_shape(name).with_context(|| format!("no image {name}"));
     let wanted =
         PullBenchOptions { shapes: vec![shape("python")?, shape("nginx-alpine")?], ..wanted.clone() };
     let stage = Stage::new(&wanted)?;

@@ -125,7 +125,7 @@ impl Asked {
     fn wanted(&self) -> Result<PullBenchOptions> {
         let shape = |name: &String| {
             let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-            ImageShape::named(name)
+            ImageShape::find_shape(name)
                 .with_context(|| format!("no image {name}: there are {}", known.join(", ")))
         };
         let packing = |name: &String| match name.as_str() {
